@@ -1,0 +1,75 @@
+"""besiege measures how robust image classifiers really are.
+
+`attack` is for people with tensors in hand; `Classifier` says how a model takes its images.
+Nothing here imports torch before it is needed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from besiege.core.errors import BesiegeError, Finding
+from besiege.core.threat import Access, Goal, Norm, Threat
+
+if TYPE_CHECKING:
+    from besiege import attacks as attacks
+    from besiege import data as data
+    from besiege import defenses as defenses
+    from besiege import evaluation as evaluation
+    from besiege import metrics as metrics
+    from besiege import models as models
+    from besiege import testing as testing
+    from besiege import training as training
+    from besiege.attacks.attack import Attack
+    from besiege.core.siege import Siege, register
+    from besiege.evaluation.attacking import AttackResult, attack
+    from besiege.models.classifier import Classifier
+
+__version__ = "0.1.0"
+__all__ = [
+    "Access",
+    "Attack",
+    "AttackResult",
+    "BesiegeError",
+    "Classifier",
+    "Finding",
+    "Goal",
+    "Norm",
+    "Siege",
+    "Threat",
+    "attack",
+    "register",
+]
+
+_LAZY = {
+    "Attack": "besiege.attacks.attack",
+    "AttackResult": "besiege.evaluation.attacking",
+    "Classifier": "besiege.models.classifier",
+    "Siege": "besiege.core.siege",
+    "attack": "besiege.evaluation.attacking",
+    "register": "besiege.core.siege",
+}
+_ROOMS = {
+    "attacks",
+    "core",
+    "data",
+    "defenses",
+    "evaluation",
+    "metrics",
+    "models",
+    "testing",
+    "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    if name in _ROOMS:
+        return import_module(f"besiege.{name}")
+    raise AttributeError(f"module 'besiege' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_ROOMS])

@@ -1,0 +1,228 @@
+"""The one first-order loop, and the table of the attacks that are compositions of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor
+
+from besiege.attacks.attack import Attack
+from besiege.attacks.losses import cross_entropy
+from besiege.attacks.pieces import (
+    Chain,
+    Constant,
+    Diverse,
+    Fixed,
+    Memory,
+    Momentum,
+    Nesterov,
+    Origin,
+    Part,
+    Place,
+    Radius,
+    ScaleCopies,
+    Schedule,
+    Signs,
+    Spread,
+    Start,
+    Steepest,
+    Translation,
+    Uniform,
+    Within,
+)
+from besiege.core.answer import Answer, Loss
+from besiege.core.siege import ATTACKS, Siege, target_class
+from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf, Norm
+
+
+@dataclass(frozen=True)
+class Ascent(Attack):
+    """Climb a loss inside a ball: ask, settle, schedule, radius, direction, place; offer the last.
+
+    Parameters
+    ----------
+    name : str
+        The name it is registered under.
+    start, loss, direction, schedule, radius, place
+        The six slots; see `besiege.attacks.pieces` and `besiege.attacks.losses`.
+    steps : int
+        Moves made from every start.
+    restarts : int
+        Climbs from fresh starts; rows that were broken do not climb again.
+    aim : str
+        The class steered to: that of the goal, or the class least likely on the clean image.
+    """
+
+    name: str = ""
+    steps: int = 10
+    start: Start = Origin()
+    loss: Loss = cross_entropy
+    direction: Part = Steepest()
+    schedule: Schedule = Spread(1.0)
+    radius: Radius = Fixed()
+    place: Place = Within()
+    restarts: int = 1
+    aim: Literal["goal", "least-likely"] = "goal"
+    norms: frozenset[Norm] = field(default=frozenset({Linf, L2, L1}), compare=False, repr=False)
+    goals: frozenset[Goal] = field(default=ALL_GOALS, compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for what, least in (("steps", 1), ("restarts", 1)):
+            given = getattr(self, what)
+            if not isinstance(given, int) or isinstance(given, bool) or given < least:
+                raise ValueError(f"{what} is {given!r}, but a whole number from {least} is needed")
+        slots = {
+            "start": Start,
+            "direction": Part,
+            "schedule": Schedule,
+            "radius": Radius,
+            "place": Place,
+        }
+        for what, kind in slots.items():
+            if not isinstance(getattr(self, what), kind):
+                raise ValueError(f"{what} is {getattr(self, what)!r}, which is not a {what}")
+        if not callable(self.loss):
+            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
+
+    @property
+    def one_step(self) -> bool:
+        return self.steps == 1
+
+    def run(self, siege: Siege) -> None:
+        aim = None if self.aim == "goal" else target_class(siege, Goal.LEAST_LIKELY)
+        for restart in range(self.restarts):
+            # A row broken in an earlier climb has left, unless the caller lets rows stay.
+            rows = siege.view(aim=aim, dice=siege.dice.of("restart", restart))
+            if len(rows):
+                self._climb(rows)
+
+    def _climb(self, siege: Siege) -> None:
+        x = self.start(siege)
+        turning = self.direction.init(x)
+        pacing = self.schedule.init(x, siege.ball)
+        sizing = self.radius.init(x, siege.ball)
+        landing = self.place.init(x, siege.ball)
+        for step in range(self.steps):
+            answer = self._ask(siege, x, turning, step)
+            x, answer, turning, pacing, sizing, landing = _settle(
+                siege, x, answer, turning, pacing, sizing, landing
+            )
+            if not len(siege):
+                return
+            size, x, answer, pacing = self.schedule.next(
+                step, self.steps, siege.ball, x, answer, pacing
+            )
+            ball, sizing = self.radius.next(step, self.steps, siege.ball, x, answer, sizing)
+            g, turning = self.direction.turn(_gradient(answer), turning)
+            move = self.direction.move(g, x, ball, size)
+            turning = self.direction.moved(size, turning)
+            x, landing = self.place(ball, x, move, landing)
+        siege.offer(x, self.loss)
+
+    def _ask(self, siege: Siege, x: Tensor, turning: Memory, step: int) -> Answer:
+        direction = self.direction
+        if not direction.steers:
+            return siege.gradient(x, self.loss)
+        point = direction.ahead(x, turning)
+        copies = direction.copies
+        if copies > 1:
+            point = point[:, None].expand(-1, copies, *x.shape[1:])
+        answer = siege.gradient(
+            point,
+            self.loss,
+            lambda image, dice, slot: direction.through(image, dice.of("through", step), slot),
+        )
+        if copies == 1:
+            return answer
+        # One answer per row, as without copies: means, and nothing was looked at for success.
+        assert answer.loss is not None and answer.gradient is not None
+        return Answer(
+            answer.hit.any(1),
+            answer.labels[:, 0],
+            None if answer.logits is None else answer.logits.mean(1),
+            answer.loss.mean(1),
+            answer.gradient.mean(1),
+        )
+
+
+def _gradient(answer: Answer) -> Tensor:
+    assert answer.gradient is not None
+    return answer.gradient
+
+
+def _settle(
+    siege: Siege, x: Tensor, answer: Answer, *memories: Memory
+) -> tuple[Tensor, Answer, Memory, Memory, Memory, Memory]:
+    """Settle all state together and give it back in its groups."""
+    settled = siege.settle(x, answer, *(part for memory in memories for part in memory))
+    rest = iter(settled[2:])
+    groups = [tuple(next(rest) for _ in memory) for memory in memories]
+    return (settled[0], settled[1], *groups)
+
+
+fgsm = Ascent(
+    "fgsm", steps=1, source="Goodfellow, Shlens and Szegedy, Explaining and harnessing, 2015"
+)
+rfgsm = replace(
+    fgsm,
+    name="rfgsm",
+    start=Signs(0.5),
+    schedule=Constant(0.5),
+    norms=frozenset({Linf}),
+    source="Tramèr et al., Ensemble adversarial training, 2018",
+)
+least_likely = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
+llc = replace(
+    fgsm,
+    name="llc",
+    aim="least-likely",
+    goals=least_likely,
+    source="Kurakin, Goodfellow and Bengio, Adversarial machine learning at scale, 2017",
+)
+rllc = replace(rfgsm, name="rllc", aim="least-likely", goals=least_likely)
+bim = Ascent(
+    "bim",
+    steps=20,
+    schedule=Constant(0.15),
+    source="Kurakin, Goodfellow and Bengio, Adversarial examples in the physical world, 2017",
+)
+illc = replace(bim, name="illc", aim="least-likely", goals=least_likely)
+pgd = replace(
+    bim,
+    name="pgd",
+    steps=40,
+    start=Uniform(),
+    schedule=Spread(2.5),
+    source="Madry et al., Towards deep learning models resistant, 2018",
+)
+mim = replace(
+    bim,
+    name="mim",
+    direction=Chain((Momentum(1.0), Steepest())),
+    source="Dong et al., Boosting adversarial attacks with momentum, 2018",
+)
+dim = replace(
+    mim,
+    name="dim",
+    direction=Chain((Diverse(), Momentum(1.0), Steepest())),
+    source="Xie et al., Improving transferability with input diversity, 2019",
+)
+tim = replace(
+    mim,
+    name="tim",
+    direction=Chain((Translation(), Momentum(1.0), Steepest())),
+    source="Dong et al., Evading defenses by translation-invariant attacks, 2019",
+)
+sinifgsm = replace(
+    mim,
+    name="sinifgsm",
+    steps=10,
+    schedule=Spread(1.0),
+    direction=Chain((ScaleCopies(5), Nesterov(1.0), Steepest())),
+    source="Lin et al., Nesterov accelerated gradient and scale invariance, 2020",
+)
+
+for _attack in (fgsm, rfgsm, llc, rllc, bim, illc, pgd, mim, dim, tim, sinifgsm):
+    ATTACKS.add(_attack.name, _attack)

@@ -1,0 +1,290 @@
+"""Attacks made of attacks: repeat, each_target, cascade, best_of, averaged, minimal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack
+from besiege.core.oracle import Access
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L0, Goal, Norm
+
+
+class Combined(Attack):
+    """What an attack made of attacks takes from its parts."""
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        """The attacks it is made of."""
+        raise NotImplementedError
+
+    @property
+    def access(self) -> Access:  # type: ignore[override]  # a class attribute elsewhere
+        return max(part.access for part in self.parts)
+
+    @property
+    def norms(self) -> frozenset[Norm]:  # type: ignore[override]  # a class attribute elsewhere
+        return frozenset.intersection(*(part.norms for part in self.parts))
+
+    @property
+    def goals(self) -> frozenset[Goal]:  # type: ignore[override]  # a class attribute elsewhere
+        return frozenset.intersection(*(part.goals for part in self.parts))
+
+    @property
+    def minimal(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return all(part.minimal for part in self.parts)
+
+    @property
+    def draws(self) -> int:
+        return min(part.draws for part in self.parts)
+
+    @property
+    def one_step(self) -> bool:
+        return any(part.one_step for part in self.parts)
+
+    def _launch(self, part: Attack, siege: Siege, *purpose: str | int) -> None:
+        if len(siege):
+            part.run(siege.view(dice=siege.dice.of(part.title(), *purpose)))
+
+
+class Single(Combined):
+    """An attack made of one attack."""
+
+    attack: Attack
+
+    def __post_init__(self) -> None:
+        _must_be_attack(self.attack, self)
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        return (self.attack,)
+
+
+class Several(Combined):
+    """An attack made of several attacks."""
+
+    attacks: tuple[Attack, ...]
+
+    def __post_init__(self) -> None:
+        if not self.attacks:
+            raise ValueError("it needs attacks: for example cascade(fgsm, pgd)")
+        for attack in self.attacks:
+            _must_be_attack(attack, self)
+
+    @property
+    def parts(self) -> tuple[Attack, ...]:
+        return self.attacks
+
+
+def _must_be_attack(value: object, owner: object) -> None:
+    if not isinstance(value, Attack):
+        raise ValueError(f"{type(owner).__name__.lower()} was given {value!r}, not an attack")
+
+
+@register("repeat")
+@dataclass(frozen=True)
+class Repeat(Single):
+    """The attack again and again with fresh chances, on the rows still standing."""
+
+    attack: Attack
+    times: int = field(default=5, metadata={"positional": True})
+
+    def run(self, siege: Siege) -> None:
+        for turn in range(self.times):
+            siege.settle()
+            self._launch(self.attack, siege, turn)
+
+
+@register("each_target")
+@dataclass(frozen=True)
+class EachTarget(Single):
+    """The attack steered to one wrong class after the other, any error counting.
+
+    The classes come in the order of falling clean score; `count` limits them. Without scores
+    (decision access) they come in order of their number after the label.
+    """
+
+    attack: Attack
+    count: int | None = field(default=None, metadata={"positional": True})
+
+    @property
+    def goals(self) -> frozenset[Goal]:  # type: ignore[override]  # a class attribute elsewhere
+        return frozenset({Goal.UNTARGETED})
+
+    def run(self, siege: Siege) -> None:
+        ranked = siege.ranked()
+        many = siege.classes - 1 if self.count is None else min(self.count, siege.classes - 1)
+        for turn in range(many):
+            ranked = siege.settle(ranked)
+            if len(siege):
+                dice = siege.dice.of(self.attack.title(), turn)
+                self.attack.run(siege.view(aim=ranked[:, turn], dice=dice))
+
+
+@register("cascade")
+@dataclass(frozen=True)
+class Cascade(Several):
+    """One attack after the other, each on the rows the earlier ones did not break."""
+
+    attacks: tuple[Attack, ...] = field(default=(), metadata={"each": True})
+
+    def run(self, siege: Siege) -> None:
+        for turn, attack in enumerate(self.attacks):
+            siege.settle()
+            self._launch(attack, siege, turn)
+
+
+@register("best_of")
+@dataclass(frozen=True)
+class BestOf(Several):
+    """Every attack on every row, the smallest success kept."""
+
+    attacks: tuple[Attack, ...] = field(default=(), metadata={"each": True})
+
+    def run(self, siege: Siege) -> None:
+        # A view that nobody leaves hands every row to every attack; inside, rows leave as the
+        # caller wants.
+        rows = siege.view(keep="smallest", leave="end")
+        for turn, attack in enumerate(self.attacks):
+            dice = rows.dice.of(attack.title(), turn)
+            view = rows.view(leave=siege.leaves, dice=dice)
+            if len(view):
+                attack.run(view)
+
+
+@register("averaged")
+@dataclass(frozen=True)
+class Averaged(Single):
+    """The attack on the expectation of a stochastic victim: every answer a mean over `count`.
+
+    Gradients, losses and logits are all averaged (Athalye et al. 2018).
+    """
+
+    attack: Attack
+    count: int = field(default=20, metadata={"positional": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count < 2:
+            raise ValueError(f"an average over {self.count!r} chances: at least 2 are needed")
+
+    @property
+    def draws(self) -> int:
+        return self.count * self.attack.draws
+
+    def run(self, siege: Siege) -> None:
+        view = siege.averaged(self.count)
+        self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
+
+
+@register("minimal")
+@dataclass(frozen=True)
+class Minimal(Single):
+    """The smallest radius at which an attack works, row by row (as RealSafe searches).
+
+    An iterative attack: from a first radius double until it works, then bisect; where the first
+    radius works at once, fall by large factors until it does not. An attack of one step, whose
+    success need not grow with the radius: scan `scan` equal radii from below and bisect below the
+    first that works. The smallest success is kept, and its own distance, often less than the
+    radius tried, tightens the bracket.
+
+    Parameters
+    ----------
+    attack : Attack
+        What is run at every radius.
+    first : float, optional
+        The first radius tried; by default a 32nd of the largest that makes sense.
+    doublings, bisections : int
+        At most so many of each.
+    tolerance : float
+        A row is done when its bracket is narrower than this share of its upper end.
+    scan : int
+        Radii scanned for an attack of one step.
+    """
+
+    attack: Attack
+    first: float | None = None
+    doublings: int = 5
+    bisections: int = 20
+    tolerance: float = 1e-3
+    scan: int = 32
+
+    minimal = True
+
+    def run(self, siege: Siege) -> None:
+        # Success is not the end of a search: nobody leaves this view before the bracket is small.
+        siege = siege.view(keep="smallest", leave="end")
+        reach = self._reach(siege)
+        if self.attack.one_step:
+            low, high = self._scanned(siege, reach)
+        else:
+            low, high = self._doubled(siege, reach)
+        self._bisect(siege, low, high)
+
+    def _reach(self, siege: Siege) -> Tensor:
+        """The largest radius that makes sense: the threat's, or across the whole box."""
+        ball = siege.ball
+        low, high = ball.box
+        far = ball.distance(torch.where(ball.center - low > high - ball.center, low, high))
+        return torch.minimum(ball.radius, far)
+
+    def _try(self, siege: Siege, radius: Tensor, rows: Tensor, turn: str | int) -> Tensor:
+        """Attack some rows at their radii; which of them were broken."""
+        dice = siege.dice.at(rows).of(self.attack.title(), turn)
+        view = siege.view(rows, radius=radius[rows], dice=dice, leave="success")
+        if len(view):
+            self.attack.run(view)
+        return view.broken
+
+    def _start(self, siege: Siege, reach: Tensor) -> Tensor:
+        start = reach / 32 if self.first is None else torch.full_like(reach, self.first)
+        return start.clamp_min(1.0) if siege.ball.norm is L0 else start
+
+    def _doubled(self, siege: Siege, reach: Tensor) -> tuple[Tensor, Tensor]:
+        radius = torch.minimum(self._start(siege, reach), reach)
+        low, high = torch.zeros_like(radius), torch.full_like(radius, torch.inf)
+        for turn in range(self.doublings + 1):
+            low, high, radius, reach = siege.settle(low, high, radius, reach)
+            rows = torch.isinf(high).nonzero()[:, 0]
+            if len(rows) == 0:
+                break
+            won = self._try(siege, radius, rows, f"double {turn}")
+            high[rows[won]] = siege.distance[rows[won]].minimum(radius[rows[won]])
+            lost = rows[~won]
+            low[lost] = radius[lost]
+            radius[lost] = (2 * radius[lost]).minimum(reach[lost])
+        return low, high
+
+    def _scanned(self, siege: Siege, reach: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = torch.zeros_like(reach), torch.full_like(reach, torch.inf)
+        for turn in range(1, self.scan + 1):
+            low, high, reach = siege.settle(low, high, reach)
+            rows = torch.isinf(high).nonzero()[:, 0]
+            if len(rows) == 0:
+                break
+            radius = reach * (turn / self.scan)
+            won = self._try(siege, radius, rows, f"scan {turn}")
+            high[rows[won]] = siege.distance[rows[won]].minimum(radius[rows[won]])
+            low[rows] = torch.where(won, low[rows], radius[rows])
+        return low, high
+
+    def _bisect(self, siege: Siege, low: Tensor, high: Tensor) -> None:
+        for turn in range(self.bisections):
+            low, high = siege.settle(low, high)
+            open_ = torch.isfinite(high) & (high > 0) & (high - low > self.tolerance * high)
+            if siege.ball.norm is L0:
+                open_ &= high - low > 1
+            rows = open_.nonzero()[:, 0]
+            if len(rows) == 0:
+                return
+            # Without a failure so far, fall by a large factor: the first radius may be far off.
+            middle = torch.where(low > 0, 0.5 * (low + high), high / 8)
+            if siege.ball.norm is L0:
+                middle = torch.floor(middle).clamp_min(1.0)
+            won = self._try(siege, middle, rows, f"bisect {turn}")
+            high[rows[won]] = siege.distance[rows[won]].minimum(middle[rows[won]])
+            lost = rows[~won]
+            low[lost] = middle[lost]

@@ -1,0 +1,1 @@
+"""The contract: threats, balls, oracles, the siege, dice, the registry and the errors."""

@@ -1,0 +1,489 @@
+"""The set of images an attack may reach: a norm ball around each clean image, cut by the box.
+
+Only this file knows norms. Each norm is a class with exact joint operations on ball and box;
+attacks call them and never branch on the norm.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from besiege.core.dice import Dice
+from besiege.core.errors import ThreatError
+from besiege.core.threat import L0, L1, L2, Linf, Norm
+
+TOLERANCE = 1e-6
+"""How far, relatively, a distance may exceed its budget: what float32 arithmetic needs."""
+
+_TINY = torch.finfo(torch.float32).tiny
+_ORDER = {Linf: math.inf, L2: 2.0, L1: 1.0, L0: 0.0}
+
+
+def distances(change: Tensor, norm: Norm) -> Tensor:
+    """The size of each row's change, float64 ``[rows]``: float32 differences summed in float64."""
+    flat = change.flatten(1)
+    # A maximum needs no wider type, and is much faster without one.
+    wide = None if norm is Linf else torch.float64
+    size: Tensor = torch.linalg.vector_norm(flat, _ORDER[norm], dim=1, dtype=wide)
+    return size.double()
+
+
+class Ball(ABC):
+    """Centre, per-row radius, box and grid; all that depends on the norm.
+
+    Parameters
+    ----------
+    center : Tensor
+        The clean images, ``[rows, ...]``, inside the box.
+    radius : Tensor
+        float64 ``[rows]``; infinite when only the box limits the change.
+    box : tuple of float
+        Lowest and highest pixel value.
+    grid : float, optional
+        Step between the values the victim can receive, such as 1/255.
+    """
+
+    norm: ClassVar[Norm]
+
+    def __init__(
+        self,
+        center: Tensor,
+        radius: Tensor,
+        box: tuple[float, float] = (0.0, 1.0),
+        grid: float | None = None,
+    ) -> None:
+        self.center = center
+        self.radius = radius
+        self.box = box
+        self.grid = grid
+
+    # What each norm defines, on rows [rows, ...] without a grid.
+
+    @abstractmethod
+    def _project(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        """The move from `x` of at most `length` that gains most along `g` inside the box."""
+
+    @abstractmethod
+    def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        """The smallest move d from `x` inside the box with ``<w, d> = c``.
+
+        Where the box does not reach the plane, the corner nearest to it.
+        """
+
+    @abstractmethod
+    def dual(self, g: Tensor) -> Tensor:
+        """The dual norm of each row, float64: how much a linear loss gains per unit of change."""
+
+    @abstractmethod
+    def _direction(self, dice: Dice, counter: int) -> Tensor:
+        """A random direction of length one in this norm."""
+
+    # What they share.
+
+    def __len__(self) -> int:
+        return len(self.center)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of one image."""
+        return math.prod(self.center.shape[1:])
+
+    def at(self, rows: Tensor) -> Self:
+        """The balls of some rows."""
+        return type(self)(self.center[rows], self.radius[rows], self.box, self.grid)
+
+    def of(self, radius: Tensor) -> Self:
+        """The same centres with other radii."""
+        return type(self)(self.center, radius.to(self.radius), self.box, self.grid)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest point of ball and box, on the grid if there is one.
+
+        `x` may hold k candidates per row, ``[rows, k, ...]``.
+        """
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).project(x.flatten(0, 1)).view_as(x)
+        landed = self._project(x)
+        return landed if self.grid is None else self._on_grid(landed)
+
+    def sample(self, dice: Dice, counter: int = 0) -> Tensor:
+        """A point uniform in the ball, then brought into the box."""
+        self._needs_radius("draw a point")
+        share = dice.of("length").uniform((1,), counter)[:, 0].double() ** (1.0 / self.size)
+        return self._out(dice, counter, share)
+
+    def shell(self, dice: Dice, counter: int = 0) -> Tensor:
+        """A point on the surface of the ball, then brought into the box."""
+        self._needs_radius("draw a point")
+        return self._out(dice, counter, torch.ones_like(self.radius))
+
+    def distance(self, x: Tensor) -> Tensor:
+        """The size of each row's change as the victim receives it, float64."""
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).distance(x.flatten(0, 1)).view(x.shape[:2])
+        if self.grid is None:
+            return distances(x - self.center, self.norm)
+        steps = self._steps(x) - self._steps(self.center)
+        return distances(steps, self.norm) * (1.0 if self.norm is L0 else self.grid)
+
+    def boxed(self, x: Tensor) -> Tensor:
+        """Which rows are finite and in the box."""
+        flat = x.flatten(1)
+        return (flat >= self.box[0]).all(1) & (flat <= self.box[1]).all(1)  # false for NaN
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Which rows are finite, in the box and within their radius."""
+        return self.boxed(x) & (self.distance(x) <= self.radius * (1.0 + TOLERANCE))
+
+    def snap(self, x: Tensor) -> Tensor:
+        """The nearest images the victim can receive."""
+        if self.grid is None:
+            return x
+        low, high = self.box
+        levels = round((high - low) / self.grid)
+        return (self._steps(x) / levels * (high - low) + low).to(x.dtype)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """Per-row numbers shaped to multiply images, in the images' type."""
+        return rows.to(self.center.dtype).view(-1, *[1] * (self.center.dim() - 1))
+
+    def room(self, x: Tensor, toward: Tensor) -> Tensor:
+        """How far each entry of `x` can move in the direction of `toward` before the box ends."""
+        low, high = self.box
+        return torch.where(toward > 0, high - x, x - low).clamp_min_(0.0)
+
+    def _each(self, k: int) -> Self:
+        return self.at(torch.arange(len(self), device=self.center.device).repeat_interleave(k))
+
+    def _steps(self, x: Tensor) -> Tensor:
+        assert self.grid is not None
+        return torch.round((x.double() - self.box[0]) / self.grid)
+
+    def _needs_radius(self, what: str) -> None:
+        if not torch.isfinite(self.radius).all():
+            raise ThreatError(
+                f"cannot {what} in a ball without a radius: give the threat a budget, for example "
+                f"'{self.norm}:{'20' if self.norm is L0 else '0.5'}', or use minimal(...)"
+            )
+
+    def _out(self, dice: Dice, counter: int, share: Tensor) -> Tensor:
+        move = self._direction(dice, counter) * self.scaled(self.radius * share)
+        return self.project(self.center + move)
+
+    def _land(self, change: Tensor, over: Tensor, x: Tensor) -> Tensor:
+        """Rows of `x` cut to the box, or, where `over`, centre plus change, inside as float32.
+
+        Rounding centre + change to float32 can push a row out again by a few units in the last
+        place: such rows are measured and shrunk, and at last rounded towards the centre.
+        """
+        limit = self.radius * (1.0 + TOLERANCE / 2)
+        landed = (self.center + change).clamp_(*self.box)
+        for last in (False, False, True):
+            distance = distances(landed - self.center, self.norm)
+            outside = over & (distance > limit)
+            if not outside.any():
+                break
+            change = torch.where(
+                self._mask(outside), change * self.scaled(self.radius / distance), change
+            )
+            landed = (self.center + change).clamp_(*self.box)
+            if last:
+                beyond = self._mask(outside) & ((landed - self.center).abs() > change.abs())
+                landed = torch.where(beyond, torch.nextafter(landed, self.center), landed)
+        return torch.where(self._mask(over), landed, x.clamp(*self.box))
+
+    def _mask(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, *[1] * (self.center.dim() - 1))
+
+    def _on_grid(self, x: Tensor) -> Tensor:
+        """Round to the grid, and where that leaves the ball, round towards the centre."""
+        near = self.snap(x)
+        start, steps = self._steps(self.center), self._steps(x)
+        exact = (x.double() - self.box[0]) / self.grid  # type: ignore[operator]  # grid is set
+        short = torch.where(exact >= start, torch.floor(exact + 1e-6), torch.ceil(exact - 1e-6))
+        outside = distances(steps - start, self.norm) * (
+            1.0 if self.norm is L0 else self.grid or 1.0
+        ) > self.radius * (1.0 + TOLERANCE)
+        low, high = self.box
+        levels = round((high - low) / (self.grid or 1.0))
+        inward = (short / levels * (high - low) + low).to(x.dtype)
+        return torch.where(self._mask(outside), inward, near)
+
+
+class LinfBall(Ball):
+    """Every entry may change by at most the radius."""
+
+    norm = Linf
+    _bounds: tuple[Tensor, Tensor] | None = None
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Lowest and highest value of each entry, computed once, rounded inward.
+
+        The nearest float32 to ``x + eps`` may lie beyond it by 1e-5 of a small eps.
+        """
+        if self._bounds is None:
+            center, radius = (
+                self.center.double(),
+                self.radius.view(-1, *[1] * (self.center.dim() - 1)),
+            )
+            low, high = center - radius, center + radius
+            lower, upper = low.to(self.center.dtype), high.to(self.center.dtype)
+            lower = torch.where(lower < low, torch.nextafter(lower, self.center), lower)
+            upper = torch.where(upper > high, torch.nextafter(upper, self.center), upper)
+            self._bounds = (lower.clamp_(*self.box), upper.clamp_(*self.box))
+        return self._bounds
+
+    def at(self, rows: Tensor) -> Self:
+        ball = super().at(rows)
+        if self._bounds is not None:
+            ball._bounds = (self._bounds[0][rows], self._bounds[1][rows])
+        return ball
+
+    def _project(self, x: Tensor) -> Tensor:
+        lower, upper = self.bounds()
+        return torch.minimum(torch.maximum(x, lower), upper)
+
+    def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        return torch.sign(g).mul_(self.scaled(length))
+
+    def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        w, c = _forward(w, c)
+        weight, room = w.abs(), self.room(x, w)
+        return torch.sign(w) * _flood(torch.ones_like(w), room, weight, c, 1)
+
+    def dual(self, g: Tensor) -> Tensor:
+        return distances(g, L1)
+
+    def sample(self, dice: Dice, counter: int = 0) -> Tensor:
+        self._needs_radius("draw a point")
+        return self._out(dice, counter, torch.ones_like(self.radius))
+
+    def _direction(self, dice: Dice, counter: int) -> Tensor:
+        return dice.uniform(self.center.shape[1:], counter).mul_(2.0).sub_(1.0).to(self.center)
+
+    def shell(self, dice: Dice, counter: int = 0) -> Tensor:
+        self._needs_radius("draw a point")
+        inner = self._direction(dice, counter)
+        outer = inner / self.scaled(distances(inner, Linf).clamp_min(1e-30))
+        return self.project(self.center + outer * self.scaled(self.radius))
+
+
+class L2Ball(Ball):
+    """The Euclidean length of the change is at most the radius."""
+
+    norm = L2
+
+    def _project(self, x: Tensor) -> Tensor:
+        change = x - self.center
+        over = distances(x.clamp(*self.box) - self.center, L2) > self.radius
+        if not over.any():
+            return x.clamp(*self.box)
+        return self._land(self._fill(change, self.center, self.radius), over, x)
+
+    def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        # Box-filled: what the box takes from some entries is given to the others, so that the
+        # move has the full length whenever there is room.
+        largest = distances(g, Linf).clamp_min(torch.finfo(g.dtype).tiny)
+        return self._fill(g / self.scaled(largest), x, length)
+
+    def _fill(self, v: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        size = v.abs()
+        filled = _flood(size, self.room(x, v), torch.ones_like(v), length**2, 2)
+        return torch.copysign(filled, v)
+
+    def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        w, c = _forward(w, c)
+        weight = w.abs()
+        return torch.sign(w) * _flood(weight, self.room(x, w), weight, c, 1)
+
+    def dual(self, g: Tensor) -> Tensor:
+        return distances(g, L2)
+
+    def _direction(self, dice: Dice, counter: int) -> Tensor:
+        direction = dice.normal(self.center.shape[1:], counter).to(self.center)
+        return direction / self.scaled(distances(direction, L2).clamp_min(1e-30))
+
+
+class L1Ball(Ball):
+    """The absolute changes sum to at most the radius."""
+
+    norm = L1
+
+    def _project(self, x: Tensor) -> Tensor:
+        change = x - self.center
+        over = distances(x.clamp(*self.box) - self.center, L1) > self.radius
+        if not over.any():
+            return x.clamp(*self.box)
+        size, room = change.abs(), self.room(self.center, change)
+        shrunk = _shrink(size, room, torch.where(over, self.radius, torch.zeros_like(self.radius)))
+        return self._land(torch.copysign(shrunk, change), over, x)
+
+    def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        room = torch.where(g == 0, torch.zeros_like(x), self.room(x, g))
+        return torch.sign(g) * _greedy(g.abs(), room, room, length)
+
+    def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        w, c = _forward(w, c)
+        weight, room = w.abs(), self.room(x, w)
+        spent = _greedy(weight, room * weight, room, c)
+        return torch.sign(w) * spent
+
+    def dual(self, g: Tensor) -> Tensor:
+        return distances(g, Linf)
+
+    def _direction(self, dice: Dice, counter: int) -> Tensor:
+        shape = self.center.shape[1:]
+        # The direction of a Laplace vector is uniform on the surface in the sense of the cone.
+        size = dice.uniform(shape, counter).clamp_min_(2.0**-25).log_().neg_()
+        direction = size * dice.of("signs").signs(shape, counter)
+        return (direction / self.scaled(distances(direction, L1)).clamp_min(1e-30)).to(self.center)
+
+
+class L0Ball(Ball):
+    """At most `radius` entries change (entries, not pixels: a colour pixel has three)."""
+
+    norm = L0
+
+    def _project(self, x: Tensor) -> Tensor:
+        cut = x.clamp(*self.box)
+        wanted = x - self.center
+        gain = wanted**2 - (x - cut) ** 2
+        return torch.where(self._first(gain), cut, self.center)
+
+    def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        room = self.room(x, g)
+        chosen = self._first(g.abs() * room, length)
+        return torch.where(chosen, torch.sign(g) * room, torch.zeros_like(x))
+
+    def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        w, c = _forward(w, c)
+        weight, room = w.abs(), self.room(x, w)
+        gain = weight * room
+        return torch.sign(w) * _greedy(gain, gain, room, c)
+
+    def dual(self, g: Tensor) -> Tensor:
+        # One entry can move across the box: the largest gain of a single change.
+        return distances(g, Linf) * (self.box[1] - self.box[0])
+
+    def sample(self, dice: Dice, counter: int = 0) -> Tensor:
+        return self.shell(dice, counter)
+
+    def shell(self, dice: Dice, counter: int = 0) -> Tensor:
+        self._needs_radius("draw a point")
+        low, high = self.box
+        value = low + (high - low) * self._direction(dice, counter)
+        chosen = self._first(dice.of("entries").uniform(self.center.shape[1:], counter))
+        return torch.where(chosen, value, self.center)
+
+    def _direction(self, dice: Dice, counter: int) -> Tensor:
+        return dice.uniform(self.center.shape[1:], counter).to(self.center)
+
+    def _first(self, score: Tensor, count: Tensor | None = None) -> Tensor:
+        """The `count` entries of the highest score in each row; ties go to the first entry."""
+        count = self.radius if count is None else count
+        order = score.flatten(1).argsort(dim=1, descending=True, stable=True)
+        rank = torch.empty_like(order)
+        ranks = torch.arange(order.shape[1], device=order.device).expand_as(order)
+        rank.scatter_(1, order, ranks)
+        return (rank < torch.floor(count + TOLERANCE)[:, None]).view_as(score)
+
+
+BALLS: dict[Norm, type[Ball]] = {ball.norm: ball for ball in (LinfBall, L2Ball, L1Ball, L0Ball)}
+
+
+def _forward(w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The plane seen from the side where c is positive, scaled so that max|w| is one."""
+    largest = distances(w, Linf).clamp_min(torch.finfo(w.dtype).tiny)
+    scale = torch.where(c < 0, -largest, largest).view(-1, *[1] * (w.dim() - 1))
+    return w / scale.to(w.dtype), c.abs().double() / largest
+
+
+def _flood(p: Tensor, r: Tensor, weight: Tensor, amount: Tensor, power: int) -> Tensor:
+    """Fill entries at speeds p up to their rooms r until ``sum(weight * d**power) = amount``.
+
+    d = min(tau * p, r). Starting from the tau that ignores all rooms, every round adds the
+    entries found full and solves for tau again; tau only rises and stops within a few rounds. A
+    row that has stopped repeats its own arithmetic, so its neighbours cannot change it.
+    """
+    shape = p.shape
+    p, r, weight = p.flatten(1), r.flatten(1), weight.flatten(1)
+    amount = amount.to(p.dtype)
+    rate, filled = weight * p**power, weight * r**power
+    tau = (amount / rate.sum(1).clamp_min(_TINY)) ** (1.0 / power)
+    level = p * tau[:, None]
+    full = level >= r
+    for _ in range(p.shape[1]):
+        left = (amount - filled.masked_fill(~full, 0.0).sum(1)).clamp_min_(0.0)
+        speed = rate.masked_fill(full, 0.0).sum(1)
+        wanted = (left / speed.clamp_min(_TINY)) ** (1.0 / power)
+        tau = torch.maximum(tau, torch.where(speed > 0, wanted, tau))
+        before, level = full, p * tau[:, None]
+        full = level >= r
+        if torch.equal(before, full):
+            break
+    return torch.minimum(level, r).view(shape)
+
+
+def _shrink(size: Tensor, room: Tensor, amount: Tensor) -> Tensor:
+    """min(max(size - lam, 0), room) with lam such that each row sums to its amount.
+
+    The sum falls piecewise linearly in lam: Newton's step lands exactly once it is in the right
+    piece, and a bracket catches it where the room bends the curve the other way. Rows of amount
+    zero and rows that have landed keep their lam.
+    """
+    shape = size.shape
+    a, r = size.flatten(1).double(), room.flatten(1).double()
+    low = torch.zeros_like(amount)
+    high = a.amax(1)
+    lam = low.clone()
+    done = amount <= 0
+    for _ in range(200):
+        rest = a - lam[:, None]
+        over = rest.clamp_min(0.0).minimum(r).sum(1) - amount
+        done = done | (over.abs() <= 1e-13 * amount)
+        if done.all():
+            break
+        low, high = torch.where(over > 0, lam, low), torch.where(over < 0, lam, high)
+        active = ((rest > 0) & (rest < r)).sum(1)
+        newton = lam + over / active.clamp_min(1)
+        middle = 0.5 * (low + high)
+        ok = (active > 0) & (newton > low) & (newton < high)
+        lam = torch.where(done, lam, torch.where(ok, newton, middle))
+    return (a - lam[:, None]).clamp_min(0.0).minimum(r).to(size.dtype).view(shape)
+
+
+def _greedy(score: Tensor, value: Tensor, room: Tensor, amount: Tensor) -> Tensor:
+    """Spend rooms in the order of falling score until the values gathered reach the amount.
+
+    The last entry is taken in part. Entries of value zero are left alone.
+    """
+    shape = score.shape
+    score, value, room = score.flatten(1), value.flatten(1), room.flatten(1)
+    order = score.argsort(dim=1, descending=True, stable=True)
+    sorted_value = value.gather(1, order).double()
+    before = sorted_value.cumsum(1) - sorted_value
+    share = ((amount.double()[:, None] - before) / sorted_value.clamp_min(1e-300)).clamp(0.0, 1.0)
+    share = torch.where(sorted_value > 0, share, torch.zeros_like(share))
+    spent = torch.empty_like(room).scatter_(1, order, share.to(room.dtype)) * room
+    return spent.view(shape)
+
+
+def ball(
+    norm: Norm,
+    center: Tensor,
+    radius: Tensor | float,
+    box: tuple[float, float] = (0.0, 1.0),
+    grid: float | None = None,
+) -> Ball:
+    """The ball of a norm around some images."""
+    if not isinstance(radius, Tensor):
+        radius = torch.full((len(center),), float(radius), device=center.device)
+    return BALLS[norm](center, radius.double(), box, grid)

@@ -1,0 +1,67 @@
+"""What can go wrong: one tree of exceptions, and findings, which are recorded, not raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class BesiegeError(Exception):
+    """Root of everything besiege raises on purpose."""
+
+
+class InputError(BesiegeError):
+    """Images, labels, targets or ids that cannot be attacked as given."""
+
+
+class ThreatError(BesiegeError):
+    """A threat, goal or budget that cannot be read or does not fit the attack."""
+
+
+class UnknownNameError(BesiegeError):
+    """A name nobody registered."""
+
+
+class AttackError(BesiegeError):
+    """An attack that cannot be built, or that breaks the contract of the siege."""
+
+
+class AccessError(AttackError):
+    """An attack asks the victim for more than the threat grants."""
+
+
+class VictimError(BesiegeError):
+    """A victim whose answers cannot be used: not logits, not finite, wrong shape."""
+
+
+class StochasticError(VictimError):
+    """A gradient attack on a randomised victim without an expectation over its chances."""
+
+
+class DataError(BesiegeError):
+    """Data or weights that are missing, damaged or not what their digest says."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A warning about a result: which rule fired, what was seen, what to do about it.
+
+    The ids are those of the rules in ``docs/warnings.md``.
+    """
+
+    id: str
+    seen: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.seen} {self.advice}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A half-sentence with the nearest known names, or with all of them when none is near."""
+    names = sorted(set(known))
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(repr(c) for c in close) + "?"
+    return "known: " + ", ".join(names) if names else "none are known"

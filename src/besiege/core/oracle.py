@@ -1,0 +1,214 @@
+"""What answers an attack: the victim behind an access, batched and padded, and the meter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from besiege.core.dice import Dice
+from besiege.core.errors import AccessError, VictimError
+from besiege.core.threat import Access
+
+__all__ = ["Access", "Meter", "Oracle", "Victim"]
+
+PAD = 8
+"""Batches are padded to a multiple of this many rows, so that a row's arithmetic does not depend
+on how many neighbours it has: CPU kernels choose other loops for small remainders."""
+
+CPU_BATCH, GPU_BATCH = 64, 1024
+
+
+class Victim(Protocol):
+    """What is attacked: images in, logits out."""
+
+    box: tuple[float, float]
+    grid: float | None
+    classes: int | None
+    access: Access
+    stochastic: bool
+    metered: bool
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits ``[rows, classes]``; the dice are the chances of a stochastic victim."""
+        ...
+
+    def held(self) -> AbstractContextManager[None]:
+        """Eval mode and frozen parameters for a while, restored afterwards."""
+        ...
+
+
+class Meter:
+    """What every sample has cost so far.
+
+    ``forwards`` and ``backwards`` count images computed on the sample's behalf, ``queries`` the
+    answers the attack's decisions used; the budget limits queries. Padding is nobody's.
+    """
+
+    def __init__(self, samples: int, device: torch.device, budget: int | None = None) -> None:
+        self.forwards = torch.zeros(samples, dtype=torch.int64, device=device)
+        self.backwards = torch.zeros_like(self.forwards)
+        self.queries = torch.zeros_like(self.forwards)
+        self.budget = budget
+        self.padding = 0
+
+    def left(self, samples: Tensor) -> Tensor:
+        """Queries each of the samples may still ask."""
+        if self.budget is None:
+            return torch.full_like(samples, torch.iinfo(torch.int64).max)
+        return self.budget - self.queries[samples]
+
+
+class Oracle:
+    """A victim that answers up to an access level, in batches of a size that fits.
+
+    Parameters
+    ----------
+    victim : Victim
+        What answers.
+    access : Access
+        The most that may be asked.
+    batch : int, optional
+        Rows per call; by default a size that is fast on the victim's device.
+    pad : bool
+        Whether to pad batches; never done for a metered victim, who would charge for it.
+    """
+
+    def __init__(
+        self,
+        victim: Victim,
+        access: Access = Access.GRADIENT,
+        batch: int | None = None,
+        pad: bool = True,
+    ) -> None:
+        self.victim = victim
+        self.classes = victim.classes
+        self.access = min(access, victim.access)
+        standard = CPU_BATCH if victim.device.type == "cpu" else GPU_BATCH
+        self.pad = PAD if pad and not victim.metered else 1
+        self.batch = max(self.pad, (batch or standard) // self.pad * self.pad)
+        self.padded = 0
+
+    def allow(self, access: Access, fitting: Callable[[Access], list[str]]) -> None:
+        """Refuse what lies above the access granted, naming the attacks that would fit."""
+        if access > self.access:
+            fit = ", ".join(fitting(self.access)) or "none is registered"
+            raise AccessError(
+                f"{access} access was asked for, but this threat grants {self.access} access only; "
+                f"attacks that fit: {fit}"
+            )
+
+    def logits(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits of a flat batch ``[n, ...]``."""
+
+        def one(rows: slice) -> tuple[Tensor]:
+            with torch.inference_mode(False), torch.no_grad():
+                return (self._ask(x[rows], dice, rows),)
+
+        return self._batched(len(x), one)[0]
+
+    def gradient(
+        self,
+        x: Tensor,
+        loss: Callable[[Tensor, slice], Tensor],
+        dice: Dice | None = None,
+        through: Callable[[Tensor, slice], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Input gradients of a per-row loss of a flat batch, with the losses and the logits."""
+
+        def one(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+            with torch.inference_mode(False), torch.enable_grad():
+                image = x[rows].detach().requires_grad_(True)
+                seen = image if through is None else through(image, rows)
+                logits = self._ask(seen, dice, rows)
+                value = loss(logits, rows)
+                # The sum, never the mean: a row's gradient must not shrink with the batch.
+                (gradient,) = torch.autograd.grad(value.sum(), image)
+            return gradient, value.detach(), logits.detach()
+
+        gradient, value, logits = self._batched(len(x), one)
+        return gradient, value, logits
+
+    def gradients(
+        self, x: Tensor, classes: Tensor, dice: Dice | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Input gradients of chosen logits, ``[n, c, ...]``, and the logits: one forward."""
+
+        def one(rows: slice) -> tuple[Tensor, Tensor]:
+            with torch.inference_mode(False), torch.enable_grad():
+                image = x[rows].detach().requires_grad_(True)
+                logits = self._ask(image, dice, rows)
+                wanted = logits.gather(1, classes[rows])
+                each = [
+                    torch.autograd.grad(wanted[:, c].sum(), image, retain_graph=True)[0]
+                    for c in range(wanted.shape[1])
+                ]
+            return torch.stack(each, 1), logits.detach()
+
+        gradients, logits = self._batched(len(x), one)
+        return gradients, logits
+
+    def _ask(self, x: Tensor, dice: Dice | None, rows: slice) -> Tensor:
+        count = len(x)
+        short = -count % self.pad
+        if short:
+            x = torch.cat([x, x[-1:].expand(short, *x.shape[1:])])
+            self.padded += short
+        if dice is not None:
+            key = dice.key[rows]
+            dice = Dice(torch.cat([key, key[-1:].expand(short)]) if short else key)
+        logits = self.victim(x, dice)
+        self._check(logits, len(x))
+        return logits[:count] if short else logits
+
+    def _check(self, logits: Tensor, rows: int) -> None:
+        if logits.dim() != 2 or logits.shape[0] != rows:
+            raise VictimError(
+                f"the model answered {rows} images with a tensor of shape {tuple(logits.shape)}, "
+                f"but logits have one row per image and one column per class: [{rows}, classes]"
+            )
+        if self.classes is None:
+            self.classes = logits.shape[1]
+        if logits.shape[1] != self.classes or self.classes < 2:
+            raise VictimError(
+                f"the model answered {logits.shape[1]} classes, but "
+                f"{max(self.classes, 2)} are expected; declare Classifier(..., classes="
+                f"{logits.shape[1]}) or check the model's last layer (two classes at least)"
+            )
+        if torch.isnan(logits).any():
+            raise VictimError(
+                "the model answered NaN logits, so nothing can be said about its robustness; "
+                "check its weights and its normalisation"
+            )
+
+    def _batched(
+        self, count: int, one: Callable[[slice], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Run slice after slice, halving the batch whenever memory runs out."""
+        parts: list[tuple[Tensor, ...]] = []
+        done = 0
+        while done < count or not parts:
+            rows = slice(done, min(done + self.batch, count))
+            try:
+                parts.append(one(rows))
+            except (torch.OutOfMemoryError, RuntimeError) as problem:
+                if not _out_of_memory(problem) or self.batch <= self.pad:
+                    raise
+                if self.victim.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                self.batch = max(self.pad, self.batch // 2 // self.pad * self.pad)
+                continue
+            done = rows.stop
+        if len(parts) == 1:
+            return parts[0]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _out_of_memory(problem: Exception) -> bool:
+    return isinstance(problem, torch.OutOfMemoryError) or "not enough memory" in str(problem)

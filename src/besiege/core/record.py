@@ -1,0 +1,108 @@
+"""What a siege has found and spent so far, for every sample of the batch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from besiege.core.dice import Dice
+from besiege.core.oracle import Meter
+
+Keep = Literal["first", "smallest", "highest", "last"]
+Leave = Literal["success", "end"]
+KEEPS: tuple[Keep, ...] = ("first", "smallest", "highest", "last")
+LEAVES: tuple[Leave, ...] = ("success", "end")
+
+
+class Record:
+    """Kept images, hits and costs, in the order of the batch.
+
+    Attributes
+    ----------
+    images : Tensor
+        The kept image of every sample, the clean one where nothing was kept.
+    success : Tensor
+        Whether the kept image reached the goal inside the ball.
+    distance : Tensor
+        Its distance if it did, else infinite.
+    first_step, first_query : Tensor
+        Requests answered and queries charged before the first hit; -1 where there was none.
+    vanished : Tensor
+        Whether a gradient was exactly zero.
+    """
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, targets: Tensor | None, meter: Meter, chances: Dice
+    ) -> None:
+        n, device = len(images), images.device
+        self.clean = images
+        self.labels = labels
+        self.targets = targets
+        self.meter = meter
+        self.chances = chances
+        self.logits: Tensor | None = None
+        self.images = images.clone()
+        self.kept = torch.zeros(n, dtype=torch.bool, device=device)
+        self.success = torch.zeros_like(self.kept)
+        self.vanished = torch.zeros_like(self.kept)
+        self.distance = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
+        self.loss = torch.full((n,), -torch.inf, device=device)
+        self.asked = torch.zeros(n, dtype=torch.int64, device=device)
+        self.first_step = torch.full_like(self.asked, -1)
+        self.first_query = torch.full_like(self.asked, -1)
+
+    def reached(self, samples: Tensor, labels: Tensor) -> Tensor:
+        """Whether answers of these labels are what the attacker wants."""
+        if self.targets is None:
+            return labels != self.labels[samples]
+        return labels == self.targets[samples]
+
+    def note_first(self, samples: Tensor) -> None:
+        """Remember when each of these samples was hit for the first time."""
+        new = samples[self.first_step[samples] < 0]
+        self.first_step[new] = self.asked[new]
+        self.first_query[new] = self.meter.queries[new]
+
+    def keep(
+        self, rule: Keep, x: Tensor, samples: Tensor, distance: Tensor, loss: Tensor | None
+    ) -> None:
+        """Keep images by a rule; `distance` is infinite for those that are no success."""
+        good = distance < torch.inf
+        n = len(samples)
+        if rule == "first":
+            pick = _best(samples, good, -torch.arange(n, device=x.device))
+            pick = pick[~self.success[samples[pick]]]
+        elif rule == "smallest":
+            pick = _best(samples, good, -distance)
+            pick = pick[distance[pick] < self.distance[samples[pick]]]
+        elif rule == "last":
+            pick = _best(samples, torch.ones_like(good), torch.arange(n, device=x.device))
+        elif loss is not None:  # highest: a success before any failure, then by loss
+            pick = _best(samples, torch.ones_like(good), loss.double() + 1e30 * good)
+            held, won = self.loss[samples[pick]], self.success[samples[pick]]
+            higher = (good[pick] & ~won) | ((good[pick] == won) & (loss[pick] > held))
+            pick = pick[higher | ~self.kept[samples[pick]]]
+        else:
+            return
+        chosen = samples[pick]
+        self.images[chosen] = x[pick]
+        self.kept[chosen] = True
+        self.success[chosen] = good[pick]
+        self.distance[chosen] = distance[pick]
+        if loss is not None:
+            self.loss[chosen] = loss[pick].to(self.loss.dtype)
+
+
+def _best(samples: Tensor, among: Tensor, score: Tensor) -> Tensor:
+    """The position of each sample's highest score among some positions; the first wins ties."""
+    where = among.nonzero()[:, 0]
+    owner = samples[where]
+    if not bool((owner[1:] == owner[:-1]).any()):
+        return where  # every sample at most once: the plain case
+    where = where[score[where].argsort(descending=True, stable=True)]
+    where = where[samples[where].argsort(stable=True)]
+    first = torch.ones_like(where, dtype=torch.bool)
+    first[1:] = samples[where][1:] != samples[where][:-1]
+    return where[first]

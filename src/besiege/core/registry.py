@@ -1,0 +1,92 @@
+"""Names to things: lazy, open to entry points, and helpful about misspelt names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from besiege.core.errors import BesiegeError, UnknownNameError, near
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Registry(Generic[T]):
+    """What is known under a name, filled by decorators, by modules of ours and by entry points.
+
+    Parameters
+    ----------
+    kind : str
+        What the names stand for, as errors should say it.
+    modules : tuple of str
+        Modules whose import registers the built-in names; imported on the first look-up.
+    group : str, optional
+        Entry-point group through which other packages add names; loaded on the first look-up.
+    """
+
+    def __init__(self, kind: str, modules: tuple[str, ...] = (), group: str | None = None) -> None:
+        self.kind = kind
+        self._modules = modules
+        self._group = group
+        self._known: dict[str, T] = {}
+        self._loaded = False
+
+    def add(self, name: str, thing: T) -> None:
+        """Give a name to a thing; the same name for another thing is refused."""
+        old = self._known.get(name)
+        # A file that is loaded twice defines its classes anew: that is the same thing again.
+        if old is not None and old is not thing and not _same(old, thing):
+            raise BesiegeError(
+                f"the {self.kind} '{name}' is registered already; choose another name"
+            )
+        self._known[name] = thing
+
+    def register(self, name: str) -> Callable[[V], V]:
+        """Decorator form of `add`."""
+
+        def keep(thing: V) -> V:
+            self.add(name, thing)  # type: ignore[arg-type]  # V is a T, seen by the caller
+            return thing
+
+        return keep
+
+    def get(self, name: str) -> T:
+        """The thing of that name, or an error that names the nearest ones."""
+        self._load()
+        if name not in self._known:
+            raise UnknownNameError(f"no {self.kind} is called '{name}': {near(name, self._known)}")
+        return self._known[name]
+
+    def names(self) -> list[str]:
+        """All names in alphabetical order."""
+        self._load()
+        return sorted(self._known)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Names and things in alphabetical order."""
+        self._load()
+        yield from sorted(self._known.items())
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._known
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        for module in self._modules:
+            import_module(module)
+        if self._group is not None:
+            for point in entry_points(group=self._group):
+                self.add(point.name, point.load())
+
+
+def _same(old: object, new: object) -> bool:
+    named = (getattr(old, "__qualname__", None), getattr(old, "__module__", None))
+    return None not in named and named == (
+        getattr(new, "__qualname__", None),
+        getattr(new, "__module__", None),
+    )

@@ -1,0 +1,155 @@
+"""What is attacked: images, labels and stable ids, checked before any work starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from besiege.core.errors import InputError
+
+_SLACK = 1e-6
+"""How far a pixel may lie outside the box by rounding; it is cut back silently."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images with labels, ids and, for given targets, the classes to reach.
+
+    Parameters
+    ----------
+    images : Tensor
+        float32 ``[rows, channels, height, width]`` inside the victim's box.
+    labels, ids : Tensor
+        int64 ``[rows]``.
+    targets : Tensor, optional
+        int64 ``[rows]``.
+    """
+
+    images: Tensor
+    labels: Tensor
+    ids: Tensor
+    targets: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def at(self, rows: Tensor) -> Samples:
+        """Some of the samples."""
+        targets = None if self.targets is None else self.targets[rows]
+        return Samples(self.images[rows], self.labels[rows], self.ids[rows], targets)
+
+    def to(self, device: torch.device) -> Samples:
+        """The same samples on a device."""
+        targets = None if self.targets is None else self.targets.to(device)
+        return Samples(self.images.to(device), self.labels.to(device), self.ids.to(device), targets)
+
+    @classmethod
+    def of(
+        cls,
+        images: Any,
+        labels: Any,
+        *,
+        box: tuple[float, float] = (0.0, 1.0),
+        classes: int | None = None,
+        ids: Any = None,
+        targets: Any = None,
+    ) -> Samples:
+        """Samples from what a caller has in hand, or an error that says what to change.
+
+        The caller's tensors are copied, never changed.
+        """
+        with torch.inference_mode(False), torch.no_grad():
+            pixels = _images(images, box)
+            n = len(pixels)
+            classified = _whole(labels, "labels", n, pixels.device)
+            aims = None if targets is None else _whole(targets, "targets", n, pixels.device)
+            if ids is None:
+                numbers = torch.arange(n, device=pixels.device)
+            else:
+                numbers = _whole(ids, "ids", n, pixels.device)
+                if len(torch.unique(numbers)) != n:
+                    raise InputError("the ids are not unique: every sample needs an id of its own")
+            samples = cls(pixels, classified, numbers, aims)
+            if classes is not None:
+                samples.check_classes(classes)
+            return samples
+
+    def check_classes(self, classes: int) -> None:
+        """Refuse labels and targets the victim cannot answer."""
+        for name, values in (("labels", self.labels), ("targets", self.targets)):
+            if values is None:
+                continue
+            wrong = (values < 0) | (values >= classes)
+            if bool(wrong.any()):
+                row = int(wrong.nonzero()[0, 0])
+                raise InputError(
+                    f"{name}[{row}] is {int(values[row])}, but the model has {classes} classes: "
+                    f"{name} are whole numbers from 0 to {classes - 1}"
+                )
+        if self.targets is not None and bool((self.targets == self.labels).any()):
+            row = int((self.targets == self.labels).nonzero()[0, 0])
+            raise InputError(
+                f"targets[{row}] is the label itself ({int(self.labels[row])}): "
+                "a target must be another class"
+            )
+
+
+def _tensor(values: Any, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(values).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"{name} must be a tensor or an array, not {type(values).__name__}"
+        ) from None
+
+
+def _images(images: Any, box: tuple[float, float]) -> Tensor:
+    pixels = _tensor(images, "images")
+    if not pixels.is_floating_point():
+        raise InputError(
+            f"images are {str(pixels.dtype).removeprefix('torch.')}, but pixels must be floating "
+            f"point numbers in the model's box {box}: for bytes, pass images.float() / 255"
+        )
+    if pixels.dim() != 4:
+        raise InputError(
+            f"images have the shape {tuple(pixels.shape)}, but [rows, channels, height, width] is "
+            "expected: for one image, pass image[None]"
+        )
+    if len(pixels) == 0:
+        raise InputError("there are no images: the batch is empty")
+    if 0 in pixels.shape:
+        raise InputError(f"images have the shape {tuple(pixels.shape)}: they have no pixels")
+    pixels = pixels.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    flat = pixels.flatten(1)
+    broken = ~torch.isfinite(flat).all(1)
+    if bool(broken.any()):
+        row = int(broken.nonzero()[0, 0])
+        raise InputError(
+            f"images[{row}] has pixels that are NaN or infinite ({int(broken.sum())} of "
+            f"{len(pixels)} images do): clean the data first"
+        )
+    low, high = float(flat.min()), float(flat.max())
+    if low < box[0] - _SLACK or high > box[1] + _SLACK:
+        raise InputError(
+            f"images reach from {low:.4g} to {high:.4g}, but the model's box is {box}. Pass images "
+            "as pixels in the box and put the normalisation inside the model: "
+            "Classifier(net, mean=..., std=...); or declare another box: Classifier(net, box=...)"
+        )
+    return pixels.clamp_(*box)
+
+
+def _whole(values: Any, name: str, rows: int, device: torch.device) -> Tensor:
+    numbers = _tensor(values, name)
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise InputError(
+            f"{name} are {str(numbers.dtype).removeprefix('torch.')}, but whole numbers are "
+            f"expected: pass {name}.long()"
+        )
+    if numbers.dim() != 1 or len(numbers) != rows:
+        raise InputError(
+            f"{name} have the shape {tuple(numbers.shape)}, but one per image is expected: [{rows}]"
+        )
+    return numbers.to(device=device, dtype=torch.int64, copy=True)

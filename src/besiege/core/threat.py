@@ -1,0 +1,215 @@
+"""What an attacker may do: norm, budget, goal and access, with texts that read back exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from fractions import Fraction
+
+from besiege.core.errors import Finding, ThreatError, near
+
+
+class Norm(Enum):
+    """How the size of a change is measured."""
+
+    Linf = "linf"
+    L2 = "l2"
+    L1 = "l1"
+    L0 = "l0"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Linf, L2, L1, L0 = Norm
+ALL_NORMS = frozenset(Norm)
+
+
+class Access(IntEnum):
+    """What the victim answers: each level includes the ones before it."""
+
+    DECISION = 1
+    SCORE = 2
+    GRADIENT = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class Goal(Enum):
+    """What counts as a success: any error, or one class chosen by a rule."""
+
+    UNTARGETED = "untargeted"
+    RANDOM = "targeted:random"
+    LEAST_LIKELY = "targeted:least-likely"
+    SECOND = "targeted:second"
+    GIVEN = "targeted:given"
+
+    @property
+    def targeted(self) -> bool:
+        return self is not Goal.UNTARGETED
+
+    def __str__(self) -> str:
+        return self.value
+
+
+ALL_GOALS = frozenset(Goal)
+
+
+@dataclass(frozen=True)
+class Threat:
+    """Norm, budget, goal and access of one attacker.
+
+    Parameters
+    ----------
+    norm : Norm
+        How a change is measured.
+    eps : Fraction, float, int or None
+        The largest change allowed; None asks for the smallest change that works.
+    goal : Goal
+        What counts as a success.
+    access : Access
+        What the victim answers.
+
+    Examples
+    --------
+    >>> str(Threat.parse("linf:8/255"))
+    'linf:8/255'
+    >>> Threat.parse("l2:0.5 targeted:random score")
+    Threat('l2:0.5 targeted:random score')
+    >>> Threat.parse("linf").eps is None
+    True
+    """
+
+    norm: Norm
+    eps: Fraction | None = None
+    goal: Goal = Goal.UNTARGETED
+    access: Access = Access.GRADIENT
+
+    def __post_init__(self) -> None:
+        if self.eps is None:
+            return
+        eps = _exact(self.eps)
+        object.__setattr__(self, "eps", eps)
+        if eps < 0:
+            raise ThreatError(
+                f"the budget is {_show(eps)}, but a budget cannot be negative: "
+                f"write for example '{self.norm}:8/255'"
+            )
+        if self.norm is L0 and eps.denominator != 1:
+            raise ThreatError(
+                f"the l0 budget is {_show(eps)}, but it counts changed entries: "
+                "write a whole number, for example 'l0:20'"
+            )
+
+    @classmethod
+    def parse(cls, text: str | Threat) -> Threat:
+        """Read ``NORM[:EPS] [GOAL] [ACCESS]``; what is absent is untargeted and gradient."""
+        if isinstance(text, Threat):
+            return text
+        if not isinstance(text, str):
+            raise ThreatError(f"a threat is text such as 'linf:8/255', not {type(text).__name__}")
+        words = text.split()
+        if not words:
+            raise ThreatError("the threat is empty: write for example 'linf:8/255'")
+        name, colon, budget = words[0].partition(":")
+        norm = _member(Norm, name, "norm", text)
+        eps = _parse_eps(budget, text) if colon else None
+        threat = cls(norm, eps)
+        goals = {g.value: g for g in Goal}
+        levels = {str(a): a for a in Access}
+        for word in words[1:]:
+            if word in goals:
+                threat = cls(norm, eps, goals[word], threat.access)
+            elif word in levels:
+                threat = cls(norm, eps, threat.goal, levels[word])
+            else:
+                raise ThreatError(
+                    f"'{word}' in the threat '{text}' is neither a goal nor an access: "
+                    + near(word, [*goals, *levels])
+                )
+        return threat
+
+    def __str__(self) -> str:
+        text = str(self.norm) if self.eps is None else f"{self.norm}:{_show(self.eps)}"
+        if self.goal is not Goal.UNTARGETED:
+            text += f" {self.goal}"
+        if self.access is not Access.GRADIENT:
+            text += f" {self.access}"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Threat('{self}')"
+
+    @property
+    def radius(self) -> float:
+        """The budget as a number, infinite when the smallest change is sought."""
+        return float("inf") if self.eps is None else float(self.eps)
+
+    def findings(self, box: tuple[float, float]) -> list[Finding]:
+        """A warning when the budget is so large that it is probably not meant (rule W28)."""
+        width = box[1] - box[0]
+        if self.norm is not Linf or self.eps is None or self.radius < 0.5 * width:
+            return []
+        seen = f"the budget {self} spans half of the pixel range {box} or more."
+        if self.radius >= width:
+            meant = _show(self.eps / 255)
+            return [
+                Finding("W28", seen, f"If it is in units of 1/255, write 'linf:{meant}' instead.")
+            ]
+        return [Finding("W28", seen, "Any image fits such a budget; use a smaller one.")]
+
+
+def _member(kind: type[Norm], name: str, what: str, text: str) -> Norm:
+    try:
+        return kind(name)
+    except ValueError:
+        known = [m.value for m in kind]
+        raise ThreatError(
+            f"'{name}' in the threat '{text}' is not a {what}: {near(name, known)}"
+        ) from None
+
+
+def _parse_eps(budget: str, text: str) -> Fraction:
+    try:
+        return Fraction(budget)
+    except (ValueError, ZeroDivisionError):
+        raise ThreatError(
+            f"'{budget}' in the threat '{text}' is not a budget: "
+            "write a number or a fraction, for example 'linf:8/255' or 'l2:0.5'"
+        ) from None
+
+
+def _exact(eps: Fraction | float) -> Fraction:
+    if isinstance(eps, Fraction):
+        return eps
+    try:
+        value = float(eps)
+        # A float that is a whole number of 255ths was meant as one: 8/255 has no short decimal.
+        pixels = round(value * 255)
+        if pixels / 255 == value:
+            return Fraction(pixels, 255)
+        return Fraction(repr(value))
+    except (TypeError, ValueError, OverflowError):
+        raise ThreatError(
+            f"the budget is {eps!r}, but a budget is a finite number such as 8/255"
+        ) from None
+
+
+def _show(eps: Fraction) -> str:
+    whole = eps.denominator
+    for prime in (2, 5):
+        while whole % prime == 0:
+            whole //= prime
+    if whole == 1:
+        digits = len(str(eps.denominator)) * 4
+        return f"{eps.numerator}" if eps.denominator == 1 else _decimal(eps, digits)
+    if 255 % eps.denominator == 0:
+        return f"{eps * 255}/255"
+    return f"{eps.numerator}/{eps.denominator}"
+
+
+def _decimal(eps: Fraction, digits: int) -> str:
+    places = next(p for p in range(1, digits + 1) if (eps * 10**p).denominator == 1)
+    scaled = str(abs((eps * 10**places).numerator)).rjust(places + 1, "0")
+    return f"{'-' if eps < 0 else ''}{scaled[:-places]}.{scaled[-places:]}"

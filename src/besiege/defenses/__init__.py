@@ -1,0 +1,1 @@
+"""Defenses: layers in front of a victim, with their own surrogate backward."""

@@ -1,0 +1,247 @@
+"""The public `attack`: for people with tensors in hand, craft and judge in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from besiege.attacks.attack import Attack, configured, parse
+from besiege.core.errors import Finding
+from besiege.core.oracle import Victim
+from besiege.core.record import Keep, Leave, Record
+from besiege.core.samples import Samples
+from besiege.core.threat import Goal, Threat
+from besiege.evaluation.crafting import craft
+from besiege.evaluation.judging import Verdicts, judge
+from besiege.models.classifier import Classifier
+
+
+@dataclass(frozen=True, repr=False)
+class AttackResult:
+    """What an attack did, judged; every tensor has one entry per sample.
+
+    Attributes
+    ----------
+    images : Tensor
+        The adversarial images, and the clean ones where nothing was found.
+    success : Tensor
+        Whether the image reaches the goal within the budget, by a fresh forward of the model.
+    distance : Tensor
+        Its distance in the threat's norm, infinite where nothing was found.
+    forwards, backwards, queries : Tensor
+        What it cost: images computed forwards and backwards, answers used.
+    first_step, first_query : Tensor
+        When the first success was seen, -1 where there was none.
+    verdicts : Verdicts
+        All the judge said: validity, distances in every norm, predictions, confidences.
+    warnings : tuple of Finding
+        Signs that the figure may not mean what it seems to.
+    """
+
+    attack: Attack
+    threat: Threat
+    seed: int
+    images: Tensor
+    success: Tensor
+    distance: Tensor
+    forwards: Tensor
+    backwards: Tensor
+    queries: Tensor
+    first_step: Tensor
+    first_query: Tensor
+    verdicts: Verdicts
+    warnings: tuple[Finding, ...]
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.success)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        n, broken = len(self), int(self.success.sum())
+        correct, robust = int(self.verdicts.correct.sum()), int(self.verdicts.robust.sum())
+        facts = [
+            ("threat", str(self.threat)),
+            ("success", f"{broken} of {n} images ({100 * broken / n:.1f} %)"),
+            ("accuracy", f"{100 * correct / n:.1f} % clean, {100 * robust / n:.1f} % robust"),
+        ]
+        if broken:
+            found = self.distance[self.success]
+            facts.append(
+                (
+                    "distance",
+                    f"median {float(found.median()):.4g}, largest {float(found.max()):.4g} "
+                    f"({self.threat.norm})",
+                )
+            )
+        cost = ", ".join(
+            f"{float(count.double().mean()):.1f} {name}"
+            for name, count in (
+                ("forwards", self.forwards),
+                ("backwards", self.backwards),
+                ("queries", self.queries),
+            )
+        )
+        facts.append(("cost", f"{cost} per image; {self.seconds:.2f} s"))
+        facts += [("warning", str(warning)) for warning in self.warnings]
+        return facts
+
+    def __repr__(self) -> str:
+        lines = [f"{self.attack}, seed {self.seed}"]
+        lines += [f"  {name:<9} {value}" for name, value in self._facts()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(value)}</td></tr>"
+            for name, value in self._facts()
+        )
+        return (
+            f"<table><caption style='text-align:left'><b>{escape(str(self.attack))}</b>, "
+            f"seed {self.seed}</caption>{rows}</table>"
+        )
+
+
+def attack(
+    attack: str | Attack,
+    model: str | nn.Module | Classifier | Victim,
+    images: Any,
+    labels: Any,
+    *,
+    threat: str | Threat,
+    seed: int = 0,
+    targets: Any = None,
+    ids: Any = None,
+    queries: int | None = None,
+    keep: Keep | None = None,
+    leave: Leave = "success",
+    twin: bool = False,
+    batch: int | None = None,
+    pad: bool = True,
+    progress: bool = False,
+    **parameters: Any,
+) -> AttackResult:
+    """Attack images and have the result judged.
+
+    Parameters
+    ----------
+    attack : str or Attack
+        A registered name, a text such as ``"pgd(steps=20)"``, an attack value, or
+        ``"path/to/file.py:MyAttack"``.
+    model : nn.Module, Classifier or str
+        Maps images to logits. Normalisation belongs inside: ``Classifier(net, mean=, std=)``.
+    images : Tensor
+        ``[rows, channels, height, width]`` inside the model's box, by default [0, 1].
+    labels : Tensor
+        The true classes, ``[rows]``.
+    threat : str or Threat
+        Such as ``"linf:8/255"``, ``"l2:0.5"``, ``"linf"`` (the smallest change), or
+        ``"linf:8/255 targeted:random"``.
+    seed : int
+        The same seed gives the same result, whatever the batch size.
+    targets : Tensor, optional
+        Classes to reach, ``[rows]``; makes the goal a targeted one.
+    ids : Tensor, optional
+        Stable ids of the samples; row numbers by default. Draws depend on them, not on the order.
+    queries : int, optional
+        The most answers any sample may use.
+    keep, leave : str, optional
+        See `besiege.evaluation.craft`.
+    twin : bool
+        Search on an accelerated copy of the model; every success is confirmed on the model.
+    batch, pad
+        Rows per call of the model, and whether calls are padded to whole blocks of rows.
+    progress : bool
+        Show a progress bar.
+    **parameters
+        Parameters of the attack, such as ``steps=40``.
+
+    Returns
+    -------
+    AttackResult
+
+    Examples
+    --------
+    >>> import besiege
+    >>> data = besiege.data.load("digits", count=16)
+    >>> result = besiege.attack(
+    ...     "pgd", "zoo:digits-natural", data.images, data.labels, threat="linf:0.15", steps=20
+    ... )
+    >>> result.success.shape
+    torch.Size([16])
+    """
+    chosen = parse(attack)
+    if parameters:
+        chosen = configured(chosen, str(attack), parameters)
+    allowed = Threat.parse(threat)
+    if targets is not None:
+        allowed = replace(allowed, goal=Goal.GIVEN)
+    victim = Classifier.of(model)
+    samples = Samples.of(
+        images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
+    )
+    with _bar(progress, str(chosen), len(samples)) as watch:
+        crafted = craft(
+            victim,
+            chosen,
+            samples,
+            allowed,
+            seed=seed,
+            keep=keep,
+            leave=leave,
+            queries=queries,
+            twin=twin,
+            batch=batch,
+            pad=pad,
+            watch=watch,
+        )
+    verdicts = judge(victim, crafted, samples, allowed, seed=seed)
+    found = verdicts.distance[allowed.norm]
+    nothing = torch.full_like(found, torch.inf)
+    return AttackResult(
+        chosen,
+        allowed,
+        seed,
+        crafted.images,
+        verdicts.success,
+        torch.where(verdicts.success, found, nothing),
+        crafted.forwards,
+        crafted.backwards,
+        crafted.queries,
+        crafted.first_step,
+        crafted.first_query,
+        verdicts,
+        crafted.findings,
+        crafted.seconds,
+    )
+
+
+@contextmanager
+def _bar(wanted: bool, title: str, samples: int) -> Iterator[Callable[[Record], None] | None]:
+    """A progress bar on standard error that counts broken samples and passes."""
+    if not wanted:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed} of {task.total} broken, {task.fields[passes]} passes"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=samples, passes=0)
+
+        def watch(record: Record) -> None:
+            passes = int(record.meter.forwards.sum() + record.meter.backwards.sum())
+            bar.update(task, completed=int(record.success.sum()), passes=passes)
+
+        yield watch

@@ -1,0 +1,292 @@
+"""Craft: run one attack on some samples of a victim and keep what it found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack
+from besiege.core.ball import ball
+from besiege.core.dice import Dice, random_targets
+from besiege.core.errors import (
+    AccessError,
+    AttackError,
+    Finding,
+    StochasticError,
+    ThreatError,
+    VictimError,
+    near,
+)
+from besiege.core.oracle import Access, Oracle, Victim
+from besiege.core.record import Keep, Leave, Record
+from besiege.core.samples import Samples
+from besiege.core.siege import Siege, fitting, target_class
+from besiege.core.threat import Goal, Threat
+from besiege.models.classifier import Classifier
+from besiege.models.twins import twin as twin_of
+
+
+@dataclass(frozen=True)
+class Crafted:
+    """What an attack made: one entry per sample, in the order of the samples.
+
+    ``success`` and ``distance`` are the attack's own claims; `judge` says what they are worth.
+    """
+
+    images: Tensor
+    success: Tensor
+    distance: Tensor
+    first_step: Tensor
+    first_query: Tensor
+    forwards: Tensor
+    backwards: Tensor
+    queries: Tensor
+    targets: Tensor | None
+    padding: int
+    seconds: float
+    findings: tuple[Finding, ...]
+
+
+def craft(
+    victim: Victim,
+    attack: Attack,
+    samples: Samples,
+    threat: Threat,
+    *,
+    seed: int = 0,
+    keep: Keep | None = None,
+    leave: Leave = "success",
+    queries: int | None = None,
+    twin: bool = False,
+    batch: int | None = None,
+    pad: bool = True,
+    watch: Callable[[Record], None] | None = None,
+) -> Crafted:
+    """Run an attack; nothing of the caller's or the victim's is changed.
+
+    Parameters
+    ----------
+    victim, attack, samples, threat
+        Who is attacked, with what, on what, within what.
+    seed : int
+        Of every draw, together with the samples' ids.
+    keep : str, optional
+        Which image is kept: the 'first' success (the default), the 'smallest' (the default
+        without a budget), the 'highest' loss, or the 'last' point.
+    leave : str
+        When a row leaves: at its first 'success', or at the 'end' of the attack; then the kept
+        image is returned whether or not the victim was fooled.
+    queries : int, optional
+        The most answers any sample may use.
+    twin : bool
+        Search on an accelerated copy; its successes are confirmed on the victim itself, and rows
+        that were not are attacked again there.
+    batch, pad
+        Rows per call and padding of the oracle; they change no result.
+    watch : callable, optional
+        Called after every answer, for whoever shows progress.
+    """
+    keep = keep or ("smallest" if threat.eps is None else "first")
+    check(victim, attack, threat, samples, keep=keep, leave=leave, queries=queries)
+    begin = time.perf_counter()
+    with victim.held(), torch.inference_mode(False), torch.no_grad():
+        samples = samples.to(victim.device)
+        if victim.classes is not None:
+            samples.check_classes(victim.classes)
+
+        def run(searched: Victim, some: Samples, budget: int | None) -> Crafted:
+            oracle = Oracle(searched, threat.access, batch, pad)
+            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch)
+
+        searcher = None
+        if twin and isinstance(victim, Classifier):
+            searcher = twin_of(victim, samples.images[:8])
+        if searcher is None:
+            crafted = run(victim, samples, queries)
+        else:
+            with searcher.held():
+                crafted = run(searcher, samples, queries)
+            crafted = _confirm(victim, samples, crafted, batch, pad, run, queries)
+    return replace(crafted, seconds=time.perf_counter() - begin)
+
+
+def check(
+    victim: Victim,
+    attack: Attack,
+    threat: Threat,
+    samples: Samples,
+    *,
+    keep: str,
+    leave: str,
+    queries: int | None,
+) -> None:
+    """Find out whether attack, threat and victim fit, before any work starts."""
+    granted = min(threat.access, victim.access)
+    if attack.access > granted:
+        fit = ", ".join(fitting(granted)) or "none is registered yet"
+        raise AccessError(
+            f"the attack '{attack}' needs {attack.access} access, but only {granted} access is "
+            f"granted; attacks that fit: {fit}"
+        )
+    if threat.norm not in attack.norms:
+        norms = ", ".join(sorted(map(str, attack.norms)))
+        raise ThreatError(f"the attack '{attack}' works in {norms}, not in {threat.norm}")
+    if threat.goal not in attack.goals:
+        goals = ", ".join(sorted(map(str, attack.goals)))
+        raise ThreatError(f"the attack '{attack}' has the goals {goals}, not {threat.goal}")
+    if threat.eps is None and not attack.minimal:
+        raise ThreatError(
+            f"the attack '{attack}' needs a budget: write '{threat.norm}:8/255' for the threat, or "
+            f"search for the smallest change with 'minimal({attack})'"
+        )
+    if threat.goal is Goal.GIVEN and samples.targets is None:
+        raise ThreatError("the goal is 'targeted:given', but no targets were given")
+    if attack.access is Access.GRADIENT and victim.stochastic and attack.draws == 1:
+        raise StochasticError(
+            f"this victim answers by chance: one gradient is one draw of it, and '{attack}' would "
+            f"report a robustness that is only noise. Attack its expectation: 'averaged({attack}, "
+            "20)'"
+        )
+    for name, value, kind in (("keep", keep, Keep), ("leave", leave, Leave)):
+        known: tuple[str, ...] = get_args(kind)
+        if value not in known:
+            raise AttackError(f"{name} is {value!r}: {near(str(value), known)}")
+    if queries is not None and queries < 1:
+        raise AttackError(f"queries is {queries!r}, but a budget is a whole number from 1")
+
+
+def _run(
+    oracle: Oracle,
+    attack: Attack,
+    samples: Samples,
+    threat: Threat,
+    seed: int,
+    keep: Keep,
+    leave: Leave,
+    queries: int | None,
+    watch: Callable[[Record], None] | None,
+) -> Crafted:
+    victim = oracle.victim
+    center = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
+    center.center = center.snap(samples.images)
+    siege = Siege.lay(
+        oracle,
+        center,
+        samples.labels,
+        Dice.throw(seed, samples.ids),
+        targets=_targets(threat.goal, samples),
+        keep=keep,
+        leave=leave,
+        queries=queries,
+        watch=watch,
+    )
+    whole = siege.averaged(attack.draws) if attack.draws > 1 else siege
+    whole.survey(_rule(threat.goal, samples))
+    assert oracle.classes is not None
+    samples.check_classes(oracle.classes)
+    findings = threat.findings(victim.box) + _answers(victim, siege.record)
+    siege.settle()
+    if len(siege):
+        attack.run(siege.view(dice=siege.dice.of(attack.title())))
+    record, meter = siege.record, siege.record.meter
+    gone = record.vanished & ~record.success
+    if bool(gone.any()):
+        findings.append(
+            Finding(
+                "W11",
+                f"the gradient was exactly zero for {int(gone.sum())} of {len(samples)} samples "
+                "that were not broken.",
+                "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
+                "or give a non-differentiable layer its surrogate.",
+            )
+        )
+    return Crafted(
+        record.images,
+        record.success,
+        record.distance,
+        record.first_step,
+        record.first_query,
+        meter.forwards,
+        meter.backwards,
+        meter.queries,
+        record.targets,
+        meter.padding,
+        0.0,
+        tuple(findings),
+    )
+
+
+def _targets(goal: Goal, samples: Samples) -> Tensor | None:
+    """The classes to reach before the clean check: where it chooses them, none is reached yet."""
+    if goal is Goal.UNTARGETED:
+        return None
+    return samples.targets if goal is Goal.GIVEN else torch.full_like(samples.labels, -1)
+
+
+def _rule(goal: Goal, samples: Samples) -> Callable[[Siege], Tensor] | None:
+    """How the clean check chooses the classes to reach, for goals that are rules."""
+    if goal is Goal.RANDOM:
+        return lambda siege: random_targets(samples.ids, samples.labels, siege.classes)
+    if goal in (Goal.LEAST_LIKELY, Goal.SECOND):
+        return lambda siege: target_class(siege, goal)
+    return None
+
+
+def _answers(victim: Victim, record: Record) -> list[Finding]:
+    """Refuse probabilities that were not declared; note those that were."""
+    if getattr(victim, "outputs", "logits") == "probabilities":
+        return [
+            Finding(
+                "W13",
+                "the model answers probabilities, which were taken through the logarithm.",
+                "Their rounding hides small differences: let the model return logits.",
+            )
+        ]
+    scores = record.logits
+    if scores is not None and looks_like_probabilities(scores):
+        raise VictimError(
+            "the model returns probabilities (every row lies in [0, 1] and sums to 1), but logits "
+            "are expected: remove its softmax, or declare "
+            "Classifier(net, outputs='probabilities')"
+        )
+    return []
+
+
+def looks_like_probabilities(scores: Tensor) -> bool:
+    """Whether every row lies in [0, 1] and sums to one."""
+    within = bool(((scores >= 0) & (scores <= 1)).all())
+    return within and bool(((scores.double().sum(1) - 1).abs() <= 1e-5).all())
+
+
+def _confirm(
+    victim: Victim,
+    samples: Samples,
+    crafted: Crafted,
+    batch: int | None,
+    pad: bool,
+    run: Callable[[Victim, Samples, int | None], Crafted],
+    queries: int | None,
+) -> Crafted:
+    """Show the twin's successes to the victim itself; attack there what it does not confirm."""
+    claimed = crafted.success.nonzero()[:, 0]
+    oracle = Oracle(victim, batch=batch, pad=pad)
+    labels = oracle.logits(crafted.images[claimed]).argmax(1) if len(claimed) else claimed
+    if crafted.targets is None:
+        fooled = labels != samples.labels[claimed]
+    else:
+        fooled = labels == crafted.targets[claimed]
+    crafted.forwards[claimed] += 1
+    again = claimed[~fooled]
+    if len(again) == 0:
+        return crafted
+    redone = run(victim, samples.at(again), queries)
+    for name in ("images", "success", "distance", "first_step", "first_query"):
+        getattr(crafted, name)[again] = getattr(redone, name)
+    for name in ("forwards", "backwards", "queries"):
+        getattr(crafted, name)[again] += getattr(redone, name)
+    return crafted

@@ -1,0 +1,72 @@
+"""How sure a rate is: exact binomial intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scipy.special import betaincinv
+
+from besiege.core.errors import InputError
+
+
+def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a binomial rate (Clopper and Pearson 1934).
+
+    With a = 1 - level, k successes of n: low = BetaInv(a/2; k, n - k + 1), or 0 when k = 0;
+    high = BetaInv(1 - a/2; k + 1, n - k), or 1 when k = n. It covers the population of images
+    given the attack; it does not cover how much better another attack would be.
+
+    Parameters
+    ----------
+    successes, count : int
+        k of n, with 0 <= k <= n and n >= 1.
+    level : float
+        Coverage, between 0 and 1.
+
+    Returns
+    -------
+    (float, float)
+        Lowest and highest rate, both within [0, 1].
+
+    Examples
+    --------
+    >>> low, high = clopper_pearson(500, 1000)
+    >>> f"{low:.4f} {high:.4f}"
+    '0.4685 0.5315'
+    """
+    if count < 1 or not 0 <= successes <= count:
+        raise InputError(
+            f"{successes} of {count} is no rate: give 0 <= successes <= count, count >= 1"
+        )
+    if not 0 < level < 1:
+        raise InputError(f"the level is {level}, but coverage lies between 0 and 1, such as 0.95")
+    tail = (1 - level) / 2
+    failures = count - successes
+    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
+    return low, high
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share of a number of samples, with its interval.
+
+    Examples
+    --------
+    >>> str(Rate.of(500, 1000))
+    '50.0 % [46.9, 53.1]'
+    """
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, successes: int, count: int, level: float = 0.95) -> Rate:
+        """The rate of successes among a count, with its Clopper-Pearson interval."""
+        low, high = clopper_pearson(successes, count, level)
+        return cls(successes / count, low, high, count)
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"

@@ -1,0 +1,176 @@
+"""An accelerated copy of a victim, for searching only: the judge never asks it."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import Counter
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from besiege.models.classifier import Classifier
+
+# Folding rounds differently, by about 1e-6 of the largest logit; a twin further off is no twin.
+_LOGITS_AGREE = 1e-3
+# A rounding can turn a ReLU that stands at zero, and with it a part of one row's gradient.
+_GRADIENTS_AGREE = 5e-2
+
+
+def twin(classifier: Classifier, probe: Tensor) -> Classifier | None:
+    """A copy that answers the same to rounding, and sooner.
+
+    Batch norm is folded into the convolutions before it where `torch.fx` can follow the forward
+    pass, ReLUs overwrite what nobody else reads, convolutions run channels-last, and parameters
+    are frozen. The normalisation stays as it is: folding it would change what zero padding means.
+    Whether there is a twin depends on the network alone, never on a clock, so that a search takes
+    the same path every time. Without batch norm there is none: the small networks measured in
+    ``benchmarks/twin.py`` lose by the other layout.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The original; it is never changed.
+    probe : Tensor
+        A few images ``[rows, channels, height, width]`` on which the two are compared.
+
+    Returns
+    -------
+    Classifier or None
+        None where nothing is gained, where no copy can be made, or where its logits or input
+        gradients differ.
+    """
+    if not any(isinstance(m, nn.BatchNorm2d) for m in classifier.module.modules()):
+        return None
+    try:
+        module = copy.deepcopy(classifier.module)
+    except Exception:  # whatever a module of somebody else's raises, it has no copy
+        return None
+    module.eval().requires_grad_(False)
+    for accelerate in (_folded, _laid_out):
+        try:
+            fast = accelerate(copy.deepcopy(module))
+        except Exception:  # tracing runs the module's own code, which may raise anything
+            continue
+        candidate = Classifier(
+            fast,
+            mean=classifier.mean,
+            std=classifier.std,
+            box=classifier.box,
+            classes=classifier.classes,
+            outputs=classifier.outputs,
+            name=classifier.name,
+            grid=classifier.grid,
+        )
+        if _agree(classifier, candidate, probe):
+            return candidate
+    return None
+
+
+class ChannelsLast(nn.Module):
+    """Runs a network on images laid out channels-last, which convolutions are fastest at."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        # torch's stubs do not know this form of Module.to, which its documentation describes.
+        self.inner = inner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images in any layout to what the network answers."""
+        answer: Tensor = self.inner(x.contiguous(memory_format=torch.channels_last))
+        return answer
+
+
+def fold_batch_norm(module: nn.Module) -> fx.GraphModule:
+    """Put each batch norm that follows a convolution into that convolution's weights."""
+    traced = fx.symbolic_trace(module)
+    modules = dict(traced.named_modules())
+    calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
+    for node in list(traced.graph.nodes):
+        norm = modules[node.target] if node.op == "call_module" else None
+        if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None:
+            continue
+        before = node.args[0]
+        conv = modules[before.target] if before.op == "call_module" else None
+        # A convolution that is read or called elsewhere too must keep its own weights.
+        if not isinstance(conv, nn.Conv2d) or len(before.users) > 1 or calls[before.target] > 1:
+            continue
+        parent, _, leaf = str(before.target).rpartition(".")
+        setattr(traced.get_submodule(parent), leaf, fuse_conv_bn_eval(conv, norm))
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def overwrite_in_relu(traced: fx.GraphModule) -> fx.GraphModule:
+    """Let a ReLU write over its input where that is fresh and read by nobody else."""
+    modules = dict(traced.named_modules())
+    for node in traced.graph.nodes:
+        if not _is_relu(node, modules):
+            continue
+        before = node.args[0]
+        # These give a new tensor and remember nothing of it for the backward pass.
+        fresh = (
+            isinstance(modules[before.target], (nn.Conv2d, nn.Linear))
+            if before.op == "call_module"
+            else before.target in (operator.add, torch.add)
+        )
+        if fresh and len(before.users) == 1:
+            node.op, node.target, node.args, node.kwargs = (
+                "call_function",
+                torch.relu_,
+                (before,),
+                {},
+            )
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def _is_relu(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], nn.ReLU)
+    return node.op == "call_function" and node.target in (torch.relu, functional.relu)
+
+
+def _folded(module: nn.Module) -> nn.Module:
+    traced = overwrite_in_relu(fold_batch_norm(module))
+    return ChannelsLast(traced).eval().requires_grad_(False)
+
+
+def _laid_out(module: nn.Module) -> nn.Module:
+    return ChannelsLast(module).eval()
+
+
+def _agree(original: Classifier, candidate: Classifier, probe: Tensor) -> bool:
+    """Whether logits and input gradients of the two are the same to rounding."""
+    devices = [probe.device] if probe.is_cuda else []
+    # A randomised module draws: neither the caller's stream nor the comparison may be disturbed.
+    with torch.random.fork_rng(devices), original.held():
+        logits, gradient = _answers(original, probe)
+        try:
+            others, other = _answers(candidate, probe)
+        except Exception:  # traced code can fail where the original does not
+            return False
+    if logits.shape != others.shape:
+        return False
+    return _close(logits, others, _LOGITS_AGREE) and _close(gradient, other, _GRADIENTS_AGREE)
+
+
+def _answers(classifier: Classifier, probe: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False), torch.enable_grad():
+        x = probe.detach().clone().requires_grad_(True)
+        logits = classifier(x)
+        # Different weights per class: an unweighted sum could hide classes that changed places.
+        weights = torch.linspace(-1.0, 1.0, logits.shape[1], device=logits.device)
+        (gradient,) = torch.autograd.grad((logits * weights).sum(), x)
+    return logits.detach(), gradient
+
+
+def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    # Not "not greater": a NaN compares false and must not pass.
+    return bool((a - b).norm() <= tolerance * a.norm())

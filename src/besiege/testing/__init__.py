@@ -1,0 +1,1 @@
+"""The conformance suite: laws every attack obeys, and victims with known distances."""

@@ -1,0 +1,1 @@
+"""Training: recipes as values, and one `train`."""
