@@ -124,7 +124,7 @@ def test_loading_leaves_the_random_state_alone(weights: Path) -> None:
         ("digits_cnn:{w}", DataError, "does not fit digits_cnn"),
         ("digits_mpl:{w}", UnknownNameError, "did you mean 'digits_mlp'"),
         ("digits_mlp(hidden=3):{w}", InputError, "hidden"),
-        ("digits_mlp(mean=__import__('os')):{w}", InputError, "neither a number"),
+        ("digits_mlp(mean=__import__('os')):{w}", InputError, "name=value pairs"),
         ("digits_mlp(mean=1/0, std=1):{w}", InputError, "cannot be read"),
         ("digits_mlp(3):{w}", InputError, "name=value"),
         ("digits_mlp(mean=):{w}", InputError, "cannot be read"),

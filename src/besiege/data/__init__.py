@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from besiege.data.dataset import Data
     from besiege.data.named import NAMES, load
-    from besiege.data.samples import Data
 
 __all__ = ["NAMES", "Data", "load"]
 
-_HOMES = {"NAMES": "named", "Data": "samples", "load": "named"}
+_HOMES = {"NAMES": "named", "Data": "dataset", "load": "named"}
 
 
 def __getattr__(name: str) -> Any:

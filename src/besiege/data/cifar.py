@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from besiege.core.errors import DataError
-from besiege.data.samples import Data
+from besiege.data.dataset import Data
 
 FOLDER = "cifar-10-batches-py"
 CLASS_NAMES = (

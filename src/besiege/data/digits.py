@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from besiege.data.samples import Data, rank
+from besiege.data.dataset import Data, rank
 
 TRAIN = 1400
 

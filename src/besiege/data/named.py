@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 from besiege.core.errors import InputError, UnknownNameError, near
-from besiege.data.samples import Data
+from besiege.data.dataset import Data
 
 # Each home offers read(split) -> Data and is imported on first use.
 _HOMES: Mapping[str, str] = {"cifar10": "cifar", "digits": "digits"}

@@ -120,7 +120,7 @@ def attack(
     ids: Any = None,
     queries: int | None = None,
     keep: Keep | None = None,
-    leave: Leave = "success",
+    leave: Leave | None = None,
     twin: bool = False,
     batch: int | None = None,
     pad: bool = True,

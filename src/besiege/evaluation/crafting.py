@@ -60,7 +60,7 @@ def craft(
     *,
     seed: int = 0,
     keep: Keep | None = None,
-    leave: Leave = "success",
+    leave: Leave | None = None,
     queries: int | None = None,
     twin: bool = False,
     batch: int | None = None,
@@ -78,9 +78,12 @@ def craft(
     keep : str, optional
         Which image is kept: the 'first' success (the default), the 'smallest' (the default
         without a budget), the 'highest' loss, or the 'last' point.
-    leave : str
-        When a row leaves: at its first 'success', or at the 'end' of the attack; then the kept
-        image is returned whether or not the victim was fooled.
+    leave : str, optional
+        When a row leaves: at its first 'success' (the default), or at the 'end' of the attack;
+        then the kept image is returned whether or not the victim was fooled.
+
+        A gradient attack on a stochastic victim keeps the 'highest' loss and leaves at the 'end'
+        by default: a point just across the boundary fools such a victim only by luck.
     queries : int, optional
         The most answers any sample may use.
     twin : bool
@@ -91,7 +94,9 @@ def craft(
     watch : callable, optional
         Called after every answer, for whoever shows progress.
     """
-    keep = keep or ("smallest" if threat.eps is None else "first")
+    by_chance = victim.stochastic and attack.access is Access.GRADIENT and threat.eps is not None
+    keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
+    leave = leave or ("end" if by_chance else "success")
     check(victim, attack, threat, samples, keep=keep, leave=leave, queries=queries)
     begin = time.perf_counter()
     with victim.held(), torch.inference_mode(False), torch.no_grad():

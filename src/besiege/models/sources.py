@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib.util
 import json
-import operator
 import os
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from safetensors.torch import save as write_tensors
 from torch import nn
 
 from besiege.core.errors import BesiegeError, DataError, InputError, UnknownNameError, near
+from besiege.core.text import from_file, read_arguments
 from besiege.models.architectures import ARCHITECTURES
 from besiege.models.classifier import Classifier
 from besiege.models.public import PUBLIC
@@ -54,8 +51,8 @@ def load(text: str) -> Classifier:
         return _from_zoo(name)
     if scheme == "public":
         return _from_public(name)
-    if found := re.fullmatch(r"(.+\.py):(\w+)", text):
-        return _from_factory(Path(found[1]), found[2], text)
+    if re.fullmatch(r".+\.py:\w+", text):
+        return _from_factory(text)
     if found := re.fullmatch(r"(\w+)(?:\((.*)\))?:(.+)", text):
         return _from_weights(found[1], found[2] or "", Path(found[3]), text)
     known = [f"zoo:{n}" for n in zoo_names()] + [f"public:{n}" for n in PUBLIC]
@@ -161,35 +158,27 @@ def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> C
         )
     if not path.exists():
         raise DataError(f"'{text}' names {path}, which does not exist")
-    given = _arguments(arguments, text)
+    try:
+        given = read_arguments(arguments)
+    except InputError as error:
+        raise InputError(
+            f"'({arguments})' in '{text}' cannot be read: {error}; write for example "
+            "'resnet20(mean=(0.5,0.5,0.5), std=(63/255,62/255,67/255)):weights.safetensors'"
+        ) from None
     about = {key: given.pop(key) for key in _ABOUT_THE_VICTIM if key in given}
     return _victim(_built(architecture, given, _read(path), path.name), text, **about)
 
 
-def _from_factory(path: Path, factory: str, text: str) -> Classifier:
-    if not path.is_file():
-        raise InputError(f"'{text}' names the file {path}, which does not exist")
-    path = path.resolve()
-    # One name per file, so that the classes inside can find their source again.
-    module_name = f"besiege_file_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = loaded
-    sys.path.insert(0, str(path.parent))  # a file may import its neighbours
+def _from_factory(text: str) -> Classifier:
+    factory, _ = from_file(text)
+    if not callable(factory):
+        raise InputError(f"'{text}' is a {type(factory).__name__}, not a factory of models")
     try:
-        spec.loader.exec_module(loaded)
-        make = getattr(loaded, factory, None)
-        if not callable(make):
-            known = [n for n, v in vars(loaded).items() if callable(v) and not n.startswith("_")]
-            raise UnknownNameError(f"{path.name} has no '{factory}': {near(factory, known)}")
-        made: object = make()
+        made: object = factory()
     except BesiegeError:
         raise
     except Exception as error:
         raise InputError(f"'{text}' failed: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(path.parent))
     if isinstance(made, Classifier):
         return made
     if isinstance(made, nn.Module):
@@ -236,45 +225,3 @@ def _built(
     except RuntimeError as error:
         raise DataError(f"{where} does not fit {architecture}: {error}") from None
     return module
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Div: operator.truediv,
-    ast.Mult: operator.mul,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-}
-
-
-def _arguments(text: str, source: str) -> dict[str, Any]:
-    """Keyword arguments of a source: numbers, arithmetic such as 63/255, tuples and strings."""
-    try:
-        call = ast.parse(f"f({text})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError("write name=value pairs")
-        return {str(k.arg): _value(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError, ArithmeticError) as error:
-        raise InputError(
-            f"'({text})' in '{source}' cannot be read: {error}; write for example "
-            "'resnet20(mean=(0.5,0.5,0.5), std=(63/255,62/255,67/255)):weights.safetensors'"
-        ) from None
-
-
-def _value(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
-            return value
-        case ast.Tuple(elts=parts) | ast.List(elts=parts):
-            return tuple(_value(part) for part in parts)
-        case ast.UnaryOp(op=ast.USub(), operand=part):
-            return -_number(part)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_number(left), _number(right))
-    raise ValueError(f"'{ast.unparse(node)}' is neither a number nor a tuple nor text")
-
-
-def _number(node: ast.expr) -> float:
-    value = _value(node)
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"'{ast.unparse(node)}' is not a number")
-    return value

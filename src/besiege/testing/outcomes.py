@@ -1,0 +1,240 @@
+"""Laws about what an attack returns: 1 feasible, 2 judged, 7 not idle."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from besiege.core.ball import ball
+from besiege.core.dice import Dice
+from besiege.core.oracle import Victim
+from besiege.core.samples import Samples
+from besiege.core.threat import L0, Goal, Linf
+from besiege.evaluation.crafting import Crafted
+from besiege.evaluation.judging import judge
+from besiege.models.classifier import Classifier
+from besiege.testing.allowances import factor
+from besiege.testing.trial import (
+    SETTINGS,
+    STRONG,
+    Trial,
+    changes,
+    fresh,
+    law,
+    reached,
+    shortened,
+)
+from besiege.testing.victims import digits, linear, natural, size, untrained
+
+_TOLERANCE = 1e-6
+_GRID = 1 / 255
+
+
+@law(1)
+def feasible(trial: Trial) -> None:
+    """Law 1: every returned image is finite, in the box and within the budget.
+
+    Measured apart from `Ball`, in numpy, whatever is kept and whenever rows leave; with a budget
+    so small that rounding matters; on a victim that quantises; and, for an attack that looks for
+    the smallest change, without a budget. A reported distance is that of the image returned.
+    """
+    trial = trial.brief()
+    victim, samples = trial.victim()
+    for keep, leave in SETTINGS:
+        crafted = trial.craft(victim, samples, trial.size(), keep=keep, leave=leave)
+        inside(trial, victim, samples, crafted, trial.size(), f"keeping {keep}, leaving at {leave}")
+    tiny = Fraction(1) if trial.norm is L0 else Fraction(1, 255)
+    crafted = trial.craft(victim, samples, tiny, keep="last", leave="end")
+    inside(trial, victim, samples, crafted, tiny, "with a tiny budget")
+    if trial.attack.minimal:
+        crafted = trial.craft(victim, samples, None)
+        inside(trial, victim, samples, crafted, None, "without a budget")
+    _on_grid(trial, samples)
+
+
+def inside(
+    trial: Trial,
+    victim: Victim,
+    samples: Samples,
+    crafted: Crafted,
+    eps: Fraction | None,
+    when: str,
+) -> None:
+    """Demand that all images are feasible and all distances true."""
+    images = crafted.images
+    trial.demand(bool(torch.isfinite(images).all()), f"images are not finite {when}")
+    low, high = victim.box
+    trial.demand(
+        low <= float(images.min()) and float(images.max()) <= high,
+        f"images reach from {float(images.min())!r} to {float(images.max())!r} {when}, but the "
+        f"box is {victim.box}",
+    )
+    found = size(trial.norm, changes(images, samples))
+    limit = math.inf if eps is None else float(eps) * (1 + _TOLERANCE)
+    trial.demand(
+        bool((found <= limit).all()),
+        f"the largest change is {found.max()!r} {when}, but the budget is {eps}",
+    )
+    success = crafted.success.numpy()
+    told = crafted.distance.numpy()
+    trial.demand(
+        np.allclose(told[success], found[success], rtol=1e-12, atol=0.0),
+        f"the distances reported are not those of the images {when}",
+    )
+    trial.demand(
+        bool(np.isinf(told[~success]).all()), f"a failure reports a finite distance {when}"
+    )
+
+
+def _on_grid(trial: Trial, samples: Samples) -> None:
+    """A victim that quantises receives whole grid steps, and no more of them than fit."""
+    victim = Classifier(natural().module, grid=_GRID)
+    snapped = torch.round(samples.images / _GRID) / round(1 / _GRID)
+    samples = Samples(snapped, samples.labels, samples.ids, samples.targets)
+    eps = trial.size()
+    crafted = trial.craft(victim, samples, eps, keep="last", leave="end")
+    steps = crafted.images.double().numpy() / _GRID
+    trial.demand(
+        bool((np.abs(steps - np.round(steps)) < 1e-3).all()), "images are off the victim's grid"
+    )
+    moved = (np.round(steps) - np.round(samples.images.double().numpy() / _GRID)).reshape(
+        len(samples), -1
+    )
+    found = size(trial.norm, moved) * (1.0 if trial.norm is L0 else _GRID)
+    trial.demand(
+        bool((found <= float(eps) * (1 + _TOLERANCE)).all()),
+        f"the largest change on the grid is {found.max()!r}, but the budget is {eps}",
+    )
+
+
+@law(2)
+def judged(trial: Trial) -> None:
+    """Law 2: a claimed success survives a fresh forward; a failure says so.
+
+    Where rows leave at success, a failure returns the clean image; where they stay to the end,
+    the image kept, and what is claimed of it is exactly what the victim says of it.
+    """
+    trial = trial.brief()
+    victim, samples = trial.victim()
+    for keep, leave in SETTINGS:
+        for eps in trial.budgets():
+            crafted = trial.craft(victim, samples, eps, keep=keep, leave=leave)
+            honest(trial, victim, samples, crafted, eps, f"keeping {keep}, leaving at {leave}")
+            if (keep, leave) == ("first", "success"):
+                back = (crafted.images == samples.images).flatten(1).all(1)
+                trial.demand(
+                    bool(back[~crafted.success].all()), "a failure did not return the clean image"
+                )
+    # A searcher's word counts least: the net with batch norm is one that has an accelerated twin.
+    shape = (1, 8, 8)
+    original = untrained(shape, 10)
+    seen = Samples(samples.images, fresh(original, samples.images), samples.ids)
+    seen = trial.aimed(seen)
+    crafted = trial.craft(original, seen, trial.size(), twin=True)
+    honest(trial, original, seen, crafted, trial.size(), "searching on a twin")
+
+
+def honest(
+    trial: Trial,
+    victim: Victim,
+    samples: Samples,
+    crafted: Crafted,
+    eps: Fraction | None,
+    when: str,
+) -> None:
+    """Demand that what is claimed is what the victim and the judge say."""
+    found = size(trial.norm, changes(crafted.images, samples))
+    limit = math.inf if eps is None else float(eps) * (1 + _TOLERANCE)
+    fooled = reached(crafted, samples, fresh(victim, crafted.images))
+    true = fooled & torch.from_numpy(found <= limit)
+    claimed = crafted.success
+    trial.demand(
+        not bool((claimed & ~true).any()),
+        f"{int((claimed & ~true).sum())} of {int(claimed.sum())} claimed successes are none {when}",
+    )
+    # An image handed out as a failure must be one, or robustness would be claimed falsely.
+    trial.demand(
+        not bool((true & ~claimed).any()),
+        f"{int((true & ~claimed).sum())} images called failures fool the victim {when}",
+    )
+    verdicts = judge(victim, crafted, samples, trial.threat(eps))
+    trial.demand(
+        torch.equal(verdicts.success, claimed), f"the judge and the attack disagree {when}"
+    )
+    seen = (crafted.first_step >= 0) & (crafted.first_query >= 1)
+    trial.demand(
+        bool(seen[claimed].all()) and bool((crafted.first_query <= crafted.queries).all()),
+        f"a success was not noted when it was seen {when}",
+    )
+
+
+@law(7, "noise", "linear")
+def not_idle(trial: Trial) -> None:
+    """Law 7: it breaks more than noise of the same size, and comes near the closed form.
+
+    On the natural digits net against random points of the ball's surface; on a linear victim,
+    where every row is moved to the same known distance, all rows break at that distance times the
+    attack's factor and none breaks below it. Towards targets the linear victim has two classes:
+    there the closed form holds for them too.
+    """
+    trial = trial.by(shortened(trial.attack, STRONG))
+    if "noise" not in trial.without:
+        _beats_noise(trial)
+    if "linear" not in trial.without:
+        _nears_closed_form(trial)
+
+
+def _beats_noise(trial: Trial) -> None:
+    victim, rows = natural(), digits(48)
+    samples = trial.aimed(rows)
+    eps = trial.size(1.0 if trial.goal is Goal.UNTARGETED else 1.5)
+    crafted = trial.craft(victim, samples, eps)
+    noisy = ball(trial.norm, samples.images, float(eps), victim.box).shell(
+        Dice.throw(0, samples.ids).of("noise")
+    )
+    fooled = int(reached(crafted, samples, fresh(victim, noisy)).sum())
+    broken = int(crafted.success.sum())
+    trial.demand(
+        broken > fooled,
+        f"it broke {broken} of {len(samples)} digits at {eps}, and noise of that size {fooled}",
+    )
+
+
+def _nears_closed_form(trial: Trial) -> None:
+    classes = 2 if trial.goal.targeted else 5
+    victim = linear(classes=classes)
+    samples, known = victim.equidistant(trial.norm, victim.samples(16, seed=1))
+    samples = trial.aimed(samples, classes)
+    times = factor(trial.attack, trial.norm)
+    least, most = known.min(), known.max()
+    if trial.attack.minimal:
+        found = trial.craft(victim, samples, None).distance.numpy()
+        worst = (found / known).max()
+        trial.demand(
+            bool((found >= known * (1 - 1e-4)).all()), "a distance is below the smallest there is"
+        )
+        trial.demand(
+            bool(worst <= times),
+            f"the linear victim's distance was missed by a factor of {worst:.4f}, and {times} is "
+            "allowed",
+        )
+        return
+    whole = trial.norm is L0
+    above = math.ceil(most * times - 1e-9) if whole else float(most * times)
+    below = max(0, round(least) - 1) if whole else float(least * 0.99)
+    broken = trial.craft(victim, samples, Fraction(above)).success
+    trial.demand(
+        bool(broken.all()),
+        f"{int((~broken).sum())} of {len(samples)} rows of the linear victim stood at {times} "
+        f"times the known distance {most:.5g}",
+    )
+    if not whole or below > 0:
+        broken = trial.craft(victim, samples, Fraction(below)).success
+        trial.demand(not bool(broken.any()), "a row broke below the smallest distance there is")
+
+
+__all__ = ["feasible", "honest", "inside", "judged", "not_idle"]
+_ = Linf

@@ -1,0 +1,253 @@
+"""One law tried on one attack, norm and goal: running the attack, and saying what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack, parse
+from besiege.core.oracle import Access, Victim
+from besiege.core.record import Keep, Leave
+from besiege.core.samples import Samples
+from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
+from besiege.evaluation.crafting import Crafted, craft
+from besiege.testing.victims import Array, digits, natural
+
+SETTINGS: tuple[tuple[Keep, Leave], ...] = (
+    ("first", "success"),
+    ("last", "end"),
+    ("highest", "end"),
+    ("smallest", "end"),
+)
+"""What is kept and when rows leave: both are the caller's to choose, so laws hold for them."""
+
+SIZES: dict[Norm, Fraction] = {
+    Linf: Fraction(1, 10),
+    L2: Fraction(1, 2),
+    L1: Fraction(5, 4),
+    L0: Fraction(3),
+}
+"""Budgets at which about half of the digits are broken, so that rows leave and rows stay."""
+
+_FURTHER = {Goal.UNTARGETED: 1, Goal.LEAST_LIKELY: 4}
+"""How many times larger a budget must be for the goal to be reached by about half."""
+
+BRIEF = {"steps": 4, "restarts": 2, "times": 2, "bisections": 3, "scan": 6, "doublings": 4}
+"""What parameters of length are cut to where a law is about bookkeeping, not about strength."""
+
+STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 32, "doublings": 6}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A law, and what it is tried on.
+
+    Attributes
+    ----------
+    law : str
+        Number and name, as messages give it.
+    attack, norm, goal
+        What it is tried on.
+    without : frozenset of str
+        Parts of the law from which the attack is excepted.
+    """
+
+    law: str
+    attack: Attack
+    norm: Norm
+    goal: Goal
+    without: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.attack}, {self.norm}, {self.goal}"
+
+    def demand(self, held: bool, seen: str) -> None:
+        """Raise an `AssertionError` that names all there is to name, unless the law held."""
+        if not held:
+            raise AssertionError(f"{self}: {seen}")
+
+    def by(self, attack: Attack) -> Trial:
+        """The same trial of another form of the attack."""
+        return replace(self, attack=attack)
+
+    def brief(self) -> Trial:
+        """The same trial of a short form of the attack, for laws about bookkeeping."""
+        return self.by(shortened(self.attack, BRIEF))
+
+    @property
+    def access(self) -> Access:
+        """The least access it can be tried at."""
+        ranked = self.goal in (Goal.LEAST_LIKELY, Goal.SECOND)
+        return max(self.attack.access, Access.SCORE if ranked else Access.DECISION)
+
+    def size(self, times: float = 1.0) -> Fraction:
+        """A budget for digits at which some rows break and some do not, or a multiple of it."""
+        eps = SIZES[self.norm] * _FURTHER.get(self.goal, 2) * Fraction(times)
+        return Fraction(max(1, round(eps))) if self.norm is L0 else eps
+
+    def budgets(self) -> list[Fraction | None]:
+        """Budgets to try: the usual one, and none where the attack looks for the smallest."""
+        return [self.size(), None] if self.attack.minimal else [self.size()]
+
+    def threat(self, eps: Fraction | None, access: Access | None = None) -> Threat:
+        """The threat of this trial."""
+        return Threat(self.norm, eps, self.goal, access or self.access)
+
+    def aimed(self, samples: Samples, classes: int = 10) -> Samples:
+        """The samples with targets where the goal wants them given."""
+        if self.goal is not Goal.GIVEN:
+            return samples
+        targets = (samples.labels + 1 + samples.ids % (classes - 1)) % classes
+        return replace(samples, targets=targets)
+
+    def victim(self, rows: int = 16) -> tuple[Victim, Samples]:
+        """The natural digits net and some digits."""
+        return natural(), self.aimed(digits(rows))
+
+    def craft(
+        self,
+        victim: Victim,
+        samples: Samples,
+        eps: Fraction | None,
+        *,
+        access: Access | None = None,
+        **options: Any,
+    ) -> Crafted:
+        """Run the attack."""
+        return craft(victim, self.attack, samples, self.threat(eps, access), **options)
+
+    def same(self, one: Crafted, other: Crafted, between: str, rows: Tensor | None = None) -> None:
+        """Demand that two runs found the same, bitwise; `rows` are those of the first to compare.
+
+        Forwards are left out: what is computed ahead of a decision may depend on the batch.
+        """
+        names = ["images", "success", "distance", "first_step", "first_query"]
+        for name in [*names, "queries", "backwards"]:
+            first, second = getattr(one, name), getattr(other, name)
+            first = first if rows is None else first[rows]
+            differs = (first != second).flatten(1).any(1) if first.dim() > 1 else first != second
+            if bool(differs.any()):
+                many = f"{int(differs.sum())} of {len(differs)} rows"
+                row = int(differs.nonzero()[0, 0])
+                seen = ""
+                if first.dim() == 1:
+                    seen = f" ({first[row].item()} and {second[row].item()} in row {row})"
+                self.demand(False, f"{name} of {many} differ {between}{seen}")
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law as a function of attack, norm and goal that raises an `AssertionError`.
+
+    Parameters
+    ----------
+    number : int
+        As in the list of laws.
+    name : str
+        Its short name.
+    check : callable
+        Tries it.
+    parts : tuple of str
+        Parts an attack can be excepted from, written ``name:part``.
+    """
+
+    number: int
+    name: str
+    check: Callable[[Trial], None]
+    parts: tuple[str, ...] = ()
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # shows what help() should show
+        return self.check.__doc__
+
+    def __call__(
+        self, attack: str | Attack, norm: Norm, goal: Goal, *, without: Collection[str] = ()
+    ) -> None:
+        """Try the law; anything the attack raises is a breach of it too."""
+        trial = Trial(
+            f"law {self.number} ({self.name})", parse(attack), norm, goal, frozenset(without)
+        )
+        try:
+            self.check(trial)
+        except AssertionError:
+            raise
+        except Exception as problem:
+            raise AssertionError(f"{trial}: {type(problem).__name__}: {problem}") from problem
+
+
+def law(number: int, *parts: str) -> Callable[[Callable[[Trial], None]], Law]:
+    """Make a law of a function that tries it."""
+
+    def keep(check: Callable[[Trial], None]) -> Law:
+        return Law(number, check.__name__, check, parts)
+
+    return keep
+
+
+def parts_of(attack: Attack) -> Iterator[Attack]:
+    """The attack and every attack it is made of."""
+    yield attack
+    for value in _values(attack).values():
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, Attack):
+                yield from parts_of(part)
+
+
+def changed(attack: Attack, change: Callable[[Attack], dict[str, Any]]) -> Attack:
+    """The attack, and those it is made of, with some parameters changed."""
+    new: dict[str, Any] = {}
+    for name, value in _values(attack).items():
+        if isinstance(value, Attack):
+            new[name] = changed(value, change)
+        elif isinstance(value, tuple) and any(isinstance(v, Attack) for v in value):
+            new[name] = tuple(changed(v, change) if isinstance(v, Attack) else v for v in value)
+    new |= change(attack)
+    return replace(cast(Any, attack), **new) if new else attack
+
+
+def shortened(attack: Attack, caps: dict[str, int]) -> Attack:
+    """The attack with its parameters of length cut to some caps."""
+
+    def cut(part: Attack) -> dict[str, Any]:
+        values = _values(part)
+        return {
+            name: cap
+            for name, cap in caps.items()
+            if isinstance(values.get(name), int) and values[name] > cap
+        }
+
+    return changed(attack, cut)
+
+
+def has(attack: Attack, *names: str) -> bool:
+    """Whether the attack, or one it is made of, has all these parameters."""
+    return any(all(name in _values(part) for name in names) for part in parts_of(attack))
+
+
+def _values(attack: Attack) -> dict[str, Any]:
+    return {f.name: getattr(attack, f.name) for f in fields(cast(Any, attack)) if f.init}
+
+
+def changes(images: Tensor, samples: Samples) -> Array:
+    """What was changed: float32 differences, as float64 rows of entries."""
+    change: Array = (images - samples.images).flatten(1).double().numpy()
+    return change
+
+
+def reached(crafted: Crafted, samples: Samples, labels: Tensor) -> Tensor:
+    """Whether answers of these labels are what the attacker wanted."""
+    return labels != samples.labels if crafted.targets is None else labels == crafted.targets
+
+
+def fresh(victim: Victim, images: Tensor) -> Tensor:
+    """The victim's labels, asked directly; rows come in whole blocks of eight, as in a siege."""
+    short = -len(images) % 8
+    with victim.held(), torch.no_grad(), torch.inference_mode(False):
+        return victim(torch.cat([images, images[-1:].expand(short, -1, -1, -1)])).argmax(1)[
+            : len(images)
+        ]

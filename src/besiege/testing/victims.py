@@ -1,0 +1,327 @@
+"""Small victims with known answers: what the laws are tried on.
+
+A linear victim's smallest changes are known in closed form, a counting victim says what it was
+sent, an altered one answers the same in other words, and the natural digits net is a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from besiege.core.dice import Dice
+from besiege.core.errors import UnknownNameError
+from besiege.core.oracle import Access, Victim
+from besiege.core.samples import Samples
+from besiege.core.threat import L0, L1, L2, Linf, Norm
+from besiege.data import Data
+from besiege.data import load as load_data
+from besiege.models.classifier import Classifier
+from besiege.models.sources import load
+
+Array = NDArray[np.float64]
+Shape = tuple[int, int, int]
+
+
+class Linear(Classifier):
+    """``z = W x + b`` on images of one shape; every smallest change is known.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Channels, height, width.
+    classes, seed : int
+        Of the layer; the same seed gives the same victim.
+    """
+
+    def __init__(self, shape: Shape = (1, 5, 5), classes: int = 5, seed: int = 0) -> None:
+        entries = prod(shape)
+        # nn.Linear, not x @ W: a bare product's rounding depends on the number of rows.
+        # Its first weights come from the global generator, which is the caller's.
+        with torch.random.fork_rng(devices=[]):
+            layer = nn.Linear(entries, classes)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(classes, entries, generator=generator))
+            # Centred, so that the middle of the box is near every boundary.
+            layer.bias.copy_(-0.5 * layer.weight.sum(1))
+        super().__init__(nn.Sequential(nn.Flatten(), layer), classes=classes, name="linear")
+        self.shape = shape
+        self.weight = layer.weight.detach().double().numpy()
+        self.bias = layer.bias.detach().double().numpy()
+
+    def samples(self, rows: int, seed: int = 0) -> Samples:
+        """Images labelled as the victim sees them; a sixth of the pixels are exactly 0 or 1."""
+        images = images_of(self.shape, rows, seed)
+        return Samples.of(images, self(images).argmax(1))
+
+    def nearest(self, norm: Norm, images: Tensor, labels: Tensor) -> Array:
+        """The smallest change of each image that reaches a boundary inside the box.
+
+        Any error counts, so that the adversarial set is the union of half-spaces and the answer
+        the least of one problem per wrong class: ``min |d|`` with ``<w_t - w_y, d> = z_y - z_t``.
+        Solved in float64 by greed (l1, l0) or bisection (l2, linf), not by `Ball`.
+
+        Returns
+        -------
+        ndarray
+            ``[rows, entries]``; not finite where the box holds no error.
+        """
+        x = images.double().flatten(1).numpy()
+        y = labels.numpy()
+        logits = x @ self.weight.T + self.bias
+        best = np.full(x.shape, np.inf)
+        for target in range(len(self.bias)):
+            w = self.weight[target] - self.weight[y]
+            gap = logits[np.arange(len(y)), y] - logits[:, target]
+            room = np.where(w > 0, 1.0 - x, x)
+            change = np.sign(w) * _toward_plane(norm, np.abs(w), room, gap)
+            reachable = (np.abs(w) * room).sum(1) >= gap
+            closer = size(norm, change) < size(norm, best)
+            better = (y != target) & reachable & closer
+            best[better] = change[better]
+        return best
+
+    def distance(self, norm: Norm, images: Tensor, labels: Tensor) -> Array:
+        """The distance of each image to the nearest error inside the box."""
+        return size(norm, self.nearest(norm, images, labels))
+
+    def equidistant(self, norm: Norm, samples: Samples) -> tuple[Samples, Array]:
+        """The samples moved so that all are as near to an error as the nearest, and how near.
+
+        Along the smallest change d the distance falls exactly by what was gone: a part s of the
+        way leaves ``(1 - s) |d|`` by the triangle inequality. (Not in l0, where none is moved and
+        those as near as the median are chosen.)
+        """
+        change = self.nearest(norm, samples.images, samples.labels)
+        away = size(norm, change)
+        if norm is L0:
+            chosen = torch.from_numpy(away == np.median(away)).nonzero()[:, 0]
+            samples = samples.at(chosen)
+        else:
+            gone = (1.0 - away.min() / away)[:, None]
+            moved = samples.images.double() + torch.from_numpy(gone * change).view_as(
+                samples.images
+            )
+            images = moved.float().clamp(*self.box)
+            samples = Samples(images, samples.labels, samples.ids, samples.targets)
+        return samples, self.distance(norm, samples.images, samples.labels)
+
+
+def linear(shape: Shape = (1, 5, 5), classes: int = 5, seed: int = 0) -> Linear:
+    """A linear victim whose smallest changes are known."""
+    return Linear(shape, classes, seed)
+
+
+def size(norm: Norm, change: Array) -> Array:
+    """The size of each row of changes ``[rows, entries]``, in numpy and float64."""
+    if norm is Linf:
+        return np.abs(change).max(1)
+    if norm is L2:
+        return np.sqrt((change**2).sum(1))
+    if norm is L1:
+        return np.abs(change).sum(1)
+    return np.count_nonzero(change, axis=1).astype(np.float64)
+
+
+def _toward_plane(norm: Norm, weight: Array, room: Array, gap: Array) -> Array:
+    """The smallest sizes of moves within the rooms that gain the gap in every row."""
+    if norm in (L1, L0):
+        # The entries that gain most per cost first; l0 pays per entry, l1 per unit.
+        order = np.argsort(-(weight if norm is L1 else weight * room), axis=1, kind="stable")
+        gain = np.take_along_axis(weight * room, order, 1)
+        before = np.cumsum(gain, axis=1) - gain
+        share = np.clip((gap[:, None] - before) / np.maximum(gain, 1e-300), 0.0, 1.0)
+        sorted_room = np.take_along_axis(room, order, 1)
+        spent = np.empty_like(room)
+        np.put_along_axis(spent, order, np.where(gain > 0, share * sorted_room, 0.0), 1)
+        return spent
+    speed = weight if norm is L2 else np.where(weight > 0, 1.0, 0.0)
+    low, high = np.zeros(len(gap)), np.full(len(gap), 1e6)
+    for _ in range(120):
+        middle = 0.5 * (low + high)
+        enough = (weight * np.minimum(middle[:, None] * speed, room)).sum(1) >= gap
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.minimum(high[:, None] * speed, room)
+
+
+class Around:
+    """A victim in front of another, as a base for those that watch or alter it."""
+
+    def __init__(self, victim: Victim) -> None:
+        self.victim = victim
+        self.box = victim.box
+        self.grid = victim.grid
+        self.classes = victim.classes
+        self.access = victim.access
+        self.stochastic = victim.stochastic
+        self.metered = victim.metered
+
+    @property
+    def device(self) -> torch.device:
+        """Where the victim computes."""
+        return self.victim.device
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """As the victim is held."""
+        with self.victim.held():
+            yield
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits of images."""
+        return self.victim(x, dice)
+
+
+class Counting(Around):
+    """A victim that counts the images it is sent and the gradients it gives.
+
+    Which sample an image was made from cannot be read off the image (attacks start anywhere and
+    ask through maps): for accounts per sample, send one sample at a time.
+
+    Attributes
+    ----------
+    forwards, backwards : int
+        Images it answered, and images a gradient went back to.
+    vanished : bool
+        Whether one of those gradients was exactly zero.
+    """
+
+    def __init__(
+        self, victim: Victim, access: Access = Access.GRADIENT, metered: bool = False
+    ) -> None:
+        super().__init__(victim)
+        self.access = min(access, victim.access)
+        self.metered = metered
+        self.forwards = self.backwards = 0
+        self.vanished = False
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits of images, counted."""
+        self.forwards += len(x)
+        if x.requires_grad:
+            x = x.view_as(x)  # a hook on what the attack holds would outlive the call
+            x.register_hook(self._back)
+        return self.victim(x, dice)
+
+    def _back(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+        self.vanished |= bool((gradient.flatten(1).abs().amax(1) == 0).any())
+
+
+class Altered(Around):
+    """A victim whose logits are changed on the way out."""
+
+    def __init__(self, victim: Victim, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(victim)
+        self.change = change
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Changed logits."""
+        return self.change(self.victim(x, dice))
+
+
+def scaled(victim: Victim, factor: float) -> Altered:
+    """The same victim with its logits times a factor."""
+    return Altered(victim, lambda logits: logits * factor)
+
+
+class Failure(Exception):
+    """What a `Failing` module raises."""
+
+
+class Failing(nn.Module):
+    """A module that raises at its n-th call."""
+
+    def __init__(self, module: nn.Module, call: int) -> None:
+        super().__init__()
+        self.module = module
+        self.left = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits, until the call at which it fails."""
+        self.left -= 1
+        if self.left == 0:
+            raise Failure("this module fails on purpose")
+        logits: Tensor = self.module(x)
+        return logits
+
+
+def images_of(shape: Shape, rows: int, seed: int = 0) -> Tensor:
+    """Uniform images, a sixth of whose pixels are exactly 0 or 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.rand(rows, *shape, generator=generator) * 1.2 - 0.1).clamp(0.0, 1.0)
+
+
+def module_of(shape: Shape, classes: int, seed: int = 0, width: int = 16) -> nn.Module:
+    """An untrained convolutional net with every kind of state: batch norm, dropout, buffers."""
+    channels = shape[0]
+    # Layers draw their first weights from the global generator, which is the caller's.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+            nn.Linear(width * shape[1] * shape[2], classes),
+        )
+        norm = net[1]
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert norm.running_mean is not None and norm.running_var is not None
+        norm.running_mean.uniform_(-0.1, 0.1)
+        norm.running_var.uniform_(0.5, 1.5)
+    return net.eval()
+
+
+@cache
+def untrained(shape: Shape, classes: int, seed: int = 0) -> Classifier:
+    """A victim of any shape and number of classes; it is right about its own predictions."""
+    return Classifier(module_of(shape, classes, seed), classes=classes, name="untrained")
+
+
+@cache
+def digits(rows: int) -> Samples:
+    """Digits of the test split the natural net sees rightly, with two it does not."""
+    data: Data = load_data("digits")
+    with torch.no_grad():
+        right = natural()(data.images).argmax(1) == data.labels
+    good, bad = right.nonzero()[:, 0], (~right).nonzero()[:2, 0]
+    chosen = torch.cat([good[: rows - len(bad)], bad]).sort().values
+    return Samples.of(data.images[chosen], data.labels[chosen], ids=data.ids[chosen])
+
+
+@cache
+def natural() -> Classifier:
+    """A net trained naturally on digits: that of the zoo, or one trained now, in a second."""
+    try:
+        return load("zoo:digits-natural")
+    except UnknownNameError:
+        return _train()
+
+
+def _train() -> Classifier:
+    from besiege.models.architectures import digits_cnn
+
+    data = load_data("digits", "train")
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
+        torch.manual_seed(0)
+        net = digits_cnn()
+        optimizer = torch.optim.Adam(net.parameters(), 3e-3)
+        for _ in range(12):
+            for rows in torch.randperm(len(data)).split(64):
+                loss = functional.cross_entropy(net(data.images[rows]), data.labels[rows])
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]  # torch declares no types here
+                optimizer.step()
+    net.eval().requires_grad_(False)
+    return Classifier(net, classes=10, name="digits trained for the laws")
