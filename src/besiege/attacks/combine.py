@@ -79,6 +79,14 @@ class Several(Combined):
         return self.attacks
 
 
+def _must_count(owner: object, least: int, *names: str) -> None:
+    """Refuse what would make an attack of attacks run none, and look like robustness."""
+    for name in names:
+        given = getattr(owner, name)
+        if not isinstance(given, int) or isinstance(given, bool) or given < least:
+            raise ValueError(f"{name} is {given!r}, but a whole number from {least} is needed")
+
+
 def _must_be_attack(value: object, owner: object) -> None:
     if not isinstance(value, Attack):
         raise ValueError(f"{type(owner).__name__.lower()} was given {value!r}, not an attack")
@@ -91,6 +99,10 @@ class Repeat(Single):
 
     attack: Attack
     times: int = field(default=5, metadata={"positional": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _must_count(self, 1, "times")
 
     def run(self, siege: Siege) -> None:
         for turn in range(self.times):
@@ -109,6 +121,11 @@ class EachTarget(Single):
 
     attack: Attack
     count: int | None = field(default=None, metadata={"positional": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count is not None:
+            _must_count(self, 1, "count")
 
     @property
     def goals(self) -> frozenset[Goal]:  # type: ignore[override]  # a class attribute elsewhere
@@ -168,8 +185,7 @@ class Averaged(Single):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count < 2:
-            raise ValueError(f"an average over {self.count!r} chances: at least 2 are needed")
+        _must_count(self, 2, "count")
 
     @property
     def draws(self) -> int:
@@ -213,6 +229,13 @@ class Minimal(Single):
     scan: int = 32
 
     minimal = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _must_count(self, 0, "doublings", "bisections")
+        _must_count(self, 1, "scan")
+        if self.first is not None and not self.first > 0:
+            raise ValueError(f"first is {self.first!r}, but the first radius must be above zero")
 
     def run(self, siege: Siege) -> None:
         # Success is not the end of a search: nobody leaves this view before the bracket is small.

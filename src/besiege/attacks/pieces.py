@@ -12,7 +12,6 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from besiege.attacks.attack import piece
 from besiege.core.answer import Answer
@@ -20,7 +19,7 @@ from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
 from besiege.core.siege import Siege
 from besiege.core.threat import L2
-from besiege.core.warp import resize_pad
+from besiege.core.warp import breadth, resize_pad
 
 Memory = tuple[Tensor, ...]
 
@@ -205,6 +204,10 @@ class ScaleCopies(Part):
     count: int = 5
     steers = True
 
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"the number of copies is {self.count}, but it must be 1 or more")
+
     @property
     def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
         return self.count
@@ -233,7 +236,7 @@ class Diverse(Part):
         chance = dice.of("apply").uniform((1,))[:, 0] < self.probability
         drawn = smallest + dice.of("size").integers(height - smallest + 1)
         size = torch.where(chance, drawn, torch.full_like(drawn, height))
-        across = torch.round(width * size / height).to(torch.int64)
+        across = breadth(size, height, width)
         top = dice.of("top").integers(height - size + 1)
         left = dice.of("left").integers(width - across + 1)
         return resize_pad(image, size, top, left)
@@ -258,12 +261,17 @@ class Translation(Part):
         line = torch.linspace(-self.reach, self.reach, self.size, device=g.device, dtype=g.dtype)
         line = torch.exp(-0.5 * line**2) if self.size > 1 else torch.ones_like(line)
         line = line / line.sum()
-        # Separable, channel by channel as rows of a batch: any number of channels works.
-        flat = g.reshape(-1, 1, *g.shape[-2:])
-        half = self.size // 2
-        smooth = functional.conv2d(flat, line.view(1, 1, -1, 1), padding=(half, 0))
-        smooth = functional.conv2d(smooth, line.view(1, 1, 1, -1), padding=(0, half))
-        return smooth.view_as(g), memory
+        # Separable, and as sums of shifted images: conv2d rounds a lone image another way than
+        # one of many, and is ten times slower on one channel.
+        for dim in (-2, -1):
+            length, smooth = g.shape[dim], torch.zeros_like(g)
+            for shift, weight in enumerate(line.tolist(), -(self.size // 2)):
+                first, count = max(0, -shift), length - abs(shift)
+                if count > 0:
+                    moved = g.narrow(dim, first + shift, count)
+                    smooth.narrow(dim, first, count).add_(moved, alpha=weight)
+            g = smooth
+        return g, memory
 
 
 @piece("chain")
@@ -276,6 +284,10 @@ class Chain(Part):
     def __post_init__(self) -> None:
         if not self.links:
             raise ValueError("a chain needs links: chain(momentum(1.0), steepest)")
+
+    @property
+    def remembers(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
+        return sum(link.remembers for link in self.links)
 
     @property
     def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere

@@ -106,6 +106,8 @@ class Oracle:
 
     def logits(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of a flat batch ``[n, ...]``."""
+        if not len(x):
+            return self._nothing(x)
 
         def one(rows: slice) -> tuple[Tensor]:
             with torch.inference_mode(False), torch.no_grad():
@@ -121,6 +123,8 @@ class Oracle:
         through: Callable[[Tensor, slice], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Input gradients of a per-row loss of a flat batch, with the losses and the logits."""
+        if not len(x):
+            return torch.zeros_like(x), x.new_zeros(0), self._nothing(x)
 
         def one(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
             with torch.inference_mode(False), torch.enable_grad():
@@ -139,6 +143,8 @@ class Oracle:
         self, x: Tensor, classes: Tensor, dice: Dice | None = None
     ) -> tuple[Tensor, Tensor]:
         """Input gradients of chosen logits, ``[n, c, ...]``, and the logits: one forward."""
+        if not len(x):
+            return x.new_zeros(0, classes.shape[1], *x.shape[1:]), self._nothing(x)
 
         def one(rows: slice) -> tuple[Tensor, Tensor]:
             with torch.inference_mode(False), torch.enable_grad():
@@ -154,12 +160,16 @@ class Oracle:
         gradients, logits = self._batched(len(x), one)
         return gradients, logits
 
+    def _nothing(self, x: Tensor) -> Tensor:
+        """The logits of no images: nobody is asked."""
+        return x.new_zeros(0, self.classes or 1)
+
     def _ask(self, x: Tensor, dice: Dice | None, rows: slice) -> Tensor:
         count = len(x)
         short = -count % self.pad
-        if short:
-            x = torch.cat([x, x[-1:].expand(short, *x.shape[1:])])
-            self.padded += short
+        # Always a copy: a victim may write over what it is given.
+        x = torch.cat([x, x[-1:].expand(short, *x.shape[1:])]) if short else x.clone()
+        self.padded += short
         if dice is not None:
             key = dice.key[rows]
             dice = Dice(torch.cat([key, key[-1:].expand(short)]) if short else key)
@@ -193,7 +203,7 @@ class Oracle:
         """Run slice after slice, halving the batch whenever memory runs out."""
         parts: list[tuple[Tensor, ...]] = []
         done = 0
-        while done < count or not parts:
+        while done < count:
             rows = slice(done, min(done + self.batch, count))
             try:
                 parts.append(one(rows))
@@ -211,4 +221,10 @@ class Oracle:
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    return isinstance(problem, torch.OutOfMemoryError) or "not enough memory" in str(problem)
+    # Of the CPU allocator there is only the message, and that depends on the system.
+    said = str(problem)
+    return (
+        isinstance(problem, torch.OutOfMemoryError)
+        or "not enough memory" in said
+        or "can't allocate memory" in said
+    )

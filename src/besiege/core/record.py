@@ -28,7 +28,8 @@ class Record:
     distance : Tensor
         Its distance if it did, else infinite.
     first_step, first_query : Tensor
-        Requests answered and queries charged before the first hit; -1 where there was none.
+        Requests answered before the first hit, and the number of the query that it was; -1 where
+        there was none. A run with that many queries would have found it too.
     vanished : Tensor
         Whether a gradient was exactly zero.
     """
@@ -59,11 +60,10 @@ class Record:
             return labels != self.labels[samples]
         return labels == self.targets[samples]
 
-    def note_first(self, samples: Tensor) -> None:
-        """Remember when each of these samples was hit for the first time."""
-        new = samples[self.first_step[samples] < 0]
-        self.first_step[new] = self.asked[new]
-        self.first_query[new] = self.meter.queries[new]
+    def note_first(self, samples: Tensor, queries: Tensor) -> None:
+        """Remember when each of these samples, never hit before and given once, was hit."""
+        self.first_step[samples] = self.asked[samples]
+        self.first_query[samples] = queries
 
     def keep(
         self, rule: Keep, x: Tensor, samples: Tensor, distance: Tensor, loss: Tensor | None
@@ -71,35 +71,42 @@ class Record:
         """Keep images by a rule; `distance` is infinite for those that are no success."""
         good = distance < torch.inf
         n = len(samples)
-        if rule == "first":
-            pick = _best(samples, good, -torch.arange(n, device=x.device))
-            pick = pick[~self.success[samples[pick]]]
+        if rule == "first" or (rule == "highest" and loss is None):
+            new = good & ~self.success[samples]
+            pick = _best(samples, new, -torch.arange(n, device=x.device))
         elif rule == "smallest":
             pick = _best(samples, good, -distance)
             pick = pick[distance[pick] < self.distance[samples[pick]]]
         elif rule == "last":
             pick = _best(samples, torch.ones_like(good), torch.arange(n, device=x.device))
-        elif loss is not None:  # highest: a success before any failure, then by loss
-            pick = _best(samples, torch.ones_like(good), loss.double() + 1e30 * good)
+        else:  # highest: a success before any failure, then by loss
+            assert loss is not None
+            pick = _best(samples, torch.ones_like(good), _ranks(loss) + n * good)
             held, won = self.loss[samples[pick]], self.success[samples[pick]]
             higher = (good[pick] & ~won) | ((good[pick] == won) & (loss[pick] > held))
             pick = pick[higher | ~self.kept[samples[pick]]]
-        else:
+        if not len(pick):
             return
         chosen = samples[pick]
-        self.images[chosen] = x[pick]
+        self.images[chosen] = x.index_select(0, pick)
         self.kept[chosen] = True
         self.success[chosen] = good[pick]
         self.distance[chosen] = distance[pick]
-        if loss is not None:
-            self.loss[chosen] = loss[pick].to(self.loss.dtype)
+        self.loss[chosen] = -torch.inf if loss is None else loss[pick].to(self.loss.dtype)
+
+
+def _ranks(score: Tensor) -> Tensor:
+    """The place of each score among all from below, from 1 to n; of equal ones the first wins."""
+    order = score.argsort(descending=True, stable=True)
+    places = torch.arange(len(order), 0, -1, device=score.device)
+    return torch.empty_like(order).scatter_(0, order, places)
 
 
 def _best(samples: Tensor, among: Tensor, score: Tensor) -> Tensor:
     """The position of each sample's highest score among some positions; the first wins ties."""
     where = among.nonzero()[:, 0]
     owner = samples[where]
-    if not bool((owner[1:] == owner[:-1]).any()):
+    if len(where) == 0 or not bool((owner[1:] == owner[:-1]).any()):
         return where  # every sample at most once: the plain case
     where = where[score[where].argsort(descending=True, stable=True)]
     where = where[samples[where].argsort(stable=True)]

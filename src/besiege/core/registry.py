@@ -76,12 +76,16 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True
-        for module in self._modules:
-            import_module(module)
-        if self._group is not None:
-            for point in entry_points(group=self._group):
-                self.add(point.name, point.load())
+        self._loaded = True  # at once: what is imported may look names up
+        try:
+            for module in self._modules:
+                import_module(module)
+            if self._group is not None:
+                for point in entry_points(group=self._group):
+                    self.add(point.name, point.load())
+        except BaseException:
+            self._loaded = False  # or the next look-up would call every name unknown
+            raise
 
 
 def _same(old: object, new: object) -> bool:

@@ -73,21 +73,21 @@ class Samples:
                 if len(torch.unique(numbers)) != n:
                     raise InputError("the ids are not unique: every sample needs an id of its own")
             samples = cls(pixels, classified, numbers, aims)
-            if classes is not None:
-                samples.check_classes(classes)
+            samples.check_classes(classes)
             return samples
 
-    def check_classes(self, classes: int) -> None:
-        """Refuse labels and targets the victim cannot answer."""
+    def check_classes(self, classes: int | None) -> None:
+        """Refuse labels and targets the victim cannot answer, as far as its classes are known."""
         for name, values in (("labels", self.labels), ("targets", self.targets)):
             if values is None:
                 continue
-            wrong = (values < 0) | (values >= classes)
+            wrong = values < 0 if classes is None else (values < 0) | (values >= classes)
             if bool(wrong.any()):
                 row = int(wrong.nonzero()[0, 0])
+                known = "" if classes is None else f" to {classes - 1}: the model has {classes}"
                 raise InputError(
-                    f"{name}[{row}] is {int(values[row])}, but the model has {classes} classes: "
-                    f"{name} are whole numbers from 0 to {classes - 1}"
+                    f"{name}[{row}] is {int(values[row])}, but classes are whole numbers from "
+                    f"0{known}"
                 )
         if self.targets is not None and bool((self.targets == self.labels).any()):
             row = int((self.targets == self.labels).nonzero()[0, 0])

@@ -8,6 +8,7 @@ attack contains bookkeeping, and none holds the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
@@ -73,6 +74,8 @@ class Siege:
         self._watch = watch
         self.record = record
         self._entered = self._index = index
+        self._all = index[:0]
+        self._limit: Tensor
         self.ball = ball
         self.aim = aim
         self.dice = dice
@@ -82,8 +85,11 @@ class Siege:
         self._parent = parent
         n = len(record.labels)
         # By sample, not by row: rows come and go, and views of other rows share the samples.
-        self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=index.device)
-        self._limit[index] = ball.radius * (1.0 + TOLERANCE)
+        if parent is not None and ball.radius is parent.ball.radius:
+            self._limit = parent._limit
+        else:
+            self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=index.device)
+            self._limit[index] = ball.radius * (1.0 + TOLERANCE)
         self._hit = torch.zeros(n, dtype=torch.bool, device=index.device)
         self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
         self._uneven = parent is not None or record.meter.budget is not None
@@ -181,7 +187,7 @@ class Siege:
             record.targets[self._index] = targets(self)
             for level in self._chain():
                 level.aim = replace(level.aim, targets=record.targets[level._index])
-            hit = self._look(self.ball.center, self._index, answer.labels, None)
+            hit = self._look(self.ball.center, self._index, answer.labels, None, charged=True)
             answer = replace(answer, hit=hit)
         return answer
 
@@ -233,23 +239,27 @@ class Siege:
 
         The same choices, hits and queries as asking one by one. A local victim computes all k
         at once (forwards say so); a metered or stochastic one is asked one by one. A hit ends a
-        row's scan where rows leave at success.
+        row's scan where rows leave at success. `accept` is given answers ``[rows, j]`` to j
+        candidates of every row, blank where a row was not asked, and says which it would take.
         """
+        self._check_shape(x, len(self))
         r, k = x.shape[:2]
         victim = self._oracle.victim
         ahead = 1 if victim.metered or victim.stochastic else k
         choice = torch.full((r,), k, dtype=torch.int64, device=x.device)
         told: Answer | None = None
+        asked = self._index[self._alive()]
         for start in range(0, k, ahead):
             rows = ((choice == k) & self._alive()).nonzero()[:, 0]
             if len(rows) == 0:
                 break
             part = x[rows, start : start + ahead]
-            answer, taken = self._speculate(part, rows, accept)
-            last = taken.clamp_max(part.shape[1] - 1)
-            told = put(blank(answer, r) if told is None else told, rows, choose(answer, last))
+            answer, taken, last = self._speculate(part, rows, accept)
+            seen = choose(answer, last)
+            told = put(blank(seen, r) if told is None else told, rows, seen)
             accepted = taken < part.shape[1]
             choice[rows[accepted]] = start + taken[accepted]
+        self.record.asked[asked] += 1  # one request, however it was sent
         if told is None:
             told = Answer(torch.zeros_like(choice, dtype=torch.bool), torch.full_like(choice, -1))
         return Scan(choice, told)
@@ -373,19 +383,17 @@ class Siege:
         through: Through | None = None,
         classes: Tensor | None = None,
     ) -> Answer:
-        shape = self.ball.center.shape[1:]
         owners = len(self) if rows is None else len(rows)
-        if len(x) != owners or x.shape[-len(shape) :] != shape or x.dim() > len(shape) + 2:
-            raise AttackError(
-                f"images of shape {tuple(x.shape)} were asked about, but {owners} rows of images "
-                f"{tuple(shape)} are expected"
-            )
-        k = x.shape[1] if x.dim() > len(shape) + 1 else None
-        at = torch.arange(len(self), device=x.device) if rows is None else rows
+        self._check_shape(x, owners)
+        if rows is not None and bool((rows[1:] < rows[:-1]).any()):
+            raise AttackError("rows= was given numbers out of order: sort them and x with them")
+        k = x.shape[1] if x.dim() > self.ball.center.dim() else None
+        at = self._every() if rows is None else rows
         flat, slot = x, torch.zeros_like(at)
         if k is not None:
             flat, at = x.flatten(0, 1), at.repeat_interleave(k)
             slot = torch.arange(k, device=x.device).repeat(owners)
+            classes = None if classes is None else classes.repeat_interleave(k, 0)
         sent: Tensor | None = None
         if self._uneven:
             chosen = self._payable(at)
@@ -397,6 +405,24 @@ class Siege:
         if sent is not None:
             answer = put(blank(answer, len(x) * (k or 1)), sent, answer)
         return answer if k is None else shaped(answer, (owners, k))
+
+    def _check_shape(self, x: Tensor, owners: int) -> None:
+        one = self.ball.center.dim()
+        shape = self.ball.center.shape[1:]
+        if len(x) != owners or x.dim() - one not in (0, 1) or x.shape[1 - one :] != shape:
+            raise AttackError(
+                f"images of shape {tuple(x.shape)} were asked about, but {owners} rows of images "
+                f"{tuple(shape)} are expected"
+            )
+
+    def _every(self) -> Tensor:
+        """All row numbers, always the same tensor, by which `_samples` knows them."""
+        if len(self._all) != len(self._index):
+            self._all = torch.arange(len(self._index), device=self._index.device)
+        return self._all
+
+    def _samples(self, at: Tensor) -> Tensor:
+        return self._index if at is self._all else self._index[at]
 
     def _payable(self, at: Tensor) -> Tensor:
         """Which images may be sent: of rows not done, in order, up to each row's budget."""
@@ -439,14 +465,14 @@ class Siege:
             value = None if value is None else value.reshape(-1, n).mean(1)
             if gradient is not None:
                 gradient = gradient.reshape(-1, n, *gradient.shape[1:]).mean(1)
-        samples = self._index[at]
+        samples = self._samples(at)
         backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
-        self._charge(samples, n, backwards * n)
         labels = logits.argmax(1)
         if through is None:
             hit = self._look(flat, samples, labels, value)
         else:
             hit = torch.zeros_like(labels, dtype=torch.bool)
+        self._charge(samples, n, backwards * n)
         self.record.asked[samples] += 1
         if self._watch is not None:
             self._watch(self.record)
@@ -463,7 +489,7 @@ class Siege:
         through: Through | None,
         chances: Dice | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        aim = self.aim.at(at)
+        aim = self.aim if at is self._all else self.aim.at(at)
         mapped = None
         if through is not None:
             key = self.dice.key[at]
@@ -496,15 +522,22 @@ class Siege:
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
         """Note rows whose gradient vanished, and make zero what is not finite."""
         size = distances(gradient, Linf)
-        if not bool(torch.isfinite(size).all()):
+        if len(size) and not math.isfinite(size.max()):
             gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
             size = distances(gradient, Linf)
-        gone = size == 0
-        if bool(gone.any()):
-            self.record.vanished[samples[gone]] = True
+        if len(size) and not size.min() > 0:
+            self.record.vanished[samples[size == 0]] = True
         return gradient
 
-    def _look(self, x: Tensor, samples: Tensor, labels: Tensor, loss: Tensor | None) -> Tensor:
+    def _look(
+        self,
+        x: Tensor,
+        samples: Tensor,
+        labels: Tensor,
+        loss: Tensor | None,
+        *,
+        charged: bool = False,
+    ) -> Tensor:
         """Note the rows that reached their goal inside their ball; keep what is to be kept."""
         record = self.record
         distance = self._reached(x, samples, labels)
@@ -514,69 +547,84 @@ class Siege:
                 nothing = torch.full(hit.shape, torch.inf, dtype=torch.float64, device=x.device)
                 record.keep(self.keeps, x, samples, nothing, loss)
             return hit
+        limit: Tensor | None = None
         for level in self._chain():
-            inside = (distance <= level._limit[samples]) & (distance < torch.inf)
-            level._hit[samples[inside]] = True
+            if level._limit is not limit:
+                limit = level._limit
+                inside = distance <= limit[samples]
+                won = samples[inside]
+            level._hit[won] = True
             if level.leaves == "success":
-                level._done[samples[inside]] = True
+                level._done[won] = True
                 level._uneven = True
             if level is self:
                 hit = inside
         # What counts in the end is the root's ball: `inside` is now that of the root.
-        record.note_first(samples[inside])
-        record.keep(
-            self.keeps,
-            x,
-            samples,
-            torch.where(inside, distance, torch.full_like(distance, torch.inf)),
-            loss,
-        )
+        new = inside & (record.first_step[samples] < 0)
+        if bool(new.any()):
+            queries = record.meter.queries[samples]
+            if not charged:
+                queries = queries + (_order(samples) + 1) * self._draws
+            first = _order(samples[new]) == 0
+            record.note_first(samples[new][first], queries[new][first])
+        distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
+        record.keep(self.keeps, x, samples, distance, loss)
         return hit
 
     def _reached(self, x: Tensor, samples: Tensor, labels: Tensor) -> Tensor | None:
-        """The distance of every image that reaches its goal in the box; None if none does."""
+        """The distance of every image that reaches its goal in the box; None if none does.
+
+        NaN for the others, which is within no limit, not even an infinite one.
+        """
         where = self.record.reached(samples, labels).nonzero()[:, 0]
         if len(where) == 0:
             return None
-        owner = samples[where]
-        center = self.record.clean[owner]
-        everywhere = torch.full((len(owner),), torch.inf, dtype=torch.float64, device=x.device)
+        x, center = x.index_select(0, where), self.record.clean.index_select(0, samples[where])
+        everywhere = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
         ball = type(self.ball)(center, everywhere, self.ball.box, self.ball.grid)
-        distance = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
-        near = ball.distance(x[where])
-        distance[where] = torch.where(ball.boxed(x[where]), near, everywhere)
+        outside = torch.full_like(everywhere, torch.nan)
+        distance = torch.full(samples.shape, torch.nan, dtype=torch.float64, device=x.device)
+        distance[where] = torch.where(ball.boxed(x), ball.distance(x), outside)
         return distance
 
     def _speculate(
         self, part: Tensor, rows: Tensor, accept: Callable[[Answer], Tensor]
-    ) -> tuple[Answer, Tensor]:
-        """Answer candidates at once, counting only what asking one by one would have seen."""
+    ) -> tuple[Answer, Tensor, Tensor]:
+        """Answer candidates at once, counting only what asking one by one would have seen.
+
+        Gives back the answers, which candidate each row took (k if none) and which it saw last.
+        """
         r, k = part.shape[:2]
         at = rows.repeat_interleave(k)
         payable = self._payable(at)
         sent = payable.nonzero()[:, 0]
         flat, samples = part.flatten(0, 1)[sent].contiguous(), self._index[at[sent]]
-        logits = self._oracle.logits(flat, self._chances(at[sent]))
+        n = self._draws
+        images, owners = (t.repeat_interleave(n, 0) for t in (flat, at[sent]))
+        logits = self._oracle.logits(images, self._chances(owners))
+        logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
         labels = logits.argmax(1)
         distance = self._reached(flat, samples, labels)
         hit = torch.zeros_like(labels, dtype=torch.bool)
         if distance is not None:
-            hit = (distance <= self._limit[samples]) & (distance < torch.inf)
+            hit = distance <= self._limit[samples]
         scored = logits if self._oracle.access >= Access.SCORE else None
         answer = Answer(hit, labels, scored)
         answer = shaped(put(blank(answer, r * k), sent, answer), (r, k))
-        stop = accept(answer) & payable.view(r, k)
+        whole = put(blank(answer, len(self)), rows, answer)
+        stop = accept(whole)[rows] & payable.view(r, k)
         if self.leaves == "success":
             stop = stop | answer.hit
         taken = torch.where(stop.any(1), stop.int().argmax(1), torch.full_like(rows, k))
         used = torch.arange(k, device=part.device) <= taken[:, None]
         seen = (used.flatten() & payable)[sent]
-        meter = self.record.meter
-        meter.forwards.index_add_(0, samples, torch.ones_like(samples))
-        meter.queries.index_add_(0, samples[seen], torch.ones_like(samples[seen]))
-        self._look(flat[seen], samples[seen], labels[seen], None)
-        self.record.asked[self._index[rows]] += 1
-        return replace(answer, hit=answer.hit & used), taken
+        meter, looked = self.record.meter, samples[seen]
+        self._look(flat[seen], looked, labels[seen], None)
+        meter.forwards.index_add_(0, samples, torch.ones_like(samples), alpha=n)
+        meter.queries.index_add_(0, looked, torch.ones_like(looked), alpha=n)
+        meter.padding = self._oracle.padded
+        last = taken.minimum(payable.view(r, k).sum(1) - 1)
+        return replace(answer, hit=answer.hit & used), taken, last
 
 
 def target_class(siege: Siege, goal: Goal) -> Tensor:
@@ -599,7 +647,7 @@ def fitting(access: Access) -> list[str]:
 
 
 def _order(owners: Tensor) -> Tensor:
-    """The place of each entry among those of the same owner; owners are ascending."""
+    """The place of each entry among those of the same owner; an owner's stand together."""
     place = torch.arange(len(owners), device=owners.device)
     if len(owners) == 0:
         return place

@@ -89,6 +89,12 @@ class Vocabulary:
 
     def call(self, thing: Any, source: str, args: list[Any], given: dict[str, Any]) -> Any:
         """Make a value of a class, or change some fields of a value."""
+        if not is_dataclass(thing):
+            kind = "class" if isinstance(thing, type) else type(thing).__name__
+            raise InputError(
+                f"'{source}' names a {kind} that is no dataclass: write @dataclass(frozen=True) "
+                "above the class, so that its fields are its parameters"
+            )
         known = [f.name for f in parameters(thing)]
         for name in given:
             if name not in known:

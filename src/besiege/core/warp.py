@@ -6,6 +6,12 @@ import torch
 from torch import Tensor
 
 
+def breadth(size: Tensor, height: int, width: int) -> Tensor:
+    """The width that goes with a new height: round(width size / height), halves up."""
+    # In whole numbers, so that a half rounds the same way everywhere.
+    return (2 * width * size + height).div(2 * height, rounding_mode="floor")
+
+
 def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:
     """Resize each image, then pad it with zeros back to the original height and width.
 
@@ -39,9 +45,7 @@ def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:
     Xie et al. 2019, "Improving transferability of adversarial examples with input diversity".
     """
     height, width = x.shape[2:]
-    # In whole numbers, so that a half rounds the same way everywhere.
-    breadth = (2 * width * size + height).div(2 * height, rounding_mode="floor")
-    return _along(_along(x, 2, size, top), 3, breadth, left)
+    return _along(_along(x, 2, size, top), 3, breadth(size, height, width), left)
 
 
 def _along(x: Tensor, dim: int, size: Tensor, start: Tensor) -> Tensor:

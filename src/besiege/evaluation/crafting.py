@@ -163,6 +163,11 @@ def check(
             raise AttackError(f"{name} is {value!r}: {near(str(value), known)}")
     if queries is not None and queries < 1:
         raise AttackError(f"queries is {queries!r}, but a budget is a whole number from 1")
+    if queries is not None and queries < attack.draws:
+        raise AttackError(
+            f"queries is {queries!r}, but one answer to '{attack}' is a mean over {attack.draws}: "
+            f"give at least {attack.draws}"
+        )
 
 
 def _run(
@@ -178,7 +183,8 @@ def _run(
 ) -> Crafted:
     victim = oracle.victim
     center = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
-    center.center = center.snap(samples.images)
+    # Other strides would be summed in another order.
+    center.center = center.snap(samples.images.contiguous())
     siege = Siege.lay(
         oracle,
         center,

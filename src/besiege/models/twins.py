@@ -27,7 +27,7 @@ def twin(classifier: Classifier, probe: Tensor) -> Classifier | None:
     are frozen. The normalisation stays as it is: folding it would change what zero padding means.
     Whether there is a twin depends on the network alone, never on a clock, so that a search takes
     the same path every time. Without batch norm there is none: the small networks measured in
-    ``benchmarks/twin.py`` lose by the other layout.
+    ``benchmarks/ascent.py`` lose by the other layout.
 
     Parameters
     ----------

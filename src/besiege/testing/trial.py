@@ -16,7 +16,8 @@ from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
 from besiege.evaluation.crafting import Crafted, craft
-from besiege.testing.victims import Array, digits, natural
+from besiege.models.classifier import Classifier
+from besiege.testing.victims import Array, Shape, digits, images_of, natural, untrained
 
 SETTINGS: tuple[tuple[Keep, Leave], ...] = (
     ("first", "success"),
@@ -37,10 +38,10 @@ SIZES: dict[Norm, Fraction] = {
 _FURTHER = {Goal.UNTARGETED: 1, Goal.LEAST_LIKELY: 4}
 """How many times larger a budget must be for the goal to be reached by about half."""
 
-BRIEF = {"steps": 4, "restarts": 2, "times": 2, "bisections": 3, "scan": 6, "doublings": 4}
+BRIEF = {"steps": 3, "restarts": 2, "times": 2, "bisections": 2, "scan": 5, "doublings": 4}
 """What parameters of length are cut to where a law is about bookkeeping, not about strength."""
 
-STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 32, "doublings": 6}
+STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 16, "doublings": 6}
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,12 @@ class Trial:
     def victim(self, rows: int = 16) -> tuple[Victim, Samples]:
         """The natural digits net and some digits."""
         return natural(), self.aimed(digits(rows))
+
+    def untrained(self, shape: Shape, classes: int, rows: int = 5) -> tuple[Classifier, Samples]:
+        """An untrained net and random images, labelled as it sees them."""
+        victim = untrained(shape, classes)
+        images = images_of(shape, rows)
+        return victim, self.aimed(Samples.of(images, fresh(victim, images)), classes)
 
     def craft(
         self,

@@ -94,25 +94,27 @@ class Linear(Classifier):
         """The distance of each image to the nearest error inside the box."""
         return size(norm, self.nearest(norm, images, labels))
 
-    def equidistant(self, norm: Norm, samples: Samples) -> tuple[Samples, Array]:
-        """The samples moved so that all are as near to an error as the nearest, and how near.
+    def equidistant(self, norm: Norm, rows: int = 16, seed: int = 0) -> tuple[Samples, Array]:
+        """Samples that are all equally far from the nearest error, and how far.
 
-        Along the smallest change d the distance falls exactly by what was gone: a part s of the
-        way leaves ``(1 - s) |d|`` by the triangle inequality. (Not in l0, where none is moved and
-        those as near as the median are chosen.)
+        Of four times as many the farthest, drawn near to the nearest of them. Along the smallest
+        change d the distance falls exactly by what was gone: after a part s of the way it is
+        ``(1 - s) |d|`` by the triangle inequality. (Not in l0, where none is moved and the
+        largest distance of at least four is chosen.)
         """
+        samples = self.samples(4 * rows, seed)
         change = self.nearest(norm, samples.images, samples.labels)
         away = size(norm, change)
         if norm is L0:
-            chosen = torch.from_numpy(away == np.median(away)).nonzero()[:, 0]
-            samples = samples.at(chosen)
+            common = np.sort(away)[-4]
+            samples = samples.at(torch.from_numpy(np.flatnonzero(away == common)[:rows]))
         else:
-            gone = (1.0 - away.min() / away)[:, None]
-            moved = samples.images.double() + torch.from_numpy(gone * change).view_as(
-                samples.images
-            )
-            images = moved.float().clamp(*self.box)
-            samples = Samples(images, samples.labels, samples.ids, samples.targets)
+            far = np.argsort(-away, kind="stable")[:rows]
+            gone = (1.0 - away[far].min() / away[far])[:, None] * change[far]
+            samples = samples.at(torch.from_numpy(far))
+            moved = samples.images.double().flatten(1).numpy() + gone
+            images = torch.from_numpy(moved).float().clamp(*self.box).view_as(samples.images)
+            samples = Samples(images, samples.labels, samples.ids)
         return samples, self.distance(norm, samples.images, samples.labels)
 
 
@@ -123,13 +125,16 @@ def linear(shape: Shape = (1, 5, 5), classes: int = 5, seed: int = 0) -> Linear:
 
 def size(norm: Norm, change: Array) -> Array:
     """The size of each row of changes ``[rows, entries]``, in numpy and float64."""
+    found: Array
     if norm is Linf:
-        return np.abs(change).max(1)
-    if norm is L2:
-        return np.sqrt((change**2).sum(1))
-    if norm is L1:
-        return np.abs(change).sum(1)
-    return np.count_nonzero(change, axis=1).astype(np.float64)
+        found = np.abs(change).max(1)
+    elif norm is L2:
+        found = np.sqrt((change**2).sum(1))
+    elif norm is L1:
+        found = np.abs(change).sum(1)
+    else:
+        found = np.count_nonzero(change, axis=1).astype(np.float64)
+    return found
 
 
 def _toward_plane(norm: Norm, weight: Array, room: Array, gap: Array) -> Array:
@@ -150,7 +155,8 @@ def _toward_plane(norm: Norm, weight: Array, room: Array, gap: Array) -> Array:
         middle = 0.5 * (low + high)
         enough = (weight * np.minimum(middle[:, None] * speed, room)).sum(1) >= gap
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.minimum(high[:, None] * speed, room)
+    moved: Array = np.minimum(high[:, None] * speed, room)
+    return moved
 
 
 class Around:
@@ -209,7 +215,7 @@ class Counting(Around):
         self.forwards += len(x)
         if x.requires_grad:
             x = x.view_as(x)  # a hook on what the attack holds would outlive the call
-            x.register_hook(self._back)
+            x.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch declares no types here
         return self.victim(x, dice)
 
     def _back(self, gradient: Tensor) -> None:
@@ -318,7 +324,7 @@ def _train() -> Classifier:
         net = digits_cnn()
         optimizer = torch.optim.Adam(net.parameters(), 3e-3)
         for _ in range(12):
-            for rows in torch.randperm(len(data)).split(64):
+            for rows in torch.randperm(len(data))[:1344].view(-1, 64):
                 loss = functional.cross_entropy(net(data.images[rows]), data.labels[rows])
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch declares no types here

@@ -1,0 +1,79 @@
+"""What is allowed to whom: exceptions from the laws with their reasons, and factors of law 7."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from besiege.attacks.attack import Attack, parse
+from besiege.core.threat import L1, L2, Linf, Norm
+from besiege.testing.trial import STRONG, parts_of, shortened
+
+Exceptions = Mapping[str, Mapping[str, str]]
+"""Attack name to law, or part of a law (``law:part``), to the reason."""
+
+_ONE_STEP = "one step may overshoot: a larger budget is a longer jump, not a longer search"
+_THROUGH = (
+    "gradients are asked through a map, so that only the last point of a climb is looked at, and "
+    "a longer climb ends elsewhere"
+)
+
+EXCEPTIONS: Exceptions = {
+    "fgsm": {"more_never_hurts:eps": _ONE_STEP},
+    "rfgsm": {"more_never_hurts:eps": _ONE_STEP},
+    "llc": {"more_never_hurts:eps": _ONE_STEP},
+    "rllc": {"more_never_hurts:eps": _ONE_STEP},
+    "dim": {"more_never_hurts:steps": _THROUGH},
+    "sinifgsm": {"more_never_hurts:steps": _THROUGH},
+    "tim": {
+        "not_idle:linear": "it smooths gradients over neighbouring pixels, and neighbours have "
+        "nothing to do with each other in the linear victim"
+    },
+}
+
+FACTOR = 1.5
+"""How far an attack nobody measured may stay above the known distance of the linear victim."""
+
+_SHARP = 1.001
+# Steps of a fixed length zigzag about the optimum in a curved or a cornered ball.
+_STEPS = {Linf: _SHARP, L2: 1.005, L1: 1.05}
+
+FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
+    "fgsm": _SHARP,
+    "llc": _SHARP,
+    # Half of the budget goes to random signs, which may point back.
+    "rfgsm": 6.0,
+    "rllc": 6.0,
+    "bim": _STEPS,
+    "illc": _STEPS,
+    "mim": _STEPS,
+    "pgd": {Linf: _SHARP, L2: 1.06, L1: 1.1},
+    "dim": {Linf: _SHARP, L2: 1.03, L1: 1.15},
+    "sinifgsm": {Linf: _SHARP, L2: 1.06, L1: _SHARP},
+}
+"""How far each attack may: one number, or one per norm."""
+
+SEARCHES: Mapping[str, float] = {"minimal": 1.005}
+"""By how much a combinator's own search adds to the factor of what it runs."""
+
+
+def excused(attack: Attack, law: str, exceptions: Exceptions) -> str | None:
+    """The reason for which an attack, or one it is made of, is excepted from a law or part."""
+    for part in parts_of(attack):
+        reason = exceptions.get(part.title(), {}).get(law)
+        if reason is not None:
+            return reason
+    return None
+
+
+def factor(attack: Attack, norm: Norm) -> float:
+    """The factor of law 7: that of the attack, or the largest among those it is made of.
+
+    A registered attack with other pieces is another attack, of which nothing is known.
+    """
+    inner = [factor(part, norm) for part in parts_of(attack) if part is not attack]
+    if inner:
+        return max(inner) * SEARCHES.get(attack.title(), 1.0)
+    known = FACTORS.get(attack.title())
+    if known is None or shortened(parse(attack.title()), STRONG) != attack:
+        return FACTOR
+    return known if isinstance(known, (int, float)) else known.get(norm, FACTOR)

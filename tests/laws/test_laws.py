@@ -1,0 +1,83 @@
+"""Every registered attack, and attacks made of attacks, obey the laws."""
+
+from __future__ import annotations
+
+import pytest
+
+from besiege.attacks.attack import Attack, parse
+from besiege.testing import EXCEPTIONS, LAWS, Case, cases, registered
+
+COMPOSED = [
+    "pgd(loss=margin, restarts=2)",
+    "pgd(loss=dlr, schedule=cosine(0.5), start=sphere_start)",
+    "bim(direction=chain(momentum(0.9), unit))",
+    "bim(direction=top(0.1))",
+    "minimal(pgd)",
+    "minimal(fgsm)",
+    "cascade(fgsm, pgd)",
+    "best_of(bim, mim)",
+    "best_of(minimal(fgsm), minimal(bim))",
+    "repeat(pgd, 2)",
+    "averaged(pgd, 2)",
+    "each_target(pgd, 3)",
+    "minimal(cascade(fgsm, bim))",
+    "cascade(averaged(bim, 2), repeat(each_target(pgd, 2), 2))",
+    "repeat(sinifgsm, 2)",
+]
+
+# Pieces may be put together that do not suit a norm; such an attack is weak, and lawful otherwise.
+UNSUITED = {
+    "bim": {"not_idle:linear": "its moves are not the steepest of the norms it is tried in here"}
+}
+
+
+def every() -> list[tuple[Attack, Case]]:
+    return [(attack, case) for attack in registered() for case in cases(attack)]
+
+
+def one_of_each() -> list[tuple[Attack, Case]]:
+    """Each law once per composed attack, with the norms and goals taken in turn."""
+    chosen = []
+    for turn, text in enumerate(COMPOSED):
+        attack = parse(text)
+        for number, law in enumerate(LAWS):
+            own = [case for case in cases(attack) if case.law == law]
+            chosen.append((attack, own[(turn + number) % len(own)]))
+    return chosen
+
+
+def name(value: object) -> str:
+    return str(value)
+
+
+@pytest.mark.parametrize(("attack", "case"), every(), ids=name)
+def test_a_registered_attack_obeys_the_law(attack: Attack, case: Case) -> None:
+    reason = case.check(attack)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize(("attack", "case"), one_of_each(), ids=name)
+def test_an_attack_made_of_attacks_obeys_the_law(attack: Attack, case: Case) -> None:
+    reason = case.check(attack, UNSUITED if "direction=" in str(attack) else None)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def test_exceptions_name_attacks_laws_and_reasons_that_exist() -> None:
+    names = {attack.title() for attack in registered()}
+    for attack, granted in EXCEPTIONS.items():
+        assert attack in names
+        for law, reason in granted.items():
+            name, colon, part = law.partition(":")
+            assert name in LAWS
+            assert not colon or part in LAWS[name].parts
+            assert len(reason.split()) > 5
+
+
+def test_every_norm_and_goal_an_attack_declares_is_tried_under_every_law() -> None:
+    for attack in registered():
+        tried = list(cases(attack))
+        for law in LAWS:
+            assert {case.norm for case in tried if case.law == law} == attack.norms
+            assert {case.goal for case in tried if case.law == law} == attack.goals
