@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def over_floor(b: Bench, trials: int, steps: int) -> list[dict[str, Any]]:
     for norm in ("linf", "l2", "l1"):
         with counted(b.victim) as passes:
             run = ours(b, norm, steps, leave="end")
-            timed = race({norm: (run, lambda passes=passes: passes)}, b.module(), b.images, trials)
+            timed = race({norm: (run, passes.copy)}, b.module(), b.images, trials)
         rows.append(
             {"what": "floor", "net": b.name, "who": f"besiege {norm}"} | timed[norm].facts()
         )
@@ -132,7 +133,7 @@ def with_twin(b: Bench, trials: int, steps: int) -> list[dict[str, Any]]:
 
 def _quicker(ask: Callable[[Any, Tensor], None], original: Any, copy: Any, x: Tensor) -> float:
     many = max(1, 256 // len(x))
-    slow, fast = (cpu(lambda v=v: ask(v, x), many) for v in (original, copy))
+    slow, fast = (cpu(partial(ask, v, x), many) for v in (original, copy))
     return slow / fast
 
 

@@ -313,7 +313,7 @@ def test_restarts_draw_anew_and_only_survivors_climb_again() -> None:
     eps = float(np.median(victim.distance(Linf, samples.images, samples.labels)))
     spy = Spy(victim)
     attack = attack_of("pgd(steps=10, restarts=3)")
-    threat = Threat(Linf, eps)  # type: ignore[arg-type]  # made exact
+    threat = Threat(Linf, eps)
     crafted = craft(spy, attack, samples, threat, pad=False, batch=10**6)
     broken = crafted.success
     assert 0 < int(broken.sum()) < 20

@@ -245,6 +245,11 @@ def test_a_breach_is_seen_and_told(law: object, attack: type[Attack], seen: str)
         assert fact in message
 
 
+def test_what_is_found_outside_the_ball_is_no_success() -> None:
+    """An attack may ask anywhere, and many must; only points of the ball count."""
+    judged(Overstepping(), Linf, ANY)
+
+
 def test_conform_tells_all_breaches_at_once() -> None:
     with pytest.raises(AssertionError, match="breaks the laws in") as told:
         conform(Idle())

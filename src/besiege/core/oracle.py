@@ -207,14 +207,15 @@ class Oracle:
             rows = slice(done, min(done + self.batch, count))
             try:
                 parts.append(one(rows))
+                done = rows.stop
+                continue
             except (torch.OutOfMemoryError, RuntimeError) as problem:
                 if not _out_of_memory(problem) or self.batch <= self.pad:
                     raise
-                if self.victim.device.type == "cuda":
-                    torch.cuda.empty_cache()
-                self.batch = max(self.pad, self.batch // 2 // self.pad * self.pad)
-                continue
-            done = rows.stop
+            # Outside the handler, where the exception no longer holds the tensors it met.
+            if self.victim.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.batch = max(self.pad, self.batch // 2 // self.pad * self.pad)
         if len(parts) == 1:
             return parts[0]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))

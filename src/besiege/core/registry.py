@@ -31,6 +31,7 @@ class Registry(Generic[T]):
         self._modules = modules
         self._group = group
         self._known: dict[str, T] = {}
+        self._broken: dict[str, str] = {}
         self._loaded = False
 
     def add(self, name: str, thing: T) -> None:
@@ -55,6 +56,11 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The thing of that name, or an error that names the nearest ones."""
         self._load()
+        if name not in self._known and name in self._broken:
+            raise BesiegeError(
+                f"the {self.kind} '{name}' of another package could not be loaded: "
+                f"{self._broken[name]}"
+            )
         if name not in self._known:
             raise UnknownNameError(f"no {self.kind} is called '{name}': {near(name, self._known)}")
         return self._known[name]
@@ -80,12 +86,14 @@ class Registry(Generic[T]):
         try:
             for module in self._modules:
                 import_module(module)
-            if self._group is not None:
-                for point in entry_points(group=self._group):
-                    self.add(point.name, point.load())
         except BaseException:
             self._loaded = False  # or the next look-up would call every name unknown
             raise
+        for point in entry_points(group=self._group) if self._group is not None else ():
+            try:
+                self.add(point.name, point.load())
+            except Exception as problem:  # another package's fault must not hide our own names
+                self._broken[point.name] = f"{type(problem).__name__}: {problem}"
 
 
 def _same(old: object, new: object) -> bool:

@@ -89,7 +89,8 @@ class Vocabulary:
 
     def call(self, thing: Any, source: str, args: list[Any], given: dict[str, Any]) -> Any:
         """Make a value of a class, or change some fields of a value."""
-        if not is_dataclass(thing):
+        has_fields = is_dataclass(thing)
+        if not has_fields:
             kind = "class" if isinstance(thing, type) else type(thing).__name__
             raise InputError(
                 f"'{source}' names a {kind} that is no dataclass: write @dataclass(frozen=True) "
@@ -211,8 +212,9 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
         case ast.Name(id=name) if call is not None:
             return call(name, [], {})
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if call is not None:
-            if any(k.arg is None for k in keywords):
-                raise InputError(f"'**' in '{source}' is not understood")
+            written = [k.arg for k in keywords]
+            if None in written or len(set(written)) < len(written):
+                raise InputError(f"'{source}' gives a parameter twice, or with '**'")
             given = {str(k.arg): _value(k.value, source, call) for k in keywords}
             return call(name, [_value(a, source, call) for a in args], given)
     raise InputError(

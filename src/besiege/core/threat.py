@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
 
@@ -64,8 +64,9 @@ class Threat:
     ----------
     norm : Norm
         How a change is measured.
-    eps : Fraction, float, int or None
-        The largest change allowed; None asks for the smallest change that works.
+    eps : Fraction, float or None
+        The largest change allowed, kept as an exact fraction; None asks for the smallest change
+        that works.
     goal : Goal
         What counts as a success.
     access : Access
@@ -82,15 +83,19 @@ class Threat:
     """
 
     norm: Norm
-    eps: Fraction | None = None
+    eps: Fraction | float | None = None
     goal: Goal = Goal.UNTARGETED
     access: Access = Access.GRADIENT
+    written: str | None = field(default=None, compare=False, repr=False)
+    """The budget as it was written; equal budgets may be written in several ways."""
 
     def __post_init__(self) -> None:
         if self.eps is None:
             return
         eps = _exact(self.eps)
         object.__setattr__(self, "eps", eps)
+        if self.written is None or Fraction(self.written) != eps:
+            object.__setattr__(self, "written", _show(eps))
         if eps < 0:
             raise ThreatError(
                 f"the budget is {_show(eps)}, but a budget cannot be negative: "
@@ -115,23 +120,28 @@ class Threat:
         name, colon, budget = words[0].partition(":")
         norm = _member(Norm, name, "norm", text)
         eps = _parse_eps(budget, text) if colon else None
-        threat = cls(norm, eps)
         goals = {g.value: g for g in Goal}
         levels = {str(a): a for a in Access}
+        chosen: list[Goal] = []
+        granted: list[Access] = []
         for word in words[1:]:
             if word in goals:
-                threat = cls(norm, eps, goals[word], threat.access)
+                chosen.append(goals[word])
             elif word in levels:
-                threat = cls(norm, eps, threat.goal, levels[word])
+                granted.append(levels[word])
             else:
                 raise ThreatError(
                     f"'{word}' in the threat '{text}' is neither a goal nor an access: "
                     + near(word, [*goals, *levels])
                 )
-        return threat
+        if len(chosen) > 1 or len(granted) > 1:
+            raise ThreatError(f"the threat '{text}' names two goals or two accesses: choose one")
+        goal = chosen[0] if chosen else Goal.UNTARGETED
+        access = granted[0] if granted else Access.GRADIENT
+        return cls(norm, eps, goal, access, budget if colon else None)
 
     def __str__(self) -> str:
-        text = str(self.norm) if self.eps is None else f"{self.norm}:{_show(self.eps)}"
+        text = str(self.norm) if self.eps is None else f"{self.norm}:{self.written}"
         if self.goal is not Goal.UNTARGETED:
             text += f" {self.goal}"
         if self.access is not Access.GRADIENT:
@@ -153,7 +163,7 @@ class Threat:
             return []
         seen = f"the budget {self} spans half of the pixel range {box} or more."
         if self.radius >= width:
-            meant = _show(self.eps / 255)
+            meant = _show(_exact(self.eps) / 255)
             return [
                 Finding("W28", seen, f"If it is in units of 1/255, write 'linf:{meant}' instead.")
             ]

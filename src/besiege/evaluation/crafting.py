@@ -241,11 +241,14 @@ def _targets(goal: Goal, samples: Samples) -> Tensor | None:
 
 def _rule(goal: Goal, samples: Samples) -> Callable[[Siege], Tensor] | None:
     """How the clean check chooses the classes to reach, for goals that are rules."""
-    if goal is Goal.RANDOM:
-        return lambda siege: random_targets(samples.ids, samples.labels, siege.classes)
-    if goal in (Goal.LEAST_LIKELY, Goal.SECOND):
-        return lambda siege: target_class(siege, goal)
-    return None
+
+    def targets(siege: Siege) -> Tensor:
+        samples.check_classes(siege.classes)
+        if goal is Goal.RANDOM:
+            return random_targets(samples.ids, samples.labels, siege.classes)
+        return target_class(siege, goal)
+
+    return targets if goal in (Goal.RANDOM, Goal.LEAST_LIKELY, Goal.SECOND) else None
 
 
 def _answers(victim: Victim, record: Record) -> list[Finding]:
@@ -296,8 +299,13 @@ def _confirm(
     if len(again) == 0:
         return crafted
     redone = run(victim, samples.at(again), queries)
-    for name in ("images", "success", "distance", "first_step", "first_query"):
+    # What the twin was asked decided nothing about these rows: it was computed, not used.
+    for name in ("images", "success", "distance", "first_step", "first_query", "queries"):
         getattr(crafted, name)[again] = getattr(redone, name)
-    for name in ("forwards", "backwards", "queries"):
+    for name in ("forwards", "backwards"):
         getattr(crafted, name)[again] += getattr(redone, name)
-    return crafted
+    return replace(
+        crafted,
+        padding=crafted.padding + redone.padding,
+        findings=tuple(dict.fromkeys(crafted.findings + redone.findings)),
+    )

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from besiege.core.ball import ball, distances
-from besiege.core.dice import Dice
+from besiege.core.dice import Dice, random_targets
 from besiege.core.oracle import Oracle, Victim
 from besiege.core.samples import Samples
-from besiege.core.threat import Norm, Threat
+from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted
 
 DRAWS = 10
@@ -92,7 +92,7 @@ def judge(
         scores = _ask(victim, shown, samples.ids, seed, "judge", many)
         clean = _ask(victim, samples.images, samples.ids, seed, "clean", many)
         labels = scores.argmax(2)
-        aimed = crafted.targets
+        aimed = _targets(threat.goal, samples, crafted, scores.shape[2])
         wins = labels != samples.labels if aimed is None else labels == aimed
         share = wins.double().mean(0)
         mean = torch.softmax(scores.double(), 2).mean(0)
@@ -115,6 +115,17 @@ def judge(
             correct,
             2 * many * len(samples),
         )
+
+
+def _targets(goal: Goal, samples: Samples, crafted: Crafted, classes: int) -> Tensor | None:
+    """The classes to reach, from the samples themselves where the goal allows it."""
+    if goal is Goal.UNTARGETED:
+        return None
+    if goal is Goal.GIVEN:
+        return samples.targets
+    if goal is Goal.RANDOM:
+        return random_targets(samples.ids, samples.labels, classes)
+    return crafted.targets  # rules on clean scores, which are drawn anew each time they are asked
 
 
 def _ask(
