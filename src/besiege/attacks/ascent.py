@@ -115,7 +115,7 @@ class Ascent(Attack):
                 step, self.steps, siege.ball, x, answer, pacing
             )
             ball, sizing = self.radius.next(step, self.steps, siege.ball, x, answer, sizing)
-            g, turning = self.direction.turn(_gradient(answer), turning)
+            g, turning = self.direction.turn(answer.gradient, turning)
             move = self.direction.move(g, x, ball, size)
             turning = self.direction.moved(size, turning)
             x, landing = self.place(ball, x, move, landing)
@@ -136,20 +136,8 @@ class Ascent(Attack):
         )
         if copies == 1:
             return answer
-        # One answer per row, as without copies: means, and nothing was looked at for success.
-        assert answer.loss is not None and answer.gradient is not None
-        return Answer(
-            answer.hit.any(1),
-            answer.labels[:, 0],
-            None if answer.logits is None else answer.logits.mean(1),
-            answer.loss.mean(1),
-            answer.gradient.mean(1),
-        )
-
-
-def _gradient(answer: Answer) -> Tensor:
-    assert answer.gradient is not None
-    return answer.gradient
+        # One answer per row, as without copies; nothing was looked at for success.
+        return answer.map(lambda _, part: part.mean(1) if part.is_floating_point() else part[:, 0])
 
 
 def _settle(

@@ -32,8 +32,8 @@ def _softplus(x: Tensor) -> Tensor:
 
     torch's own rounds the last entries of a tensor (up to 31) another way than the others.
     """
-    # The maximum's gradient is exactly 0 below zero: any other form, (x + |x|) / 2 for one, adds
-    # 1/2 - 1/2 to the tiny gradient there and loses it.
+    # The maximum's gradient is exactly 0 below zero, where (x + |x|) / 2 would add 1/2 - 1/2 to the
+    # tiny gradient and lose it; at zero it is 1/2, where that of relu would be 0.
     return torch.maximum(x, torch.zeros_like(x)) + torch.log1p(torch.exp(-x.abs()))
 
 

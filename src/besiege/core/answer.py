@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
+from besiege.core.errors import AttackError
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,83 @@ Through = Callable[[Tensor, Dice, Tensor], Tensor]
 """A differentiable map of images, given each image's dice and its number among its row's copies."""
 
 
-@dataclass(frozen=True)
 class Answer:
     """What the victim said, one entry per row, or ``[rows, k]`` for k candidates.
 
-    A row that has left or spent its budget is not sent: its hit is false, its loss -inf, its
-    gradient and logits 0.
+    ``hit`` and ``labels`` are always there; ``logits``, ``loss`` and ``gradient`` where they were
+    asked for (``"logits" in answer``). A row that has left or spent its budget is not sent: its
+    hit is false, its loss -inf, its gradient and logits 0.
     """
 
-    hit: Tensor
-    labels: Tensor
-    logits: Tensor | None = None
-    loss: Tensor | None = None
-    gradient: Tensor | None = None
+    def __init__(self, hit: Tensor, labels: Tensor, **parts: Tensor | None) -> None:
+        asked = {name: part for name, part in parts.items() if part is not None}
+        self.parts: dict[str, Tensor] = {"hit": hit, "labels": labels, **asked}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.parts
+
+    def __len__(self) -> int:
+        return len(self.hit)
+
+    @property
+    def hit(self) -> Tensor:
+        """Whether the goal was reached inside the ball."""
+        return self.parts["hit"]
+
+    @property
+    def labels(self) -> Tensor:
+        """The predicted classes, -1 for rows not sent."""
+        return self.parts["labels"]
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits, ``[rows, classes]``."""
+        return self._asked("logits")
+
+    @property
+    def loss(self) -> Tensor:
+        """The loss."""
+        return self._asked("loss")
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient of the loss, or of chosen logits."""
+        return self._asked("gradient")
+
+    def _asked(self, name: str) -> Tensor:
+        if name not in self.parts:
+            raise AttackError(
+                f"this answer has no {name}: only {', '.join(self.parts)} were asked for"
+            )
+        return self.parts[name]
+
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> Answer:
+        """The answer with every part changed."""
+        return Answer(**{name: change(name, part) for name, part in self.parts.items()})
 
     def at(self, rows: Tensor) -> Answer:
         """The answers of some rows."""
+        return self.map(lambda _, part: part[rows])
 
-        def some(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x[rows]
+    def put(self, rows: Tensor, answer: Answer) -> Answer:
+        """The answer with some rows from another one of the same parts."""
+        return self.map(lambda name, part: part.index_copy(0, rows, answer.parts[name]))
 
-        return Answer(
-            self.hit[rows],
-            self.labels[rows],
-            some(self.logits),
-            some(self.loss),
-            some(self.gradient),
-        )
+    def blank(self, rows: int) -> Answer:
+        """An answer of the same parts for rows that were not sent."""
+        return self.map(lambda name, part: part.new_full((rows, *part.shape[1:]), _ABSENT[name]))
+
+    def shaped(self, rows: int, k: int) -> Answer:
+        """An answer of ``rows * k`` images as ``[rows, k]``."""
+        return self.map(lambda _, part: part.view(rows, k, *part.shape[1:]))
+
+    def choose(self, pick: Tensor) -> Answer:
+        """One of each row's k answers."""
+        rows = torch.arange(len(pick), device=pick.device)
+        return self.map(lambda _, part: part[rows, pick])
+
+
+_ABSENT = {"hit": 0.0, "labels": -1.0, "logits": 0.0, "loss": -torch.inf, "gradient": 0.0}
 
 
 @dataclass(frozen=True)
@@ -72,43 +123,3 @@ class Scan:
 
     choice: Tensor
     answer: Answer
-
-
-def _parts(answer: Answer) -> dict[str, Tensor | None]:
-    return {
-        "hit": answer.hit,
-        "labels": answer.labels,
-        "logits": answer.logits,
-        "loss": answer.loss,
-        "gradient": answer.gradient,
-    }
-
-
-def map_parts(answer: Answer, change: Callable[[str, Tensor], Tensor]) -> Answer:
-    """The answer with every part it has changed."""
-    return Answer(**{k: None if v is None else change(k, v) for k, v in _parts(answer).items()})  # type: ignore[arg-type]  # hit and labels are never None
-
-
-_ABSENT = {"hit": 0.0, "labels": -1.0, "logits": 0.0, "loss": -torch.inf, "gradient": 0.0}
-
-
-def blank(answer: Answer, rows: int) -> Answer:
-    """The answer of rows that were not sent."""
-    return map_parts(answer, lambda k, v: v.new_full((rows, *v.shape[1:]), _ABSENT[k]))
-
-
-def put(into: Answer, rows: Tensor, answer: Answer) -> Answer:
-    """The first answer with some rows from the second."""
-    new = _parts(answer)
-    return map_parts(into, lambda k, v: v.index_copy(0, rows, new[k]))  # type: ignore[arg-type]  # both have the same parts
-
-
-def shaped(answer: Answer, shape: tuple[int, int]) -> Answer:
-    """An answer of ``rows * k`` images as ``[rows, k]``."""
-    return map_parts(answer, lambda _, v: v.view(*shape, *v.shape[1:]))
-
-
-def choose(answer: Answer, pick: Tensor) -> Answer:
-    """One of each row's k answers."""
-    rows = torch.arange(len(pick), device=pick.device)
-    return map_parts(answer, lambda _, v: v[rows, pick])

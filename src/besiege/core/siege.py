@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from besiege.core.answer import Aim, Answer, Loss, Scan, Through, blank, choose, put, shaped
+from besiege.core.answer import Aim, Answer, Loss, Scan, Through
 from besiege.core.ball import TOLERANCE, Ball, distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
@@ -176,7 +176,7 @@ class Siege:
         ask = self.logits if self._oracle.access >= Access.SCORE else self.labels
         record, answer = self.record, ask(self.ball.center)
         record.asked[self._index] = 0
-        if answer.logits is not None:
+        if "logits" in answer:
             clean = answer.logits.new_zeros(len(record.labels), answer.logits.shape[1])
             clean[self._index] = answer.logits
             record.logits = clean
@@ -188,7 +188,7 @@ class Siege:
             for level in self._chain():
                 level.aim = replace(level.aim, targets=record.targets[level._index])
             hit = self._look(self.ball.center, self._index, answer.labels, None, charged=True)
-            answer = replace(answer, hit=hit)
+            answer.parts["hit"] = hit
         return answer
 
     def gradient(
@@ -255,8 +255,8 @@ class Siege:
                 break
             part = x[rows, start : start + ahead]
             answer, taken, last = self._speculate(part, rows, accept)
-            seen = choose(answer, last)
-            told = put(blank(seen, r) if told is None else told, rows, seen)
+            seen = answer.choose(last)
+            told = (seen.blank(r) if told is None else told).put(rows, seen)
             accepted = taken < part.shape[1]
             choice[rows[accepted]] = start + taken[accepted]
         self.record.asked[asked] += 1  # one request, however it was sent
@@ -281,7 +281,7 @@ class Siege:
         row that is done is not sent any more, settled or not.
         """
         for part in state:
-            length = len(part.hit) if isinstance(part, Answer) else len(part)
+            length = len(part)
             if length != len(self):
                 raise AttackError(
                     f"settle was given a state of {length} rows, but {len(self)} rows are in the "
@@ -403,8 +403,8 @@ class Siege:
                 classes = None if classes is None else classes[sent]
         answer = self._send(flat.contiguous(), at, slot, kind, loss, through, classes)
         if sent is not None:
-            answer = put(blank(answer, len(x) * (k or 1)), sent, answer)
-        return answer if k is None else shaped(answer, (owners, k))
+            answer = answer.blank(len(x) * (k or 1)).put(sent, answer)
+        return answer if k is None else answer.shaped(owners, k)
 
     def _check_shape(self, x: Tensor, owners: int) -> None:
         one = self.ball.center.dim()
@@ -478,7 +478,8 @@ class Siege:
             self._watch(self.record)
         if gradient is not None:
             gradient = self._sound(gradient, samples)
-        return Answer(hit, labels, None if kind == "labels" else logits, value, gradient)
+        shown = None if kind == "labels" else logits
+        return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
 
     def _ask_gradient(
         self,
@@ -609,9 +610,9 @@ class Siege:
         if distance is not None:
             hit = distance <= self._limit[samples]
         scored = logits if self._oracle.access >= Access.SCORE else None
-        answer = Answer(hit, labels, scored)
-        answer = shaped(put(blank(answer, r * k), sent, answer), (r, k))
-        whole = put(blank(answer, len(self)), rows, answer)
+        answer = Answer(hit, labels, logits=scored)
+        answer = answer.blank(r * k).put(sent, answer).shaped(r, k)
+        whole = answer.blank(len(self)).put(rows, answer)
         stop = accept(whole)[rows] & payable.view(r, k)
         if self.leaves == "success":
             stop = stop | answer.hit
@@ -624,7 +625,8 @@ class Siege:
         meter.queries.index_add_(0, looked, torch.ones_like(looked), alpha=n)
         meter.padding = self._oracle.padded
         last = taken.minimum(payable.view(r, k).sum(1) - 1)
-        return replace(answer, hit=answer.hit & used), taken, last
+        answer.parts["hit"] &= used
+        return answer, taken, last
 
 
 def target_class(siege: Siege, goal: Goal) -> Tensor:
