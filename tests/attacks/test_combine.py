@@ -310,8 +310,8 @@ def test_minimal_finds_the_smallest_change_of_an_affine_victim(norm: Norm, class
     known = exact(victim, samples, norm)
     # Steps that fall to zero: with constant ones, moves cut by the box and then projected circle
     # around the optimum at a distance that grows with the step (l1: 5 % at a path of 10 radii).
-    steps = 20 if classes == 2 else 12
-    climb = f"pgd(steps={steps}, loss=margin, schedule=cosine(1.0))"
+    steps = 100 if norm is L1 else 20 if classes == 2 else 12
+    climb = f"pgd(steps={steps}, loss=margin)"
     attack = parse(f"minimal(each_target({climb}))")
     made = craft(victim, attack, samples, Threat(norm))
     assert made.success.all()

@@ -107,7 +107,7 @@ def test_nested_values_are_what_they_say() -> None:
 
 
 def test_numbers_may_be_written_as_fractions() -> None:
-    assert parse("pgd(schedule=spread(5/2))") == MADE["pgd"]
+    assert parse("pgd(schedule=cosine(2/2))") == MADE["pgd"]
     assert parse("minimal(pgd, first=1/255)") == Minimal(MADE["pgd"], first=1 / 255)
     assert parse("minimal(pgd, first=None)") == Minimal(MADE["pgd"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 import besiege
 from besiege.core.errors import UnknownNameError
 from besiege.models import ARCHITECTURES, Classifier
+from besiege.models.sources import ZOO
 from besiege.training import Recipe, fresh, natural, pgd_at, train
 
 
@@ -123,17 +125,15 @@ def test_unknown_recipes_and_half_recipes_are_refused(data: besiege.data.Data) -
         pgd_at.within("linf")
 
 
-def test_the_shipped_models_are_what_their_cards_say() -> None:
-    test_set = besiege.data.load("digits")
-    expected = {"zoo:digits-natural": ("96.5", "12.8"), "zoo:digits-pgd-at": ("98.2", "76.3")}
-    for name, (clean, robust) in expected.items():
-        verdicts = besiege.attack(
-            "pgd(steps=20)",
-            name,
-            test_set.images,
-            test_set.labels,
-            ids=test_set.ids,
-            threat="linf:0.15",
-        ).verdicts
-        assert f"{100 * float(verdicts.correct.double().mean()):.1f}" == clean
-        assert abs(100 * float(verdicts.robust.double().mean()) - float(robust)) <= 0.6
+@pytest.mark.parametrize("name", ["digits-natural", "digits-pgd-at"])
+def test_the_shipped_models_are_what_their_cards_say(name: str) -> None:
+    card = json.loads((ZOO / f"{name}.json").read_text())["accuracy"]
+    data = besiege.data.load("digits")
+    threat = "linf:0.15"
+    verdicts = besiege.attack(
+        "pgd(steps=20)", f"zoo:{name}", data.images, data.labels, ids=data.ids, threat=threat
+    ).verdicts
+    for text, right in (("clean", verdicts.correct), (f"pgd(steps=20) {threat}", verdicts.robust)):
+        # Another CPU may round a row or two to the other side.
+        stated = float(card[text].split()[0])
+        assert abs(100 * float(right.double().mean()) - stated) <= 0.6

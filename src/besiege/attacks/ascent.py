@@ -12,6 +12,7 @@ from besiege.attacks.losses import cross_entropy
 from besiege.attacks.pieces import (
     Chain,
     Constant,
+    Cosine,
     Diverse,
     Fixed,
     Memory,
@@ -27,6 +28,7 @@ from besiege.attacks.pieces import (
     Spread,
     Start,
     Steepest,
+    Stride,
     Translation,
     Uniform,
     Within,
@@ -173,6 +175,7 @@ rllc = replace(rfgsm, name="rllc", aim="least-likely", goals=least_likely)
 bim = Ascent(
     "bim",
     steps=20,
+    direction=Stride(),
     schedule=Constant(0.15),
     source="Kurakin, Goodfellow and Bengio, Adversarial examples in the physical world, 2017",
 )
@@ -182,25 +185,25 @@ pgd = replace(
     name="pgd",
     steps=40,
     start=Uniform(),
-    schedule=Spread(2.5),
+    schedule=Cosine(1.0),
     source="Madry et al., Towards deep learning models resistant, 2018",
 )
 mim = replace(
     bim,
     name="mim",
-    direction=Chain((Momentum(1.0), Steepest())),
+    direction=Chain((Momentum(1.0), Stride())),
     source="Dong et al., Boosting adversarial attacks with momentum, 2018",
 )
 dim = replace(
     mim,
     name="dim",
-    direction=Chain((Diverse(), Momentum(1.0), Steepest())),
+    direction=Chain((Diverse(), Momentum(1.0), Stride())),
     source="Xie et al., Improving transferability with input diversity, 2019",
 )
 tim = replace(
     mim,
     name="tim",
-    direction=Chain((Translation(), Momentum(1.0), Steepest())),
+    direction=Chain((Translation(), Momentum(1.0), Stride())),
     source="Dong et al., Evading defenses by translation-invariant attacks, 2019",
 )
 sinifgsm = replace(
@@ -208,7 +211,8 @@ sinifgsm = replace(
     name="sinifgsm",
     steps=10,
     schedule=Spread(1.0),
-    direction=Chain((ScaleCopies(5), Nesterov(1.0), Steepest())),
+    direction=Chain((ScaleCopies(5), Nesterov(1.0), Stride())),
+    norms=frozenset({Linf, L2}),
     source="Lin et al., Nesterov accelerated gradient and scale invariance, 2020",
 )
 

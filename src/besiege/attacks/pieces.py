@@ -131,6 +131,15 @@ class Steepest(Part):
         return ball.steepest(g, x, size)
 
 
+@piece("stride")
+@dataclass(frozen=True)
+class Stride(Part):
+    """One step of many: the steepest move in linf and l2, along the gradient in l1."""
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        return ball.stride(g, x, size)
+
+
 @piece("unit")
 @dataclass(frozen=True)
 class Unit(Part):

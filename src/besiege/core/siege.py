@@ -123,7 +123,7 @@ class Siege:
     # What an attack may know.
 
     def __len__(self) -> int:
-        return len(self._index)
+        return self._index.shape[0]  # len of a tensor is slow, and this is asked often
 
     @property
     def rows(self) -> Tensor:
@@ -281,7 +281,7 @@ class Siege:
         row that is done is not sent any more, settled or not.
         """
         for part in state:
-            length = len(part)
+            length = (part.hit if isinstance(part, Answer) else part).shape[0]
             if length != len(self):
                 raise AttackError(
                     f"settle was given a state of {length} rows, but {len(self)} rows are in the "
@@ -389,7 +389,7 @@ class Siege:
             raise AttackError("rows= was given numbers out of order: sort them and x with them")
         k = x.shape[1] if x.dim() > self.ball.center.dim() else None
         at = self._every() if rows is None else rows
-        flat, slot = x, torch.zeros_like(at)
+        flat, slot = x, at if through is None else torch.zeros_like(at)
         if k is not None:
             flat, at = x.flatten(0, 1), at.repeat_interleave(k)
             slot = torch.arange(k, device=x.device).repeat(owners)
@@ -473,7 +473,6 @@ class Siege:
         else:
             hit = torch.zeros_like(labels, dtype=torch.bool)
         self._charge(samples, n, backwards * n)
-        self.record.asked[samples] += 1
         if self._watch is not None:
             self._watch(self.record)
         if gradient is not None:
@@ -512,12 +511,19 @@ class Siege:
         return self.record.chances.at(samples).counted(count)
 
     def _charge(self, samples: Tensor, forwards: int, backwards: int) -> None:
-        meter = self.record.meter
-        one = torch.ones_like(samples)
-        meter.forwards.index_add_(0, samples, one, alpha=forwards)
-        meter.queries.index_add_(0, samples, one, alpha=forwards)
-        if backwards:
+        record, meter = self.record, self.record.meter
+        if samples is self._index and len(self) == record.asked.shape[0]:
+            # Everybody once: plain additions, which small networks notice.
+            meter.forwards += forwards
+            meter.queries += forwards
+            meter.backwards += backwards
+            record.asked += 1
+        else:
+            one = torch.ones_like(samples)
+            meter.forwards.index_add_(0, samples, one, alpha=forwards)
+            meter.queries.index_add_(0, samples, one, alpha=forwards)
             meter.backwards.index_add_(0, samples, one, alpha=backwards)
+            record.asked[samples] += 1
         meter.padding = self._oracle.padded
 
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
@@ -540,53 +546,73 @@ class Siege:
         charged: bool = False,
     ) -> Tensor:
         """Note the rows that reached their goal inside their ball; keep what is to be kept."""
+        reached = self.record.reached(samples, labels)
+        if self.keeps == "first" and samples is self._index:
+            # Of every row once only the first hit matters: as a rule few are new, often none.
+            known = self._hit[samples] & self.record.success[samples]
+            new = (reached & ~known).nonzero()[:, 0]
+            if new.shape[0]:
+                some = None if loss is None else loss[new]
+                self._note(x.index_select(0, new), samples[new], None, some, charged)
+            return reached & self.ball.inside(x)
+        return self._note(x, samples, reached, loss, charged)
+
+    def _note(
+        self,
+        x: Tensor,
+        samples: Tensor,
+        reached: Tensor | None,
+        loss: Tensor | None,
+        charged: bool,
+    ) -> Tensor:
+        """Tell the sieges and the record what was reached; None for `reached` means all."""
         record = self.record
-        distance = self._reached(x, samples, labels)
-        if distance is None:
-            hit = torch.zeros_like(labels, dtype=torch.bool)
-            if self.keeps in ("highest", "last"):
-                nothing = torch.full(hit.shape, torch.inf, dtype=torch.float64, device=x.device)
-                record.keep(self.keeps, x, samples, nothing, loss)
-            return hit
+        distance = self._distances(x, samples, reached)
         limit: Tensor | None = None
         for level in self._chain():
             if level._limit is not limit:
                 limit = level._limit
                 inside = distance <= limit[samples]
                 won = samples[inside]
-            level._hit[won] = True
-            if level.leaves == "success":
-                level._done[won] = True
-                level._uneven = True
             if level is self:
                 hit = inside
+            if won.shape[0]:
+                level._hit[won] = True
+                if level.leaves == "success":
+                    level._done[won] = True
+                    level._uneven = True
         # What counts in the end is the root's ball: `inside` is now that of the root.
-        new = inside & (record.first_step[samples] < 0)
-        if bool(new.any()):
-            queries = record.meter.queries[samples]
-            if not charged:
-                queries = queries + (_order(samples) + 1) * self._draws
-            first = _order(samples[new]) == 0
-            record.note_first(samples[new][first], queries[new][first])
+        if won.shape[0]:
+            new = (inside & (record.first_step[samples] < 0)).nonzero()[:, 0]
+            if new.shape[0]:
+                place = 0 if reached is None else _order(samples)
+                queries = record.meter.queries[samples]
+                if not charged:
+                    queries = queries + (place + 1) * self._draws
+                if reached is not None:
+                    new = new[_order(samples[new]) == 0]
+                record.note_first(samples[new], queries[new])
+        elif self.keeps in ("first", "smallest"):
+            return hit
         distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
         record.keep(self.keeps, x, samples, distance, loss)
         return hit
 
-    def _reached(self, x: Tensor, samples: Tensor, labels: Tensor) -> Tensor | None:
-        """The distance of every image that reaches its goal in the box; None if none does.
+    def _distances(self, x: Tensor, samples: Tensor, reached: Tensor | None) -> Tensor:
+        """The distance of every image that reaches its goal in the box.
 
         NaN for the others, which is within no limit, not even an infinite one.
         """
-        where = self.record.reached(samples, labels).nonzero()[:, 0]
-        if len(where) == 0:
-            return None
-        x, center = x.index_select(0, where), self.record.clean.index_select(0, samples[where])
-        everywhere = torch.full((len(x),), torch.inf, dtype=torch.float64, device=x.device)
+        if reached is not None:
+            distance = torch.full(samples.shape, torch.nan, dtype=torch.float64, device=x.device)
+            where = reached.nonzero()[:, 0]
+            if where.shape[0]:
+                distance[where] = self._distances(x.index_select(0, where), samples[where], None)
+            return distance
+        center = self.record.clean.index_select(0, samples)
+        everywhere = torch.full(samples.shape, torch.inf, dtype=torch.float64, device=x.device)
         ball = type(self.ball)(center, everywhere, self.ball.box, self.ball.grid)
-        outside = torch.full_like(everywhere, torch.nan)
-        distance = torch.full(samples.shape, torch.nan, dtype=torch.float64, device=x.device)
-        distance[where] = torch.where(ball.boxed(x), ball.distance(x), outside)
-        return distance
+        return torch.where(ball.boxed(x), ball.distance(x), torch.nan)
 
     def _speculate(
         self, part: Tensor, rows: Tensor, accept: Callable[[Answer], Tensor]
@@ -605,10 +631,8 @@ class Siege:
         logits = self._oracle.logits(images, self._chances(owners))
         logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
         labels = logits.argmax(1)
-        distance = self._reached(flat, samples, labels)
-        hit = torch.zeros_like(labels, dtype=torch.bool)
-        if distance is not None:
-            hit = distance <= self._limit[samples]
+        distance = self._distances(flat, samples, self.record.reached(samples, labels))
+        hit = distance <= self._limit[samples]
         scored = logits if self._oracle.access >= Access.SCORE else None
         answer = Answer(hit, labels, logits=scored)
         answer = answer.blank(r * k).put(sent, answer).shaped(r, k)

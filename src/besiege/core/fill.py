@@ -1,0 +1,117 @@
+"""Solvers behind the balls: how far each entry moves when a total is to be reached.
+
+All work row by row in one pass over the batch. A row that has found its answer repeats its own
+arithmetic while others go on, so that no row depends on its neighbours.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def forward_plane(w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The plane seen from the side where c is positive, scaled so that max|w| is one."""
+    largest = w.flatten(1).abs().amax(1).double().clamp_min(torch.finfo(w.dtype).tiny)
+    scale = torch.where(c < 0, -largest, largest).view(-1, *[1] * (w.dim() - 1))
+    return w / scale.to(w.dtype), c.abs().double() / largest
+
+
+def flood(p: Tensor, r: Tensor, weight: Tensor, amount: Tensor, power: int) -> Tensor:
+    """Fill entries at speeds p up to their rooms r until ``sum(weight * d**power) = amount``.
+
+    d = min(tau * p, r). Starting from the tau that ignores all rooms, every round adds the
+    entries found full and solves for tau again; tau only rises and stops within a few rounds. A
+    row that has stopped repeats its own arithmetic, so its neighbours cannot change it.
+    """
+    shape = p.shape
+    p, r, weight = p.flatten(1), r.flatten(1), weight.flatten(1)
+    amount = amount.to(p.dtype)
+    rate, filled = weight * p**power, weight * r**power
+    # Finite, or entries of speed zero would be 0 * inf.
+    most = torch.finfo(p.dtype).max
+    tau = ((amount / rate.sum(1).clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
+    level = p * tau[:, None]
+    full = _reaches(level, r)
+    for _ in range(p.shape[1]):
+        left = (amount - (filled * full).sum(1)).clamp_min_(0.0)
+        speed = (rate * (1.0 - full)).sum(1)
+        wanted = ((left / speed.clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
+        tau = torch.maximum(tau, torch.where(speed > 0, wanted, tau))
+        before, level = full, p * tau[:, None]
+        full = _reaches(level, r)
+        if torch.equal(before, full):
+            break
+    return torch.minimum(level, r).view(shape)
+
+
+def _reaches(a: Tensor, b: Tensor) -> Tensor:
+    """1 where a >= b, else 0: products with it do not branch on every entry, as masks do."""
+    return torch.ge(a, b, out=torch.empty_like(a))
+
+
+def shrink(size: Tensor, room: Tensor, amount: Tensor) -> Tensor:
+    """min(max(size - lam, 0), room) with lam such that each row sums to its amount.
+
+    The sum falls piecewise linearly in lam: Newton's step lands exactly once it is in the right
+    piece, and a bracket catches it where the room bends the curve the other way. Rows of amount
+    zero and rows that have landed keep their lam.
+    """
+    shape = size.shape
+    a, r = size.flatten(1).double(), room.flatten(1).double()
+    low = torch.zeros_like(amount)
+    high = a.amax(1)
+    lam = low.clone()
+    done = amount <= 0
+    for _ in range(200):
+        rest = a - lam[:, None]
+        over = rest.clamp_min(0.0).minimum(r).sum(1) - amount
+        done = done | (over.abs() <= 1e-13 * amount)
+        if done.all():
+            break
+        low, high = torch.where(over > 0, lam, low), torch.where(over < 0, lam, high)
+        active = ((rest > 0) & (rest < r)).sum(1)
+        newton = lam + over / active.clamp_min(1)
+        middle = 0.5 * (low + high)
+        ok = (active > 0) & (newton > low) & (newton < high)
+        lam = torch.where(done, lam, torch.where(ok, newton, middle))
+    return (a - lam[:, None]).clamp_min(0.0).minimum(r).to(size.dtype).view(shape)
+
+
+def greedy(score: Tensor, value: Tensor, room: Tensor, amount: Tensor) -> Tensor:
+    """Spend rooms in the order of falling score until the values gathered reach the amount.
+
+    The last entry is taken in part. Entries of value zero are left alone. As a rule a few entries
+    are enough, so a row's highest are sorted first, and more of them only where they were not.
+    """
+    shape = score.shape
+    # Entries of value zero go to the end, where they do not crowd out others.
+    score = (score * torch.sign(value)).flatten(1)
+    value, room, amount = value.flatten(1), room.flatten(1), amount.double()
+    spent = torch.zeros_like(room)
+    rows, count = torch.arange(len(score), device=score.device), 16
+    while len(rows):
+        ranked, order = _highest(score.index_select(0, rows), count)
+        own = value.index_select(0, rows).gather(1, order).double()
+        before = own.cumsum(1) - own
+        share = (amount[rows, None] - before) / own.clamp_min(1e-300)
+        share = torch.where(own > 0, share.clamp_(0.0, 1.0), torch.zeros_like(share))
+        parts = share.to(room.dtype) * room.index_select(0, rows).gather(1, order)
+        spent[rows] = torch.zeros_like(spent[rows]).scatter_(1, order, parts)
+        if count >= score.shape[1]:
+            break
+        # Others may share the last score: what lies strictly above it must do, rounding included.
+        sure = (own * (ranked > ranked[:, -1:])).sum(1) > amount[rows] * (1.0 + 1e-9)
+        rows, count = rows[~sure], 8 * count
+    return spent.view(shape)
+
+
+def _highest(score: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest scores of each row in falling order and where they are; the first of equals."""
+    if count >= score.shape[1]:
+        return score.sort(dim=1, descending=True, stable=True)
+    where = score.topk(count, dim=1, sorted=False).indices.sort(dim=1).values
+    ranked, order = score.gather(1, where).sort(dim=1, descending=True, stable=True)
+    return ranked, where.gather(1, order)
