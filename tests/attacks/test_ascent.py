@@ -16,21 +16,18 @@ from torch.nn import functional
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse
-from besiege.attacks.losses import Margin, cross_entropy, margin
-from besiege.attacks.pieces import (
+from besiege.attacks.directions import (
     Chain,
-    Constant,
     Diverse,
     Momentum,
     Nesterov,
     Part,
     ScaleCopies,
-    Signs,
-    Spread,
     Steepest,
     Translation,
-    Uniform,
 )
+from besiege.attacks.losses import Margin, cross_entropy, margin
+from besiege.attacks.pieces import Constant, Signs, Spread, Uniform
 from besiege.core.answer import Answer
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
@@ -436,7 +433,8 @@ def test_diverse_inputs_are_drawn_anew_at_every_step_and_judged_untransformed() 
 
 def test_a_ball_that_changes_is_used_for_the_next_move() -> None:
     """The radius slot: here half the ball, so that nothing ends further out."""
-    from besiege.attacks.pieces import Memory, Radius
+    from besiege.attacks.directions import Memory
+    from besiege.attacks.pieces import Radius
     from besiege.core.ball import Ball
 
     @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import pytest
 from besiege.attacks import Ascent, Attack, parse, split
 from besiege.attacks.attack import LANGUAGE, PIECES, configured
 from besiege.attacks.combine import BestOf, Cascade, EachTarget, Minimal, Repeat
+from besiege.attacks.directions import Chain, Momentum, Steepest, Translation
 from besiege.attacks.losses import DLR, CrossEntropy, Margin
-from besiege.attacks.pieces import Chain, Momentum, Signs, Spread, Steepest, Translation
+from besiege.attacks.pieces import Signs, Spread
 from besiege.core.errors import AttackError, BesiegeError, UnknownNameError
 from besiege.core.siege import ATTACKS, Siege
 

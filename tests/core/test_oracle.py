@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
-from besiege.core.oracle import CPU_BATCH, PAD, Meter, Oracle
+from besiege.core.oracle import PAD, Meter, Oracle
 from besiege.core.threat import Access
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Linear, module_of, untrained
@@ -57,9 +57,13 @@ def test_padded_rows_are_the_same_bitwise_whatever_the_batch() -> None:
 def test_batches_and_padding_are_what_they_should_be() -> None:
     spy = Spy(net())
     oracle = Oracle(spy)
-    oracle.logits(uniform(130, 3, 8, 8))
-    assert spy.calls == [CPU_BATCH, CPU_BATCH, 8]
+    oracle.logits(uniform(514, 3, 8, 8))
+    assert spy.calls == [256, 256, 8]
     assert oracle.padded == 6
+    # Larger images come in smaller batches, but never one by one.
+    for side, rows in ((32, 64), (64, 16), (224, 16)):
+        oracle = Oracle(spy)
+        assert oracle._size(torch.empty(1, 3, side, side)) == rows
     spy.calls.clear()
     Oracle(spy, batch=30).logits(uniform(50, 3, 8, 8))
     assert spy.calls == [24, 24, 8]  # whole blocks of rows

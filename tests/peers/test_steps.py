@@ -27,8 +27,9 @@ from torch import Tensor, nn
 
 import besiege
 from besiege.attacks.ascent import Ascent, bim, fgsm, mim
+from besiege.attacks.directions import Chain, Memory, Momentum, Steepest
 from besiege.attacks.losses import CrossEntropy
-from besiege.attacks.pieces import Chain, Constant, Given, Memory, Momentum, Steepest
+from besiege.attacks.pieces import Constant, Given
 from besiege.models import Classifier
 
 pytestmark = [

@@ -8,28 +8,30 @@ from typing import Literal
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.losses import cross_entropy
-from besiege.attacks.pieces import (
+from besiege.attacks.directions import (
     Chain,
-    Constant,
-    Cosine,
     Diverse,
-    Fixed,
     Memory,
     Momentum,
     Nesterov,
-    Origin,
     Part,
+    ScaleCopies,
+    Steepest,
+    Stride,
+    Translation,
+)
+from besiege.attacks.losses import cross_entropy
+from besiege.attacks.pieces import (
+    Constant,
+    Cosine,
+    Fixed,
+    Origin,
     Place,
     Radius,
-    ScaleCopies,
     Schedule,
     Signs,
     Spread,
     Start,
-    Steepest,
-    Stride,
-    Translation,
     Uniform,
     Within,
 )

@@ -14,7 +14,10 @@ from besiege.core.text import Vocabulary, from_file, read
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
 
 T = TypeVar("T")
-PIECES: Registry[Any] = Registry("piece", ("besiege.attacks.losses", "besiege.attacks.pieces"))
+PIECES: Registry[Any] = Registry(
+    "piece",
+    ("besiege.attacks.losses", "besiege.attacks.pieces", "besiege.attacks.directions"),
+)
 LANGUAGE = Vocabulary(ATTACKS, PIECES)
 
 

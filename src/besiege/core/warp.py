@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+from besiege.core.dice import Dice
 
 
 def breadth(size: Tensor, height: int, width: int) -> Tensor:
     """The width that goes with a new height: round(width size / height), halves up."""
     # In whole numbers, so that a half rounds the same way everywhere.
     return (2 * width * size + height).div(2 * height, rounding_mode="floor")
+
+
+def random_resize_pad(x: Tensor, dice: Dice, least: float, probability: float = 1.0) -> Tensor:
+    """Shrink each image to a random height and pad it with zeros at a random place.
+
+    The height is uniform over the whole numbers from `least` of it, rounded down, up to all of it;
+    the place uniform over those that fit. With one minus the probability nothing happens.
+    """
+    height, width = x.shape[2:]
+    smallest = max(1, math.floor(least * height + 1e-9))
+    size = smallest + dice.of("size").integers(height - smallest + 1)
+    if probability < 1:
+        chosen = dice.of("apply").uniform((1,))[:, 0] < probability
+        size = torch.where(chosen, size, torch.full_like(size, height))
+    top = dice.of("top").integers(height - size + 1)
+    left = dice.of("left").integers(width - breadth(size, height, width) + 1)
+    return resize_pad(x, size, top, left)
 
 
 def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import Tensor
 from besiege.core.dice import Dice
 from besiege.core.registry import Registry
 from besiege.core.text import Vocabulary
-from besiege.core.warp import resize_pad
+from besiege.core.warp import random_resize_pad
 
 LAYERS: Registry[Any] = Registry("defense", ("besiege.defenses.layers",))
 LANGUAGE = Vocabulary(LAYERS)
@@ -113,10 +112,4 @@ class ResizePad(Layer):
             raise ValueError(f"the smallest share is {self.least!r}, but (0, 1] is the range")
 
     def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
-        height, width = x.shape[-2:]
-        smallest = max(1, math.ceil(self.least * height))
-        size = smallest + dice.of("size").integers(height - smallest + 1)
-        across = torch.round(width * size / height).to(torch.int64)
-        top = dice.of("top").integers(height - size + 1)
-        left = dice.of("left").integers(width - across + 1)
-        return resize_pad(x, size, top, left)
+        return random_resize_pad(x, dice, self.least)

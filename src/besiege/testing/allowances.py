@@ -16,18 +16,19 @@ _THROUGH = (
     "gradients are asked through a map, so that only the last point of a climb is looked at, and "
     "a longer climb ends elsewhere"
 )
+_NEIGHBOURS = (
+    "it takes gradients of shifted images for those of the image, and neighbouring pixels have "
+    "nothing to do with each other in the linear victim"
+)
 
 EXCEPTIONS: Exceptions = {
     "fgsm": {"more_never_hurts:eps": _ONE_STEP},
     "rfgsm": {"more_never_hurts:eps": _ONE_STEP},
     "llc": {"more_never_hurts:eps": _ONE_STEP},
     "rllc": {"more_never_hurts:eps": _ONE_STEP},
-    "dim": {"more_never_hurts:steps": _THROUGH},
+    "dim": {"more_never_hurts:steps": _THROUGH, "not_idle:linear": _NEIGHBOURS},
     "sinifgsm": {"more_never_hurts:steps": _THROUGH},
-    "tim": {
-        "not_idle:linear": "it smooths gradients over neighbouring pixels, and neighbours have "
-        "nothing to do with each other in the linear victim"
-    },
+    "tim": {"not_idle:linear": _NEIGHBOURS},
 }
 
 FACTOR = 1.5
@@ -46,9 +47,8 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "bim": _STEPS,
     "illc": _STEPS,
     "mim": _STEPS,
-    "pgd": {Linf: _SHARP, L2: 1.06, L1: 1.1},
-    "dim": {Linf: _SHARP, L2: 1.03, L1: 1.15},
-    "sinifgsm": {Linf: _SHARP, L2: 1.06, L1: _SHARP},
+    "pgd": _STEPS,
+    "sinifgsm": {Linf: _SHARP, L2: 1.06},
 }
 """How far each attack may: one number, or one per norm."""
 

@@ -1,0 +1,265 @@
+"""Directions: from gradients to a move, as links that pass on what they do not change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import piece
+from besiege.core.ball import Ball, distances
+from besiege.core.dice import Dice
+from besiege.core.threat import L2
+from besiege.core.warp import random_resize_pad
+
+Memory = tuple[Tensor, ...]
+
+
+class Part:
+    """One link of a direction. A link changes what it is about and passes on the rest."""
+
+    remembers: int = 0
+    """How many tensors it remembers between steps."""
+    copies: int = 1
+    """How many copies of a point its gradient is averaged over."""
+    steers: bool = False
+    """Whether gradients are asked at other points than the iterates."""
+
+    def init(self, x: Tensor) -> Memory:
+        """What the link remembers before the first step."""
+        return ()
+
+    def ahead(self, x: Tensor, memory: Memory) -> Tensor:
+        """The point whose gradient is asked."""
+        return x
+
+    def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+        """A differentiable map in front of the victim; `slot` numbers the copies of a point."""
+        return image
+
+    def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The gradient as the next link sees it."""
+        return g, memory
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        """The move of the last link, of length `size` in its own sense."""
+        raise NotImplementedError(f"{self} cannot end a direction: chain(..., steepest)")
+
+    def moved(self, size: Tensor, memory: Memory) -> Memory:
+        """What is remembered of the move just made."""
+        return memory
+
+
+@piece("steepest")
+@dataclass(frozen=True)
+class Steepest(Part):
+    """The move that gains most in the norm of the ball, inside the box."""
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        return ball.steepest(g, x, size)
+
+
+@piece("stride")
+@dataclass(frozen=True)
+class Stride(Part):
+    """One step of many: the steepest move in linf and l2, along the gradient in l1."""
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        return ball.stride(g, x, size)
+
+
+@piece("unit")
+@dataclass(frozen=True)
+class Unit(Part):
+    """Along the gradient, with Euclidean length `size` whatever the norm."""
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        length = distances(g, L2).clamp_min(torch.finfo(g.dtype).tiny)
+        return g * ball.scaled(size / length)
+
+
+@piece("top")
+@dataclass(frozen=True)
+class Top(Part):
+    """Equal moves of the entries of the largest gradient that are not at a bound (SLIDE).
+
+    A share of the entries moves, together by `size` in l1 (Tramèr and Boneh 2019).
+    """
+
+    share: float = 0.01
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        useful = torch.where(ball.room(x, g) > 0, g, torch.zeros_like(g))
+        count = max(1, round(self.share * ball.size))
+        least = useful.flatten(1).abs().topk(count, dim=1).values[:, -1]
+        chosen = (useful.abs() >= ball.scaled(least)) & (useful != 0)
+        many = chosen.flatten(1).sum(1).clamp_min(1)
+        return torch.sign(useful) * chosen * ball.scaled(size / many)
+
+
+@piece("momentum")
+@dataclass(frozen=True)
+class Momentum(Part):
+    """A decaying sum of gradients, each scaled to mean size one (Dong et al. 2018)."""
+
+    decay: float = 1.0
+    remembers = 1
+
+    def init(self, x: Tensor) -> Memory:
+        return (torch.zeros_like(x),)
+
+    def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        size = g.flatten(1).abs().mean(1).clamp_min(torch.finfo(g.dtype).tiny)
+        summed = self.decay * memory[0] + g / size.view(-1, *[1] * (g.dim() - 1))
+        return summed, (summed, *memory[1:])
+
+
+@piece("nesterov")
+@dataclass(frozen=True)
+class Nesterov(Momentum):
+    """Momentum whose gradient is asked one momentum step ahead (Lin et al. 2020)."""
+
+    steers = True
+    remembers = 2
+
+    def init(self, x: Tensor) -> Memory:
+        return (torch.zeros_like(x), torch.zeros_like(x))
+
+    def ahead(self, x: Tensor, memory: Memory) -> Tensor:
+        return x + memory[1]
+
+    def moved(self, size: Tensor, memory: Memory) -> Memory:
+        step = (self.decay * size).to(memory[0].dtype).view(-1, *[1] * (memory[0].dim() - 1))
+        return (memory[0], step * memory[0])
+
+
+@piece("scale_copies")
+@dataclass(frozen=True)
+class ScaleCopies(Part):
+    """The mean gradient over copies ``x / 2**i`` (Lin et al. 2020)."""
+
+    count: int = 5
+    steers = True
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"the number of copies is {self.count}, but it must be 1 or more")
+
+    @property
+    def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
+        return self.count
+
+    def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+        return image * torch.exp2(-slot.to(image.dtype)).view(-1, *[1] * (image.dim() - 1))
+
+
+@piece("diverse")
+@dataclass(frozen=True)
+class Diverse(Part):
+    """Random resize and zero padding, drawn anew for every image and step (Xie et al. 2019).
+
+    The image shrinks to between `least` and all of its height and is padded back to its size at a
+    random place, with the given probability.
+    """
+
+    least: float = 0.9
+    probability: float = 0.5
+    steers = True
+
+    def __post_init__(self) -> None:
+        if not (0 < self.least <= 1 and 0 <= self.probability <= 1):
+            raise ValueError(f"{self!r}: least is in (0, 1] and probability in [0, 1]")
+
+    def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+        return random_resize_pad(image, dice.counted(slot), self.least, self.probability)
+
+
+@piece("translation")
+@dataclass(frozen=True)
+class Translation(Part):
+    """Gradients smoothed by a Gaussian kernel: an average over shifted images (Dong et al. 2019).
+
+    A ``size x size`` Gaussian over ``linspace(-reach, reach, size)``, the same for every channel.
+    """
+
+    size: int = 15
+    reach: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.size % 2 == 0:
+            raise ValueError(f"the kernel size is {self.size}, but it must be odd")
+
+    def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        line = torch.linspace(-self.reach, self.reach, self.size, device=g.device, dtype=g.dtype)
+        line = torch.exp(-0.5 * line**2) if self.size > 1 else torch.ones_like(line)
+        line = line / line.sum()
+        # Separable, and as sums of shifted images: conv2d rounds a lone image another way than
+        # one of many, and is ten times slower on one channel.
+        for dim in (-2, -1):
+            length, smooth = g.shape[dim], torch.zeros_like(g)
+            for shift, weight in enumerate(line.tolist(), -(self.size // 2)):
+                first, count = max(0, -shift), length - abs(shift)
+                if count > 0:
+                    moved = g.narrow(dim, first + shift, count)
+                    smooth.narrow(dim, first, count).add_(moved, alpha=weight)
+            g = smooth
+        return g, memory
+
+
+@piece("chain")
+@dataclass(frozen=True)
+class Chain(Part):
+    """Links one after the other; the last makes the move."""
+
+    links: tuple[Part, ...] = field(default=(), metadata={"each": True})
+
+    def __post_init__(self) -> None:
+        if not self.links:
+            raise ValueError("a chain needs links: chain(momentum(1.0), steepest)")
+
+    @property
+    def remembers(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
+        return sum(link.remembers for link in self.links)
+
+    @property
+    def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
+        return math.prod(link.copies for link in self.links)
+
+    @property
+    def steers(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return any(link.steers for link in self.links)
+
+    def _spans(self, memory: Memory) -> list[Memory]:
+        """Each link's part of the memory."""
+        ends = list(accumulate(link.remembers for link in self.links))
+        return [memory[b:e] for b, e in zip([0, *ends], ends, strict=False)]
+
+    def init(self, x: Tensor) -> Memory:
+        return tuple(part for link in self.links for part in link.init(x))
+
+    def ahead(self, x: Tensor, memory: Memory) -> Tensor:
+        for link, own in zip(self.links, self._spans(memory), strict=True):
+            x = link.ahead(x, own)
+        return x
+
+    def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+        for link in self.links:
+            image = link.through(image, dice, slot)
+        return image
+
+    def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        kept: Memory = ()
+        for link, own in zip(self.links, self._spans(memory), strict=True):
+            g, own = link.turn(g, own)
+            kept += own
+        return g, kept
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        return self.links[-1].move(g, x, ball, size)
+
+    def moved(self, size: Tensor, memory: Memory) -> Memory:
+        spans = zip(self.links, self._spans(memory), strict=True)
+        return tuple(part for link, own in spans for part in link.moved(size, own))
