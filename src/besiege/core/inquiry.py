@@ -1,0 +1,368 @@
+"""How a siege asks: which images may be sent, what they cost, and what is seen in the answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from besiege.core.answer import Aim, Answer, Loss, Through
+from besiege.core.ball import TOLERANCE, Ball, distances
+from besiege.core.dice import Dice
+from besiege.core.errors import AttackError
+from besiege.core.oracle import Access, Oracle
+from besiege.core.record import Keep, Leave, Record
+from besiege.core.threat import Linf
+
+Kind = Literal["labels", "logits", "gradient", "gradients"]
+
+
+class Inquiry:
+    """Rows of a record under given terms, and the way their images are sent, charged and seen."""
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        record: Record,
+        index: Tensor,
+        ball: Ball,
+        aim: Aim,
+        dice: Dice,
+        *,
+        keep: Keep,
+        leave: Leave,
+        draws: int = 1,
+        parent: Inquiry | None = None,
+        watch: Callable[[Record], None] | None = None,
+    ) -> None:
+        self._oracle = oracle
+        self._watch = watch
+        self.record = record
+        self._entered = self._index = index
+        self._all = index[:0]
+        self._limit: Tensor
+        self.ball = ball
+        self.aim = aim
+        self.dice = dice
+        self.keeps = keep
+        self.leaves = leave
+        self._draws = draws
+        self._parent = parent
+        n = len(record.labels)
+        # By sample, not by row: rows come and go, and views of other rows share the samples.
+        if parent is not None and ball.radius is parent.ball.radius:
+            self._limit = parent._limit
+        else:
+            self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=index.device)
+            self._limit[index] = ball.radius * (1.0 + TOLERANCE)
+        self._hit = torch.zeros(n, dtype=torch.bool, device=index.device)
+        self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
+        self._uneven = parent is not None or record.meter.budget is not None
+
+    def __len__(self) -> int:
+        return self._index.shape[0]  # len of a tensor is slow, and this is asked often
+
+    def _chain(self) -> Iterator[Inquiry]:
+        """The siege itself and those it was made from, the root last."""
+        level: Inquiry | None = self
+        while level is not None:
+            yield level
+            level = level._parent
+
+    def _alive(self) -> Tensor:
+        alive = ~self._done[self._index]
+        if self.record.meter.budget is not None:
+            alive &= self.record.meter.left(self._index) >= self._draws
+        return alive
+
+    def _request(
+        self,
+        x: Tensor,
+        rows: Tensor | None,
+        kind: Kind,
+        loss: Loss | None = None,
+        through: Through | None = None,
+        classes: Tensor | None = None,
+    ) -> Answer:
+        owners = len(self) if rows is None else len(rows)
+        self._check_shape(x, owners)
+        if rows is not None and bool((rows[1:] < rows[:-1]).any()):
+            raise AttackError("rows= was given numbers out of order: sort them and x with them")
+        k = x.shape[1] if x.dim() > self.ball.center.dim() else None
+        at = self._every() if rows is None else rows
+        flat, slot = x, at if through is None else torch.zeros_like(at)
+        if k is not None:
+            flat, at = x.flatten(0, 1), at.repeat_interleave(k)
+            slot = torch.arange(k, device=x.device).repeat(owners)
+            classes = None if classes is None else classes.repeat_interleave(k, 0)
+        sent: Tensor | None = None
+        if self._uneven:
+            chosen = self._payable(at)
+            if not bool(chosen.all()):
+                sent = chosen.nonzero()[:, 0]
+                at, flat, slot = at[sent], flat[sent], slot[sent]
+                classes = None if classes is None else classes[sent]
+        answer = self._send(flat.contiguous(), at, slot, kind, loss, through, classes)
+        if sent is not None:
+            answer = answer.blank(len(x) * (k or 1)).put(sent, answer)
+        return answer if k is None else answer.shaped(owners, k)
+
+    def _check_shape(self, x: Tensor, owners: int) -> None:
+        one = self.ball.center.dim()
+        shape = self.ball.center.shape[1:]
+        if len(x) != owners or x.dim() - one not in (0, 1) or x.shape[1 - one :] != shape:
+            raise AttackError(
+                f"images of shape {tuple(x.shape)} were asked about, but {owners} rows of images "
+                f"{tuple(shape)} are expected"
+            )
+
+    def _every(self) -> Tensor:
+        """All row numbers, always the same tensor, by which `_samples` knows them."""
+        if len(self._all) != len(self._index):
+            self._all = torch.arange(len(self._index), device=self._index.device)
+        return self._all
+
+    def _samples(self, at: Tensor) -> Tensor:
+        return self._index if at is self._all else self._index[at]
+
+    def _payable(self, at: Tensor) -> Tensor:
+        """Which images may be sent: of rows not done, in order, up to each row's budget."""
+        samples = self._index[at]
+        chosen = ~self._done[samples]
+        if self.record.meter.budget is not None:
+            cost = (_order(at) + 1) * self._draws
+            chosen &= cost <= self.record.meter.left(samples)
+        return chosen
+
+    def _send(
+        self,
+        flat: Tensor,
+        at: Tensor,
+        slot: Tensor,
+        kind: Kind,
+        loss: Loss | None,
+        through: Through | None,
+        classes: Tensor | None,
+    ) -> Answer:
+        n, images, owners = self._draws, flat, at
+        if n > 1:
+            images, owners, slot = (t.repeat_interleave(n, 0) for t in (flat, at, slot))
+            classes = None if classes is None else classes.repeat_interleave(n, 0)
+        chances = self._chances(owners)
+        gradient = value = None
+        if kind == "gradient":
+            assert loss is not None
+            gradient, value, logits = self._ask_gradient(
+                images, owners, slot, loss, through, chances
+            )
+        elif kind == "gradients":
+            assert classes is not None
+            gradient, logits = self._oracle.gradients(images, classes, chances)
+        else:
+            logits = self._oracle.logits(images, chances)
+            value = None if loss is None else loss(logits, self.aim.at(owners))
+        if n > 1:
+            logits = logits.reshape(-1, n, *logits.shape[1:]).mean(1)
+            value = None if value is None else value.reshape(-1, n).mean(1)
+            if gradient is not None:
+                gradient = gradient.reshape(-1, n, *gradient.shape[1:]).mean(1)
+        samples = self._samples(at)
+        backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
+        labels = logits.argmax(1)
+        if through is None:
+            hit = self._look(flat, samples, labels, value)
+        else:
+            hit = torch.zeros_like(labels, dtype=torch.bool)
+        self._charge(samples, n, backwards * n)
+        if self._watch is not None:
+            self._watch(self.record)
+        if gradient is not None:
+            gradient = self._sound(gradient, samples)
+        shown = None if kind == "labels" else logits
+        return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
+
+    def _ask_gradient(
+        self,
+        x: Tensor,
+        at: Tensor,
+        slot: Tensor,
+        loss: Loss,
+        through: Through | None,
+        chances: Dice | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        aim = self.aim if at is self._all else self.aim.at(at)
+        mapped = None
+        if through is not None:
+            key = self.dice.key[at]
+
+            def mapped(image: Tensor, rows: slice) -> Tensor:
+                return through(image, Dice(key[rows]), slot[rows])
+
+        def value(logits: Tensor, rows: slice) -> Tensor:
+            return loss(logits, aim if len(logits) == len(x) else aim.at(rows))
+
+        return self._oracle.gradient(x, value, chances, mapped)
+
+    def _chances(self, owners: Tensor) -> Dice | None:
+        """The victim's chances: of (seed, sample, how often asked)."""
+        if not self._oracle.victim.stochastic:
+            return None
+        samples = self._index[owners]
+        count = self.record.meter.forwards[samples] + _order(owners)
+        return self.record.chances.at(samples).counted(count)
+
+    def _charge(self, samples: Tensor, forwards: int, backwards: int) -> None:
+        record, meter = self.record, self.record.meter
+        if samples is self._index and len(self) == record.asked.shape[0]:
+            # Everybody once: plain additions, which small networks notice.
+            meter.forwards += forwards
+            meter.queries += forwards
+            meter.backwards += backwards
+            record.asked += 1
+        else:
+            one = torch.ones_like(samples)
+            meter.forwards.index_add_(0, samples, one, alpha=forwards)
+            meter.queries.index_add_(0, samples, one, alpha=forwards)
+            meter.backwards.index_add_(0, samples, one, alpha=backwards)
+            record.asked[samples] += 1
+        meter.padding = self._oracle.padded
+
+    def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
+        """Note rows whose gradient vanished, and make zero what is not finite."""
+        size = distances(gradient, Linf)
+        if len(size) and not math.isfinite(size.max()):
+            gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+            size = distances(gradient, Linf)
+        if len(size) and not size.min() > 0:
+            self.record.vanished[samples[size == 0]] = True
+        return gradient
+
+    def _look(
+        self,
+        x: Tensor,
+        samples: Tensor,
+        labels: Tensor,
+        loss: Tensor | None,
+        *,
+        charged: bool = False,
+    ) -> Tensor:
+        """Note the rows that reached their goal inside their ball; keep what is to be kept."""
+        reached = self.record.reached(samples, labels)
+        if self.keeps == "first" and samples is self._index:
+            # Of every row once only the first hit matters: as a rule few are new, often none.
+            known = self._hit[samples] & self.record.success[samples]
+            new = (reached & ~known).nonzero()[:, 0]
+            if new.shape[0]:
+                some = None if loss is None else loss[new]
+                self._note(x.index_select(0, new), samples[new], None, some, charged)
+            return reached & self.ball.inside(x)
+        return self._note(x, samples, reached, loss, charged)
+
+    def _note(
+        self,
+        x: Tensor,
+        samples: Tensor,
+        reached: Tensor | None,
+        loss: Tensor | None,
+        charged: bool,
+    ) -> Tensor:
+        """Tell the sieges and the record what was reached; None for `reached` means all."""
+        record = self.record
+        distance = self._distances(x, samples, reached)
+        limit: Tensor | None = None
+        for level in self._chain():
+            if level._limit is not limit:
+                limit = level._limit
+                inside = distance <= limit[samples]
+                won = samples[inside]
+            if level is self:
+                hit = inside
+            if won.shape[0]:
+                level._hit[won] = True
+                if level.leaves == "success":
+                    level._done[won] = True
+                    level._uneven = True
+        # What counts in the end is the root's ball: `inside` is now that of the root.
+        if won.shape[0]:
+            new = (inside & (record.first_step[samples] < 0)).nonzero()[:, 0]
+            if new.shape[0]:
+                place = 0 if reached is None else _order(samples)
+                queries = record.meter.queries[samples]
+                if not charged:
+                    queries = queries + (place + 1) * self._draws
+                if reached is not None:
+                    new = new[_order(samples[new]) == 0]
+                record.note_first(samples[new], queries[new])
+        elif self.keeps in ("first", "smallest"):
+            return hit
+        distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
+        record.keep(self.keeps, x, samples, distance, loss)
+        return hit
+
+    def _distances(self, x: Tensor, samples: Tensor, reached: Tensor | None) -> Tensor:
+        """The distance of every image that reaches its goal in the box.
+
+        NaN for the others, which is within no limit, not even an infinite one.
+        """
+        if reached is not None:
+            distance = torch.full(samples.shape, torch.nan, dtype=torch.float64, device=x.device)
+            where = reached.nonzero()[:, 0]
+            if where.shape[0]:
+                distance[where] = self._distances(x.index_select(0, where), samples[where], None)
+            return distance
+        center = self.record.clean.index_select(0, samples)
+        everywhere = torch.full(samples.shape, torch.inf, dtype=torch.float64, device=x.device)
+        ball = type(self.ball)(center, everywhere, self.ball.box, self.ball.grid)
+        return torch.where(ball.boxed(x), ball.distance(x), torch.nan)
+
+    def _speculate(
+        self, part: Tensor, rows: Tensor, accept: Callable[[Answer], Tensor]
+    ) -> tuple[Answer, Tensor, Tensor]:
+        """Answer candidates at once, counting only what asking one by one would have seen.
+
+        Gives back the answers, which candidate each row took (k if none) and which it saw last.
+        """
+        r, k = part.shape[:2]
+        at = rows.repeat_interleave(k)
+        payable = self._payable(at)
+        sent = payable.nonzero()[:, 0]
+        flat, samples = part.flatten(0, 1)[sent].contiguous(), self._index[at[sent]]
+        n = self._draws
+        images, owners = (t.repeat_interleave(n, 0) for t in (flat, at[sent]))
+        logits = self._oracle.logits(images, self._chances(owners))
+        logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
+        labels = logits.argmax(1)
+        distance = self._distances(flat, samples, self.record.reached(samples, labels))
+        hit = distance <= self._limit[samples]
+        scored = logits if self._oracle.access >= Access.SCORE else None
+        answer = Answer(hit, labels, logits=scored)
+        answer = answer.blank(r * k).put(sent, answer).shaped(r, k)
+        whole = answer.blank(len(self)).put(rows, answer)
+        stop = accept(whole)[rows] & payable.view(r, k)
+        if self.leaves == "success":
+            stop = stop | answer.hit
+        taken = torch.where(stop.any(1), stop.int().argmax(1), torch.full_like(rows, k))
+        used = torch.arange(k, device=part.device) <= taken[:, None]
+        seen = (used.flatten() & payable)[sent]
+        meter, looked = self.record.meter, samples[seen]
+        self._look(flat[seen], looked, labels[seen], None)
+        meter.forwards.index_add_(0, samples, torch.ones_like(samples), alpha=n)
+        meter.queries.index_add_(0, looked, torch.ones_like(looked), alpha=n)
+        meter.padding = self._oracle.padded
+        last = taken.minimum(payable.view(r, k).sum(1) - 1)
+        answer.parts["hit"] &= used
+        return answer, taken, last
+
+
+def _order(owners: Tensor) -> Tensor:
+    """The place of each entry among those of the same owner; an owner's stand together."""
+    place = torch.arange(len(owners), device=owners.device)
+    if len(owners) == 0:
+        return place
+    new = torch.ones_like(owners, dtype=torch.bool)
+    new[1:] = owners[1:] != owners[:-1]
+    began = torch.where(new, place, torch.zeros_like(place)).cummax(0).values
+    return place - began
