@@ -15,7 +15,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import ThreatError
-from besiege.core.fill import flood, forward_plane, greedy, shrink
+from besiege.core.fill import flood, forward_plane, greedy, never_alone, shrink
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
 TOLERANCE = 1e-6
@@ -30,8 +30,10 @@ def distances(change: Tensor, norm: Norm) -> Tensor:
     if norm is Linf:
         # A maximum needs no wider type, and vector_norm takes fifteen times as long for it.
         return flat.abs().amax(1).double()
-    size: Tensor = torch.linalg.vector_norm(flat, _ORDER[norm], dim=1, dtype=torch.float64)
-    return size
+    size: Tensor = torch.linalg.vector_norm(
+        never_alone(flat), _ORDER[norm], dim=1, dtype=torch.float64
+    )
+    return size[: len(flat)]
 
 
 class Ball(ABC):

@@ -12,6 +12,15 @@ from torch import Tensor
 _TINY = torch.finfo(torch.float32).tiny
 
 
+def never_alone(rows: Tensor) -> Tensor:
+    """A single row twice: torch splits the sum of a lone long row among its threads."""
+    return rows.expand(2, -1) if rows.shape[0] == 1 else rows
+
+
+def _sums(rows: Tensor) -> Tensor:
+    return never_alone(rows).sum(1)[: rows.shape[0]]
+
+
 def forward_plane(w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The plane seen from the side where c is positive, scaled so that max|w| is one."""
     largest = w.flatten(1).abs().amax(1).double().clamp_min(torch.finfo(w.dtype).tiny)
@@ -32,12 +41,12 @@ def flood(p: Tensor, r: Tensor, weight: Tensor, amount: Tensor, power: int) -> T
     rate, filled = weight * p**power, weight * r**power
     # Finite, or entries of speed zero would be 0 * inf.
     most = torch.finfo(p.dtype).max
-    tau = ((amount / rate.sum(1).clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
+    tau = ((amount / _sums(rate).clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
     level = p * tau[:, None]
     full = _reaches(level, r)
     for _ in range(p.shape[1]):
-        left = (amount - (filled * full).sum(1)).clamp_min_(0.0)
-        speed = (rate * (1.0 - full)).sum(1)
+        left = (amount - _sums(filled * full)).clamp_min_(0.0)
+        speed = _sums(rate * (1.0 - full))
         wanted = ((left / speed.clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
         tau = torch.maximum(tau, torch.where(speed > 0, wanted, tau))
         before, level = full, p * tau[:, None]
@@ -67,7 +76,7 @@ def shrink(size: Tensor, room: Tensor, amount: Tensor) -> Tensor:
     done = amount <= 0
     for _ in range(200):
         rest = a - lam[:, None]
-        over = rest.clamp_min(0.0).minimum(r).sum(1) - amount
+        over = _sums(rest.clamp_min(0.0).minimum(r)) - amount
         done = done | (over.abs() <= 1e-13 * amount)
         if done.all():
             break
