@@ -115,7 +115,7 @@ def test_numbers_may_be_written_as_fractions() -> None:
 
 MISTAKES = [
     ("pdg", "did you mean 'pgd'"),
-    ("PGD", "no attack is called 'PGD'"),
+    ("PGD", "did you mean 'pgd'"),
     ("", "cannot be read"),
     ("pgd(", "cannot be read"),
     ("pgd(steps=)", "cannot be read"),
@@ -140,7 +140,7 @@ MISTAKES = [
     ("pgd; fgsm", "cannot be read"),
     ("pgd, fgsm", "not an attack but a tuple"),
     ("pgd.run", "not understood"),
-    ("__import__('os')", "no attack is called"),
+    ("__import__('os')", "no attack or piece is called"),
     ("pgd(**pgd)", "with '**'"),
     ("pgd(steps=1, steps=2)", "twice"),
     ("pgd(*pgd)", "not understood"),

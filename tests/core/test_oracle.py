@@ -139,7 +139,7 @@ def test_batches_halve_when_memory_runs_out(message: str | None) -> None:
 def test_one_block_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         Oracle(Classifier(Full(4), classes=5), batch=64).logits(uniform(9, 3, 8, 8))
-    with pytest.raises(RuntimeError, match="something else"):
+    with pytest.raises(VictimError, match=r"could not take images.*something else"):
         Oracle(Classifier(Full(0, "something else"), classes=5)).logits(uniform(9, 3, 8, 8))
 
 

@@ -10,7 +10,13 @@ from torch import nn
 
 import besiege
 from besiege.attacks import parse
-from besiege.core.errors import AttackError, InputError, ThreatError, UnknownNameError
+from besiege.core.errors import (
+    AttackError,
+    InputError,
+    ThreatError,
+    UnknownNameError,
+    VictimError,
+)
 from besiege.core.threat import Goal
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Linear, images_of, module_of
@@ -92,7 +98,7 @@ def test_a_result_prints_its_figures() -> None:
     text = repr(result)
     broken = int(result.success.sum())
     for part in (
-        "pgd(steps=8), seed 0",
+        "pgd(steps=8) on linear, seed 0",
         "linf:0.05",
         f"{broken} of 12 images ({100 * broken / 12:.1f} %)",
         f"100.0 % clean, {100 * (12 - broken) / 12:.1f} % robust",
@@ -117,7 +123,9 @@ def test_html_is_escaped() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "attack": ({"attack": "pdg"}, UnknownNameError, "did you mean 'pgd'"),
-    "parameter": ({"step": 3}, AttackError, "did you mean 'steps'"),
+    "parameter": ({"stps": 3}, AttackError, "did you mean 'steps'"),
+    "step size": ({"alpha": 0.01}, AttackError, r"schedule='constant\(0\.1\)'"),
+    "budget": ({"eps": 0.01}, AttackError, "threat='linf:8/255'"),
     "value": ({"steps": -1}, AttackError, "whole number"),
     "threat": ({"threat": "lnf:0.1"}, ThreatError, "did you mean 'linf'"),
     "norm": ({"threat": "l0:3"}, ThreatError, "not in l0"),
@@ -180,3 +188,56 @@ def test_a_model_without_parameters_works() -> None:
     labels = Pixel()(IMAGES).argmax(1)
     result = run(model=Pixel(), labels=labels, threat="linf:0.3")
     assert result.success.any()
+
+
+class Drunk(nn.Module):
+    """Adds noise that nobody declared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(x)
+        return logits + 0.3 * torch.randn_like(logits)
+
+
+def test_chance_that_nobody_declared_is_noticed() -> None:
+    net = Drunk()
+    x = torch.rand(60, 1, 4, 4)
+    y = net.inner(x).argmax(1)
+    result = besiege.attack("pgd", net, x, y, threat="linf:0.02", steps=5)
+    assert {"W14", "W17"} <= {warning.id for warning in result.warnings}
+
+
+def test_a_model_that_knows_no_more_than_chance_is_noticed() -> None:
+    x = torch.rand(40, 1, 4, 4)
+    constant = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    nn.init.zeros_(constant[1].weight)
+    result = besiege.attack("fgsm", constant, x, torch.arange(40) % 4, threat="linf:0.02")
+    assert "W15" in {warning.id for warning in result.warnings}
+    assert "25.0 % of the clean images" in repr(result)
+
+
+class Detached(nn.Module):
+    """Cuts the graph."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach()
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten(), nn.Linear(18, 3)), "permute"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(25, 4), Detached()), "differentiably"),
+    ],
+)
+def test_what_goes_wrong_inside_the_model_is_told(net: nn.Module, said: str) -> None:
+    with pytest.raises(VictimError, match=said):
+        besiege.attack("fgsm", net, IMAGES, LABELS, threat="linf:0.1")
+
+
+def test_two_goals_are_one_too_many() -> None:
+    with pytest.raises(ThreatError, match="choose one"):
+        run(threat="linf:0.1 targeted:random", targets=(LABELS + 1) % 4)

@@ -11,6 +11,7 @@ from besiege.core.oracle import Access
 from besiege.core.registry import Registry
 from besiege.core.siege import ATTACKS, Siege
 from besiege.core.text import Vocabulary, from_file, read
+from besiege.core.text import parameters as parameters_of
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
 
 T = TypeVar("T")
@@ -68,6 +69,11 @@ def piece(name: str) -> Callable[[type[T]], type[T]]:
     return keep
 
 
+def names() -> list[str]:
+    """The names of all attacks; ``parse(name)`` shows an attack's parameters."""
+    return ATTACKS.names()
+
+
 def parse(source: str | Attack) -> Attack:
     """An attack from its text, such as ``pgd(steps=100)`` or ``path/to/file.py:MyAttack``.
 
@@ -94,12 +100,30 @@ def parse(source: str | Attack) -> Attack:
 
 def configured(attack: Attack, source: str, parameters: dict[str, Any]) -> Attack:
     """The attack with some parameters changed, or an error that names the nearest ones."""
+    for name in parameters:
+        if name in _ELSEWHERE and name not in {f.name for f in parameters_of(attack)}:
+            raise AttackError(
+                f"the attack '{source}' has no parameter '{name}': {_ELSEWHERE[name]}"
+            )
     given = {k: LANGUAGE.read(v) if _is_slot(attack, k, v) else v for k, v in parameters.items()}
     try:
         changed: Attack = LANGUAGE.call(attack, source, [], given)
     except InputError as problem:
         raise AttackError(str(problem)) from None
     return changed
+
+
+_STEP = "the step size is the schedule, in shares of the budget: schedule='constant(0.1)'"
+_BUDGET = "the budget belongs to the threat: threat='linf:8/255'"
+_ELSEWHERE = {
+    **dict.fromkeys(("alpha", "step", "step_size", "eps_step", "eps_iter"), _STEP),
+    **dict.fromkeys(("eps", "epsilon", "norm"), _BUDGET),
+    "batch_size": "rows per call are batch=",
+    "device": "the attack runs where the model is: move the model",
+    "verbose": "a progress bar is progress=True",
+    "targeted": "give targets=, or a goal in the threat: 'linf:8/255 targeted:random'",
+}
+"""Where users of other libraries find what they are looking for."""
 
 
 def split(source: str) -> list[str]:

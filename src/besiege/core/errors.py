@@ -61,7 +61,8 @@ class Finding:
 def near(name: str, known: Iterable[str]) -> str:
     """A half-sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))
-    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    folded = {n.casefold(): n for n in names}
+    close = [folded[n] for n in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
     if close:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"
     return "known: " + ", ".join(names) if names else "none are known"

@@ -144,6 +144,12 @@ class Oracle:
                 seen = image if through is None else through(image, rows)
                 logits = self._ask(seen, dice, rows)
                 value = loss(logits, rows)
+                if not value.requires_grad:
+                    raise VictimError(
+                        "the model's answer does not depend differentiably on the image (is there "
+                        "no_grad, detach or numpy inside?), and gradient attacks need that: use "
+                        "a threat of score or decision access and an attack that fits"
+                    )
                 # The sum, never the mean: a row's gradient must not shrink with the batch.
                 (gradient,) = torch.autograd.grad(value.sum(), image)
             return gradient, value.detach(), logits.detach()
@@ -185,7 +191,17 @@ class Oracle:
         if dice is not None:
             key = dice.key[rows]
             dice = Dice(torch.cat([key, key[-1:].expand(short)]) if short else key)
-        logits = self.victim(x, dice)
+        try:
+            logits = self.victim(x, dice)
+        except RuntimeError as problem:
+            if _out_of_memory(problem):
+                raise
+            said = (str(problem).splitlines() or [type(problem).__name__])[0]
+            raise VictimError(
+                f"the model could not take images {tuple(x.shape)}: {said}. Images are "
+                "[rows, channels, height, width]; for channels last, pass "
+                "images.permute(0, 3, 1, 2)"
+            ) from problem
         self._check(logits, len(x))
         return logits[:count] if short else logits
 

@@ -133,10 +133,16 @@ def _images(images: Any, box: tuple[float, float]) -> Tensor:
         )
     low, high = float(flat.min()), float(flat.max())
     if low < box[0] - _SLACK or high > box[1] + _SLACK:
+        if low >= 0 and high > 2 * box[1]:
+            advice = "These look like bytes: pass images / 255"
+        else:
+            advice = (
+                "If they are normalised already, undo that (x * std + mean) and put it into the "
+                "model: Classifier(net, mean=..., std=...). A model made for another range says "
+                "so: Classifier(net, box=(-1, 1)); budgets are then in the units of that box"
+            )
         raise InputError(
-            f"images reach from {low:.4g} to {high:.4g}, but the model's box is {box}. Pass images "
-            "as pixels in the box and put the normalisation inside the model: "
-            "Classifier(net, mean=..., std=...); or declare another box: Classifier(net, box=...)"
+            f"images reach from {low:.4g} to {high:.4g}, but the model's box is {box}. {advice}"
         )
     return pixels.clamp_(*box)
 
@@ -151,5 +157,6 @@ def _whole(values: Any, name: str, rows: int, device: torch.device) -> Tensor:
     if numbers.dim() != 1 or len(numbers) != rows:
         raise InputError(
             f"{name} have the shape {tuple(numbers.shape)}, but one per image is expected: [{rows}]"
+            + (f"; for one-hot {name}, pass {name}.argmax(1)" if numbers.dim() == 2 else "")
         )
     return numbers.to(device=device, dtype=torch.int64, copy=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
@@ -109,7 +110,9 @@ class Vocabulary:
                 return thing(tuple(args), **given)
             return thing(*args, **given)
         except (TypeError, ValueError) as problem:
-            raise InputError(f"'{source}' cannot be built: {problem}") from None
+            missing = re.search(r"missing .* argument: '(\w+)'", str(problem))
+            said = f"it needs an {missing[1]}, such as {source}(pgd)" if missing else str(problem)
+            raise InputError(f"'{source}' cannot be built: {said}") from None
 
     def _find(self, name: str) -> Any:
         return next((r.get(name) for r in self.registries if name in r), None)
@@ -118,8 +121,12 @@ class Vocabulary:
         """The value of a call of a registered name."""
         thing = self._find(name)
         if thing is None:
-            kind = self.registries[0].kind
-            raise UnknownNameError(f"no {kind} is called '{name}': {near(name, self.names())}")
+            first = self.registries[0]
+            close = near(name, self.names())
+            if not close.startswith("did you mean"):
+                close = near(name, first.names())  # not the whole language, what was wanted
+            kinds = " or ".join(registry.kind for registry in self.registries)
+            raise UnknownNameError(f"no {kinds} is called '{name}': {close}")
         return self.call(thing, name, args, given)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import torch
@@ -45,6 +46,7 @@ class AttackResult:
     """
 
     attack: Attack
+    model: str
     threat: Threat
     seed: int
     images: Tensor
@@ -65,11 +67,16 @@ class AttackResult:
     def _facts(self) -> list[tuple[str, str]]:
         n, broken = len(self), int(self.success.sum())
         correct, robust = int(self.verdicts.correct.sum()), int(self.verdicts.robust.sum())
-        facts = [
-            ("threat", str(self.threat)),
-            ("success", f"{broken} of {n} images ({100 * broken / n:.1f} %)"),
-            ("accuracy", f"{100 * correct / n:.1f} % clean, {100 * robust / n:.1f} % robust"),
-        ]
+        won = f"{broken} of {n} images ({100 * broken / n:.1f} %)"
+        if self.threat.goal is Goal.UNTARGETED and correct < n:
+            won += f": {correct - robust} of the {correct} classified correctly, the others before"
+        accuracy = f"{100 * correct / n:.1f} % clean"
+        if self.threat.eps is not None:
+            still = (
+                "robust" if self.threat.goal is Goal.UNTARGETED else "right and not at the target"
+            )
+            accuracy += f", {100 * robust / n:.1f} % {still}"
+        facts = [("threat", str(self.threat)), ("success", won), ("accuracy", accuracy)]
         if broken:
             found = self.distance[self.success]
             facts.append(
@@ -92,9 +99,19 @@ class AttackResult:
         return facts
 
     def __repr__(self) -> str:
-        lines = [f"{self.attack}, seed {self.seed}"]
-        lines += [f"  {name:<9} {value}" for name, value in self._facts()]
+        lines = [self._title()]
+        for name, value in self._facts():
+            first, *rest = wrap(value, 86)
+            lines.append(f"  {name:<9} {first}")
+            lines += [" " * 12 + more for more in rest]
         return "\n".join(lines)
+
+    def _title(self) -> str:
+        steps = getattr(self.attack, "steps", None)
+        told = str(self.attack)
+        if steps is not None and "steps=" not in told:
+            told += f" ({steps} steps)" if steps != 1 else ""
+        return f"{told} on {self.model}, seed {self.seed}"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -103,8 +120,8 @@ class AttackResult:
             for name, value in self._facts()
         )
         return (
-            f"<table><caption style='text-align:left'><b>{escape(str(self.attack))}</b>, "
-            f"seed {self.seed}</caption>{rows}</table>"
+            f"<table><caption style='text-align:left'><b>{escape(self._title())}</b></caption>"
+            f"{rows}</table>"
         )
 
 
@@ -180,7 +197,7 @@ def attack(
     if parameters:
         chosen = configured(chosen, str(attack), parameters)
     allowed = Threat.parse(threat)
-    if targets is not None:
+    if targets is not None and allowed.goal is Goal.UNTARGETED:
         allowed = replace(allowed, goal=Goal.GIVEN)
     victim = Classifier.of(model)
     samples = Samples.of(
@@ -206,6 +223,7 @@ def attack(
     nothing = torch.full_like(found, torch.inf)
     return AttackResult(
         chosen,
+        str(getattr(victim, "name", victim)),
         allowed,
         seed,
         crafted.images,
@@ -217,7 +235,7 @@ def attack(
         crafted.first_step,
         crafted.first_query,
         verdicts,
-        crafted.findings,
+        crafted.findings + verdicts.findings,
         crafted.seconds,
     )
 

@@ -161,6 +161,8 @@ def check(
         known: tuple[str, ...] = get_args(kind)
         if value not in known:
             raise AttackError(f"{name} is {value!r}: {near(str(value), known)}")
+    if samples.targets is not None and threat.goal is not Goal.GIVEN:
+        raise ThreatError(f"targets were given, but the goal is '{threat.goal}': choose one")
     if queries is not None and queries < 1:
         raise AttackError(f"queries is {queries!r}, but a budget is a whole number from 1")
     if queries is not None and queries < attack.draws:

@@ -9,10 +9,14 @@ from torch import Tensor
 
 from besiege.core.ball import ball, distances
 from besiege.core.dice import Dice, random_targets
+from besiege.core.errors import Finding
 from besiege.core.oracle import Oracle, Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted
+
+AGAIN = 16
+"""How many clean images a victim without chances is asked about twice."""
 
 DRAWS = 10
 """How often a stochastic victim is asked about every image."""
@@ -42,6 +46,8 @@ class Verdicts:
         Whether the clean image is classified correctly.
     forwards : int
         What judging cost; an account of its own.
+    findings : tuple of Finding
+        Signs that victim or attack are not what they seem.
     """
 
     valid: Tensor
@@ -54,6 +60,7 @@ class Verdicts:
     success: Tensor
     correct: Tensor
     forwards: int
+    findings: tuple[Finding, ...]
 
     @property
     def robust(self) -> Tensor:
@@ -103,6 +110,10 @@ def judge(
         within = goal.distance(shown) <= goal.radius * (1 + 1e-6)
         correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
         change = shown - samples.images
+        success = valid & within & reached
+        findings = _sober(victim, samples, clean, correct)
+        if not victim.stochastic:
+            findings += _reproduced(crafted, success)
         return Verdicts(
             valid,
             {norm: distances(change, norm) for norm in Norm},
@@ -111,10 +122,57 @@ def judge(
             confidence,
             reached,
             share,
-            valid & within & reached,
+            success,
             correct,
-            2 * many * len(samples),
+            2 * many * len(samples) + (0 if victim.stochastic else min(AGAIN, len(samples))),
+            tuple(findings),
         )
+
+
+def _sober(victim: Victim, samples: Samples, clean: Tensor, correct: Tensor) -> list[Finding]:
+    """Whether the victim answers the same twice, and knows more than chance does."""
+    findings = []
+    if not victim.stochastic:
+        once = clean[0, :AGAIN]
+        again = Oracle(victim).logits(samples.images[:AGAIN])
+        if bool(((once - again).norm(dim=1) > 1e-4 * once.norm(dim=1)).any()):
+            findings.append(
+                Finding(
+                    "W14",
+                    "the model answered the same images differently when asked again.",
+                    "It draws by chance (dropout, noise, batch statistics?): no figure of it is "
+                    "repeatable, and robustness is overstated. Make it deterministic, or make "
+                    "the chance a stochastic besiege.defenses.Layer and use averaged(...).",
+                )
+            )
+    right, chance = float(correct.double().mean()), 1.0 / clean.shape[2]
+    if len(samples) >= 20 and right <= 1.5 * chance:
+        findings.append(
+            Finding(
+                "W15",
+                f"the model is right on only {100 * right:.1f} % of the clean images, and chance "
+                f"is {100 * chance:.1f} %.",
+                "Check mean and std (in the units of the images: 0.485, not 123.7), the order of "
+                "the channels and the labels.",
+            )
+        )
+    return findings
+
+
+def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:
+    """Whether what the attack called a success is one."""
+    lost = int((crafted.success & ~success).sum())
+    if not lost:
+        return []
+    return [
+        Finding(
+            "W17",
+            f"{lost} of {int(crafted.success.sum())} successes the attack saw do not hold when the "
+            "model is asked again.",
+            "They are not counted, and these rows left early: their robustness is overstated. The "
+            "model is not deterministic, or the attack breaks the rules.",
+        )
+    ]
 
 
 def _targets(goal: Goal, samples: Samples, crafted: Crafted, classes: int) -> Tensor | None:

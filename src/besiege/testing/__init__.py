@@ -15,15 +15,25 @@ if TYPE_CHECKING:
     from besiege.testing import victims as victims
     from besiege.testing.allowances import EXCEPTIONS, FACTORS
     from besiege.testing.laws import LAWS
-    from besiege.testing.suite import Case, cases, conform, registered
+    from besiege.testing.suite import Case, Conformance, cases, conform, registered
 
-__all__ = ["EXCEPTIONS", "FACTORS", "LAWS", "Case", "cases", "conform", "registered"]
+__all__ = [
+    "EXCEPTIONS",
+    "FACTORS",
+    "LAWS",
+    "Case",
+    "Conformance",
+    "cases",
+    "conform",
+    "registered",
+]
 
 _HOMES = {
     "EXCEPTIONS": "allowances",
     "FACTORS": "allowances",
     "LAWS": "laws",
     "Case": "suite",
+    "Conformance": "suite",
     "cases": "suite",
     "conform": "suite",
     "registered": "suite",

@@ -72,14 +72,14 @@ def inside(
     low, high = victim.box
     trial.demand(
         low <= float(images.min()) and float(images.max()) <= high,
-        f"images reach from {float(images.min())!r} to {float(images.max())!r} {when}, but the "
-        f"box is {victim.box}",
+        f"images reach from {float(images.min()):.6g} to {float(images.max()):.6g} {when}, but "
+        f"the box is {victim.box}",
     )
     found = size(trial.norm, changes(images, samples))
     limit = math.inf if eps is None else float(eps) * (1 + _TOLERANCE)
     trial.demand(
         bool((found <= limit).all()),
-        f"the largest change is {found.max()!r} {when}, but the budget is {eps}",
+        f"the largest change is {found.max():.6g} {when}, but the budget is {eps}",
     )
     success = crafted.success.numpy()
     told = crafted.distance.numpy()
@@ -110,7 +110,7 @@ def _on_grid(trial: Trial, samples: Samples) -> None:
     found = size(trial.norm, moved) * (1.0 if trial.norm is L0 else _GRID)
     trial.demand(
         bool((found <= float(eps) * (1 + _TOLERANCE)).all()),
-        f"the largest change on the grid is {found.max()!r}, but the budget is {eps}",
+        f"the largest change on the grid is {found.max():.6g}, but the budget is {eps}",
     )
 
 

@@ -27,6 +27,7 @@ from besiege.testing.trial import Trial, changed, fresh, has, law
 from besiege.testing.victims import Failing, Failure, digits, module_of
 
 _ROWS = 40
+_HINT = "(draw from siege.dice, not from torch)"
 
 
 @law(3)
@@ -69,13 +70,13 @@ def row_independent(trial: Trial) -> None:
         for how, rows, batch in parts:
             part = run(rows, keep, leave, eps, batch)
             when = f"keeping {keep or 'the default'}, leaving at {leave}"
-            trial.same(whole, part, f"in the batch and {how}, {when}", rows)
+            trial.same(whole, part, f"in the batch and {how}, {when} {_HINT}", rows)
     # Final iterates of the rows that stay to the end: with and without those that leave.
     whole = run(everything, "last", "success", trial.size())
     stayed = (~whole.success).nonzero()[:, 0]
     if 0 < len(stayed) < n:
         rest = run(stayed, "last", "success", trial.size())
-        trial.same(whole, rest, "with and without rows that leave", stayed)
+        trial.same(whole, rest, f"with and without rows that leave {_HINT}", stayed)
 
 
 @law(4)

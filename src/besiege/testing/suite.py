@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from textwrap import shorten
 from typing import NamedTuple
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Combined
+from besiege.core.errors import AccessError
 from besiege.core.siege import ATTACKS
 from besiege.core.threat import Goal, Norm
 from besiege.testing.allowances import EXCEPTIONS, Exceptions, excused
+from besiege.testing.breach import Breach
 from besiege.testing.laws import LAWS
 
 
@@ -34,6 +37,7 @@ class Case(NamedTuple):
             Attack name to law or ``law:part`` to a written reason, besides `EXCEPTIONS`.
         """
         attack = parse(attack)
+        _well_formed(attack)
         granted = {**EXCEPTIONS, **(exceptions or {})}
         reason = excused(attack, self.law, granted)
         if reason is not None:
@@ -42,6 +46,28 @@ class Case(NamedTuple):
         without = [p for p in law.parts if excused(attack, f"{self.law}:{p}", granted) is not None]
         law(attack, self.norm, self.goal, without=without)
         return None
+
+
+class Conformance(list[Case]):
+    """The cases an attack was tried on; prints as a sentence.
+
+    Attributes
+    ----------
+    attack : Attack
+        What was tried.
+    excepted : tuple of str
+        Laws it was not held to, because of a written reason.
+    """
+
+    def __init__(self, attack: Attack, tried: Iterable[Case], excepted: Iterable[str]) -> None:
+        super().__init__(tried)
+        self.attack = attack
+        self.excepted = tuple(excepted)
+
+    def __repr__(self) -> str:
+        held = [case.law for case in self if case.law not in self.excepted]
+        but = f", and is excepted from {', '.join(self.excepted)}" if self.excepted else ""
+        return f"{self.attack} obeys {len(set(held))} laws in {len(held)} cases{but}"
 
 
 def cases(attack: str | Attack) -> Iterator[Case]:
@@ -66,8 +92,10 @@ def cases(attack: str | Attack) -> Iterator[Case]:
             yield Case(law, norm, goal)
 
 
-def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> list[Case]:
-    """Hold an attack to all laws; raises one `AssertionError` that tells every breach.
+def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Conformance:
+    """Hold an attack to all laws; raises one `AssertionError` that tells every law it breaks.
+
+    An exception of the attack itself ends the trial at once, with the line it came from.
 
     Parameters
     ----------
@@ -80,8 +108,8 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> list[
 
     Returns
     -------
-    list of Case
-        What was tried.
+    Conformance
+        A list of what was tried.
 
     Examples
     --------
@@ -89,18 +117,59 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> list[
     >>> conform("path/to/file.py:MyAttack")  # doctest: +SKIP
     """
     attack = parse(attack)
-    tried, breaches = list(cases(attack)), []
+    _well_formed(attack)
+    tried, excepted = list(cases(attack)), dict[str, str]()
+    breaches: dict[str, list[tuple[Case, str]]] = {}
     for case in tried:
         try:
-            case.check(attack, exceptions)
-        except AssertionError as breach:
-            breaches.append(str(breach))
+            reason = case.check(attack, exceptions)
+        except Breach as breach:
+            problem = breach.__cause__
+            if problem is not None and not _is_breach(case, problem):
+                raise AssertionError(
+                    f"{attack} could not be tried ({case.norm} {case.goal}): {breach.seen}"
+                ) from problem
+            breaches.setdefault(case.law, []).append((case, breach.seen))
+        else:
+            if reason is not None:
+                excepted[case.law] = reason
     if breaches:
+        many = sum(map(len, breaches.values()))
+        lines = [_line(law, found) for law, found in breaches.items()]
         raise AssertionError(
-            f"{attack} breaks the laws in {len(breaches)} of {len(tried)} cases:\n"
-            + "\n".join(breaches)
+            "\n".join([f"{attack} breaks the laws in {many} of {len(tried)} cases:", *lines])
         )
-    return tried
+    return Conformance(attack, tried, excepted)
+
+
+def _well_formed(attack: Attack) -> None:
+    """Demand what no law can be tried without: a frozen dataclass that says what it does."""
+    kind = type(attack)
+    parameters = getattr(kind, "__dataclass_params__", None)
+    if parameters is None or not parameters.frozen:
+        raise AssertionError(
+            f"{kind.__name__} is not a frozen dataclass: write @dataclass(frozen=True) above it"
+        )
+    told = (kind.__doc__ or "").strip()
+    # Where there is no docstring, `dataclass` writes the signature.
+    if not told or told.startswith(f"{kind.__name__}("):
+        raise AssertionError(
+            f"{kind.__name__} has no docstring: say what it does and where it comes from"
+        )
+
+
+def _is_breach(case: Case, problem: BaseException) -> bool:
+    """Whether an exception is what a law forbids: too much asked, or an unusual shape refused."""
+    return isinstance(problem, AccessError) or case.law == "scale_and_classes"
+
+
+def _line(law: str, found: list[tuple[Case, str]]) -> str:
+    """What was seen first of a law, and where it was seen."""
+    places = [f"{case.norm} {case.goal}" for case, _ in found]
+    shown = ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
+    many = f"{len(places)} case{'s' if len(places) > 1 else ''}"
+    seen = shorten(found[0][1], 300, placeholder=" ...")
+    return f"law {LAWS[law].number} ({law}): {seen} ({many}: {shown})"
 
 
 def registered() -> list[Attack]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -14,9 +15,11 @@ from besiege.attacks.attack import Attack, parse
 from besiege.core.oracle import Access, Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.models.classifier import Classifier
+from besiege.testing.breach import Breach, number, raised
 from besiege.testing.victims import Array, Shape, digits, images_of, natural, untrained
 
 SETTINGS: tuple[tuple[Keep, Leave], ...] = (
@@ -68,9 +71,9 @@ class Trial:
         return f"{self.law}: {self.attack}, {self.norm}, {self.goal}"
 
     def demand(self, held: bool, seen: str) -> None:
-        """Raise an `AssertionError` that names all there is to name, unless the law held."""
+        """Raise a `Breach` that names all there is to name, unless the law held."""
         if not held:
-            raise AssertionError(f"{self}: {seen}")
+            raise Breach(str(self), seen)
 
     def by(self, attack: Attack) -> Trial:
         """The same trial of another form of the attack."""
@@ -125,8 +128,24 @@ class Trial:
         access: Access | None = None,
         **options: Any,
     ) -> Crafted:
-        """Run the attack."""
-        return craft(victim, self.attack, samples, self.threat(eps, access), **options)
+        """Run the attack on a copy of the samples, which other cases are tried on too."""
+        kind = type(self.attack)
+        run, changed = kind.run, list[bool]()
+
+        def watched(attack: Attack, siege: Siege) -> None:
+            # This very ball: `settle` puts another in its place.
+            ball, clean = siege.ball, siege.ball.center.clone()
+            run(attack, siege)
+            changed.append(not torch.equal(ball.center, clean))
+
+        with patch.object(kind, "run", watched):
+            crafted = craft(
+                victim, self.attack, _copied(samples), self.threat(eps, access), **options
+            )
+        self.demand(
+            not any(changed), "it changed the clean images in place (clone siege.ball.center)"
+        )
+        return crafted
 
     def same(self, one: Crafted, other: Crafted, between: str, rows: Tensor | None = None) -> None:
         """Demand that two runs found the same, bitwise; `rows` are those of the first to compare.
@@ -143,7 +162,8 @@ class Trial:
                 row = int(differs.nonzero()[0, 0])
                 seen = ""
                 if first.dim() == 1:
-                    seen = f" ({first[row].item()} and {second[row].item()} in row {row})"
+                    values = number(first[row].item()), number(second[row].item())
+                    seen = f" ({values[0]} and {values[1]} in row {row})"
                 self.demand(False, f"{name} of {many} differ {between}{seen}")
 
 
@@ -175,16 +195,16 @@ class Law:
     def __call__(
         self, attack: str | Attack, norm: Norm, goal: Goal, *, without: Collection[str] = ()
     ) -> None:
-        """Try the law; anything the attack raises is a breach of it too."""
+        """Try the law; anything the attack raises is the cause of a breach of it."""
         trial = Trial(
             f"law {self.number} ({self.name})", parse(attack), norm, goal, frozenset(without)
         )
         try:
             self.check(trial)
-        except AssertionError:
+        except Breach:
             raise
         except Exception as problem:
-            raise AssertionError(f"{trial}: {type(problem).__name__}: {problem}") from problem
+            raise Breach(str(trial), raised(problem, parts_of(trial.attack))) from problem
 
 
 def law(number: int, *parts: str) -> Callable[[Callable[[Trial], None]], Law]:
@@ -238,6 +258,17 @@ def has(attack: Attack, *names: str) -> bool:
 
 def _values(attack: Attack) -> dict[str, Any]:
     return {f.name: getattr(attack, f.name) for f in fields(cast(Any, attack)) if f.init}
+
+
+def _copied(samples: Samples) -> Samples:
+    """The same samples elsewhere in memory, with the same strides."""
+    images, targets = samples.images, samples.targets
+    return Samples(
+        torch.empty_strided(images.shape, images.stride()).copy_(images),
+        samples.labels.clone(),
+        samples.ids.clone(),
+        None if targets is None else targets.clone(),
+    )
 
 
 def changes(images: Tensor, samples: Samples) -> Array:
