@@ -35,7 +35,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no pixels": ({"images": IMAGES[:, :, :0]}, "no pixels"),
     "NaN": ({"images": nan(2, torch.nan)}, r"images\[2\].*NaN.*1 of 4"),
     "infinite": ({"images": nan(3, torch.inf)}, r"images\[3\].*infinite"),
-    "bytes": ({"images": IMAGES * 255}, r"box is \(0\.0, 1\.0\).*images / 255"),
+    "bytes as numbers": ({"images": IMAGES * 255}, r"box is \(0\.0, 1\.0\).*images / 255"),
     "normalised": ({"images": (IMAGES - 0.5) / 0.25}, r"mean=\.\.\., std="),
     "below the box": ({"images": IMAGES - 0.5}, "reach from -0.4"),
     "one-hot labels": ({"labels": torch.eye(4).long()}, r"labels\.argmax\(1\)"),

@@ -213,7 +213,7 @@ def test_chance_that_nobody_declared_is_noticed() -> None:
 def test_a_model_that_knows_no_more_than_chance_is_noticed() -> None:
     x = torch.rand(40, 1, 4, 4)
     constant = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
-    nn.init.zeros_(constant[1].weight)
+    nn.init.zeros_(next(constant.parameters()))
     result = besiege.attack("fgsm", constant, x, torch.arange(40) % 4, threat="linf:0.02")
     assert "W15" in {warning.id for warning in result.warnings}
     assert "25.0 % of the clean images" in repr(result)

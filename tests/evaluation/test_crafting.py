@@ -294,7 +294,7 @@ def test_an_honest_twin_gives_what_the_victim_confirms(monkeypatch: pytest.Monke
     monkeypatch.setattr(crafting, "twin_of", twin)
     original, calls = counted(victim())
     searched = craft(original, attack, samples, THREAT, twin=True)
-    assert twin.probes == [8]
+    assert twin.probes == [24]  # clean, in the ball and on its surface
     assert torch.equal(searched.success, plain.success)
     assert torch.equal(searched.images, plain.images)
     broken = plain.success.long()

@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-import random
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
+from tests.laws import spoiled
+from tests.laws.spoiled import (
+    ANY,
+    Blind,
+    Boasting,
+    Climb,
+    Gambling,
+    Greedy,
+    Guessing,
+    Hoarding,
+    Idle,
+    Lame,
+    Meddling,
+    MeddlingWithNumpy,
+    MeddlingWithPython,
+    Mingling,
+    Mistyped,
+    Overstepping,
+    Peeping,
+    Plain,
+    Repainting,
+    Scaled,
+    Scoring,
+    Silent,
+    Smearing,
+    Smuggling,
+    SmugglingOutOfTheBox,
+    Square,
+    Stuck,
+    TenClasses,
+    Thawed,
+    Timid,
+)
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.losses import cross_entropy, margin
-from besiege.core.oracle import Access
 from besiege.core.siege import ATTACKS, Siege, register
-from besiege.core.threat import Goal, Linf, Norm
+from besiege.core.threat import ALL_NORMS, Goal, Linf, Norm
 from besiege.testing import LAWS, Case, cases, conform
 from besiege.testing.laws import (
     access,
@@ -27,188 +56,16 @@ from besiege.testing.laws import (
     row_independent,
     scale_and_classes,
 )
-
-ANY = Goal.UNTARGETED
-
-
-@dataclass(frozen=True)
-class Climb(Attack):
-    """An honest attack, which the others spoil."""
-
-    norms = frozenset({Linf})
-    goals = frozenset({ANY})
-    steps: int = 4
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        return siege.ball.sample(siege.dice)
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        return siege.ball.project(x + siege.ball.steepest(g, x, 0.5 * siege.ball.radius))
-
-    def run(self, siege: Siege) -> None:
-        x = self.start(siege)
-        for _ in range(self.steps):
-            answer = siege.gradient(x, margin)
-            x, answer = siege.settle(x, answer)
-            x = self.move(siege, x, answer.gradient)
-        siege.offer(x, margin)
-
-
-class Overstepping(Climb):
-    """Leaves the ball."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        return (x + siege.ball.steepest(g, x, siege.ball.radius)).clamp(0, 1)
-
-
-class Boasting(Climb):
-    """Claims what it did not do."""
-
-    def run(self, siege: Siege) -> None:
-        super().run(siege)
-        siege.record.success[:] = True
-        siege.record.distance[:] = 0.0
-
-
-class Mingling(Climb):
-    """Normalises gradients over the batch."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        return siege.ball.project(x + 2.0 * g / g.norm())
-
-
-class Gambling(Climb):
-    """Draws from one generator for the whole batch."""
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(0)
-        noise = torch.rand(siege.ball.center.shape, generator=generator) - 0.5
-        return siege.ball.project(siege.ball.center + 0.1 * noise)
-
-
-class Meddling(Climb):
-    """Draws from the global generators."""
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        self.draw()
-        return super().start(siege)
-
-    def draw(self) -> None:
-        torch.rand(1)
-
-
-class MeddlingWithNumpy(Meddling):
-    def draw(self) -> None:
-        np.random.rand()
-
-
-class MeddlingWithPython(Meddling):
-    def draw(self) -> None:
-        random.random()
-
-
-class Smearing(Climb):
-    """Hands the model's own parameters gradients."""
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        victim = siege._oracle.victim
-        for parameter in getattr(victim, "module", torch.nn.Identity()).parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        return super().start(siege)
-
-
-class Stuck(Climb):
-    """Draws the same whatever the seed."""
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        ids = torch.arange(len(siege.record.labels))[siege.rows]
-        return siege.ball.sample(type(siege.dice).throw(0, ids))
-
-
-class Peeping(Climb):
-    """Asks the victim past the meter."""
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        siege._oracle.logits(siege.ball.center)
-        return super().start(siege)
-
-
-class Greedy(Climb):
-    """Says it needs labels only, and asks for gradients."""
-
-    access = Access.DECISION
-
-
-class Idle(Climb):
-    """Does nothing but look."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        return x
-
-    def start(self, siege: Siege) -> torch.Tensor:
-        return siege.ball.center
-
-
-class Lame(Climb):
-    """Goes half of the way it may."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        half = siege.ball.of(0.5 * siege.ball.radius)
-        return half.project(x + half.steepest(g, x, half.radius))
-
-
-class Hoarding(Climb):
-    """Is careless when it may ask much."""
-
-    def run(self, siege: Siege) -> None:
-        if (siege.record.meter.budget or 100) < 9:
-            super().run(siege)
-
-
-class Timid(Climb):
-    """Stays where it is in a large ball."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        if bool((siege.ball.radius > 0.12).any()):
-            return siege.ball.center
-        return super().move(siege, x, g)
-
-
-class Scaled(Climb):
-    """Adds a constant to what has no scale."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        return siege.ball.project(x + siege.ball.scaled(siege.ball.radius) * g / (g.abs() + 1e-2))
-
-
-class Blind(Climb):
-    """Raises cross-entropy, and hides that it vanished."""
-
-    def run(self, siege: Siege) -> None:
-        siege.gradient(siege.ball.center, cross_entropy)
-        siege.record.vanished[:] = False
-
-
-class Square(Climb):
-    """Works on square images only."""
-
-    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-        return super().move(siege, x, 0.5 * (g + g.transpose(2, 3)))
-
-
-class TenClasses(Climb):
-    """Takes the third class for granted."""
-
-    def run(self, siege: Siege) -> None:
-        siege.ranked()[:, 1]
-        super().run(siege)
-
+from besiege.testing.victims import digits
 
 BREACHES = [
-    (feasible, Overstepping, "the largest change is"),
+    (feasible, Smuggling, "the largest change is 0.5 keeping"),
+    (feasible, SmugglingOutOfTheBox, "images reach from -0.1 to"),
+    (feasible, Repainting, "it changed the clean images in place"),
+    (repeatable, Repainting, "it changed the clean images in place"),
     (judged, Boasting, "claimed successes are none"),
     (row_independent, Mingling, "differ in the batch and"),
-    (row_independent, Gambling, "differ in the batch and"),
+    (row_independent, Gambling, "(draw from siege.dice, not from torch)"),
     (repeatable, Meddling, "changed the random state: torch"),
     (repeatable, MeddlingWithNumpy, "changed the random state: numpy"),
     (repeatable, MeddlingWithPython, "changed the random state: random"),
@@ -230,6 +87,12 @@ BREACHES = [
 def test_the_honest_attack_conforms() -> None:
     tried = conform(Climb())
     assert tried == list(cases(Climb())) == [Case(law, Linf, ANY) for law in LAWS]
+    assert str(tried) == repr(tried) == "Climb obeys 9 laws in 9 cases"
+
+
+def test_a_law_it_was_not_held_to_is_not_called_obeyed() -> None:
+    tried = conform(Lame(), {"Lame": {"not_idle": "it limps"}})
+    assert str(tried) == "Lame obeys 8 laws in 8 cases, and is excepted from not_idle"
 
 
 @pytest.mark.parametrize(
@@ -241,6 +104,7 @@ def test_a_breach_is_seen_and_told(law: object, attack: type[Attack], seen: str)
         law(attack(), Linf, ANY)
     message = str(told.value)
     assert seen in message
+    assert not re.search(r"np\.|\.0*[1-9]\d{6}", message), "numbers are printed to six digits"
     for fact in (f"law {law.number} ({law.name})", attack.__name__, "linf", "untargeted"):  # type: ignore[attr-defined]  # laws have a number and a name
         assert fact in message
 
@@ -250,10 +114,63 @@ def test_what_is_found_outside_the_ball_is_no_success() -> None:
     judged(Overstepping(), Linf, ANY)
 
 
-def test_conform_tells_all_breaches_at_once() -> None:
-    with pytest.raises(AssertionError, match="breaks the laws in") as told:
-        conform(Idle())
-    assert "law 7" in str(told.value)
+def test_conform_tells_all_breaches_at_once_in_a_line_per_law() -> None:
+    class Resting(Idle):
+        """Idle in every norm, and boasts of it."""
+
+        norms = ALL_NORMS
+
+        def run(self, siege: Siege) -> None:
+            siege.record.success[:] = True
+
+    with pytest.raises(
+        AssertionError, match=r"^Resting breaks the laws in \d+ of 36 cases:"
+    ) as told:
+        conform(Resting())
+    _, *lines = str(told.value).splitlines()
+    laws = [line.partition(":")[0] for line in lines]
+    assert "law 2 (judged)" in laws and len(laws) == len(set(laws)) <= len(LAWS)
+    assert lines[laws.index("law 2 (judged)")].endswith(
+        "claimed successes are none keeping first, leaving at success "
+        "(4 cases: linf untargeted, l2 untargeted, l1 untargeted, ...)"
+    )
+
+
+def test_an_exception_of_the_attack_itself_is_raised_once_with_its_line() -> None:
+    line = Mistyped.start.__code__.co_firstlineno + 1
+    with pytest.raises(AssertionError) as told:
+        conform(Mistyped())
+    message = str(told.value)
+    assert f"AttributeError at {spoiled.__file__}:{line}: " in message
+    assert message.count("AttributeError") == 1
+    assert "law" not in message.replace(spoiled.__file__, "")
+    assert isinstance(told.value.__cause__, AttributeError)
+
+
+def test_an_exception_a_law_forbids_is_a_breach_of_it() -> None:
+    with pytest.raises(
+        AssertionError, match=r"law 9 .*: RuntimeError at .*\(1 case: linf unt"
+    ) as told:
+        conform(Square())
+    assert "law 1 " not in str(told.value)
+
+
+def test_an_attack_cannot_change_what_others_are_tried_on() -> None:
+    # No row leaves at the clean check, so that the siege holds the very images it was given.
+    before = digits(16).images.clone()
+    with pytest.raises(AssertionError, match="in place"):
+        judged(Repainting(), Linf, Goal.RANDOM)
+    assert torch.equal(digits(16).images, before)
+
+
+@pytest.mark.parametrize(
+    ("attack", "lacking"),
+    [(Plain, "not a frozen dataclass"), (Thawed, "not a frozen"), (Silent, "no docstring")],
+)
+def test_the_form_of_an_attack_comes_first(attack: type[Attack], lacking: str) -> None:
+    for tried in (conform, Case("feasible", Linf, ANY).check):
+        with pytest.raises(AssertionError, match=f"^{attack.__name__} .*{lacking}"):
+            tried(attack())
 
 
 def test_an_exception_with_a_reason_excuses_the_law_or_a_part_of_it() -> None:
@@ -263,47 +180,6 @@ def test_an_exception_with_a_reason_excuses_the_law_or_a_part_of_it() -> None:
     assert case.check(Idle(), {"Idle": {"not_idle": "it rests"}}) == "it rests"
     with pytest.raises(AssertionError):
         case.check(Lame())
-
-
-@dataclass(frozen=True)
-class Guessing(Attack):
-    """An honest attack by labels alone."""
-
-    access = Access.DECISION
-
-    def run(self, siege: Siege) -> None:
-        for turn in range(6):
-            siege.labels(siege.ball.shell(siege.dice.of(turn)))
-            siege.settle()
-            if not len(siege):
-                return
-
-
-@dataclass(frozen=True)
-class Scoring(Attack):
-    """An honest attack by scores: takes noise that raises the margin, several tries at a time."""
-
-    access = Access.SCORE
-    tries: int = 4
-
-    def run(self, siege: Siege) -> None:
-        x = siege.ball.center
-        best = torch.full((len(siege),), -torch.inf)
-        for turn in range(3):
-            counter = torch.arange(self.tries).expand(len(siege), -1) + turn * self.tries
-            noise = siege.dice.signs(x.shape[1:], counter)
-            step = siege.ball.scaled(0.7 * siege.ball.radius)[:, None]
-            points = siege.ball.project(x[:, None] + noise * step)
-            answer = siege.logits(points, loss=margin)
-            assert answer.loss is not None
-            top, choice = answer.loss.max(1)
-            better = top > best
-            rows = torch.arange(len(siege))
-            x = torch.where(better[:, None, None, None], points[rows, choice], x)
-            best = torch.maximum(top, best)
-            x, best = siege.settle(x, best)
-            if not len(siege):
-                return
 
 
 @pytest.fixture

@@ -39,6 +39,8 @@ from besiege.core.answer import Answer, Loss
 from besiege.core.siege import ATTACKS, Siege, target_class
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf, Norm
 
+LEAST_LIKELY = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
+
 
 @dataclass(frozen=True)
 class Ascent(Attack):
@@ -87,6 +89,12 @@ class Ascent(Attack):
         for what, kind in slots.items():
             if not isinstance(getattr(self, what), kind):
                 raise ValueError(f"{what} is {getattr(self, what)!r}, which is not a {what}")
+        if not self.direction.moves:
+            raise ValueError(f"direction {self.direction} makes no move: chain(..., steepest)")
+        if self.aim not in ("goal", "least-likely"):
+            raise ValueError(f"aim is {self.aim!r}, but it is 'goal' or 'least-likely'")
+        if self.aim == "least-likely":
+            object.__setattr__(self, "goals", self.goals & LEAST_LIKELY)
         if not callable(self.loss):
             raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
@@ -165,15 +173,13 @@ rfgsm = replace(
     norms=frozenset({Linf}),
     source="Tramèr et al., Ensemble adversarial training, 2018",
 )
-least_likely = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
 llc = replace(
     fgsm,
     name="llc",
     aim="least-likely",
-    goals=least_likely,
     source="Kurakin, Goodfellow and Bengio, Adversarial machine learning at scale, 2017",
 )
-rllc = replace(rfgsm, name="rllc", aim="least-likely", goals=least_likely)
+rllc = replace(rfgsm, name="rllc", aim="least-likely")
 bim = Ascent(
     "bim",
     steps=20,
@@ -181,14 +187,16 @@ bim = Ascent(
     schedule=Constant(0.15),
     source="Kurakin, Goodfellow and Bengio, Adversarial examples in the physical world, 2017",
 )
-illc = replace(bim, name="illc", aim="least-likely", goals=least_likely)
+illc = replace(bim, name="illc", aim="least-likely")
 pgd = replace(
     bim,
     name="pgd",
     steps=40,
     start=Uniform(),
     schedule=Cosine(1.0),
-    source="Madry et al., Towards deep learning models resistant, 2018",
+    # Theirs are equal steps, schedule=constant(0.25); falling ones from the whole budget down left
+    # fewer images right in 20 of 21 cases tried.
+    source="Madry et al., Towards deep learning models resistant, 2018 (with falling steps)",
 )
 mim = replace(
     bim,

@@ -126,6 +126,8 @@ class EachTarget(Single):
         super().__post_init__()
         if self.count is not None:
             _must_count(self, 1, "count")
+        if getattr(self.attack, "aim", "goal") != "goal":
+            raise ValueError(f"'{self.attack}' chooses its own class; give each_target another")
 
     @property
     def goals(self) -> frozenset[Goal]:  # type: ignore[override]  # a class attribute elsewhere
@@ -274,6 +276,8 @@ class Minimal(Single):
             rows = torch.isinf(high).nonzero()[:, 0]
             if len(rows) == 0:
                 break
+            if turn == self.doublings:  # never give up below what the threat allows
+                radius = reach.clone()
             won = self._try(siege, radius, rows, f"double {turn}")
             high[rows[won]] = siege.distance[rows[won]].minimum(radius[rows[won]])
             lost = rows[~won]
@@ -297,7 +301,9 @@ class Minimal(Single):
     def _bisect(self, siege: Siege, low: Tensor, high: Tensor) -> None:
         for turn in range(self.bisections):
             low, high = siege.settle(low, high)
-            open_ = torch.isfinite(high) & (high > 0) & (high - low > self.tolerance * high)
+            # Smaller than a millionth of the box is nothing.
+            open_ = torch.isfinite(high) & (high > 1e-6 * (siege.ball.box[1] - siege.ball.box[0]))
+            open_ &= high - low > self.tolerance * high
             if siege.ball.norm is L0:
                 open_ &= high - low > 1
             rows = open_.nonzero()[:, 0]

@@ -28,6 +28,11 @@ class Part:
     steers: bool = False
     """Whether gradients are asked at other points than the iterates."""
 
+    @property
+    def moves(self) -> bool:
+        """Whether it can make the move, and not only turn the gradient."""
+        return type(self).move is not Part.move
+
     def init(self, x: Tensor) -> Memory:
         """What the link remembers before the first step."""
         return ()
@@ -217,12 +222,16 @@ class Chain(Part):
     links: tuple[Part, ...] = field(default=(), metadata={"each": True})
 
     def __post_init__(self) -> None:
-        if not self.links:
+        if not self.links or not all(isinstance(link, Part) for link in self.links):
             raise ValueError("a chain needs links: chain(momentum(1.0), steepest)")
 
     @property
     def remembers(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
         return sum(link.remembers for link in self.links)
+
+    @property
+    def moves(self) -> bool:
+        return self.links[-1].moves
 
     @property
     def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere

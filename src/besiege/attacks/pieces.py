@@ -99,12 +99,21 @@ class Schedule:
         raise NotImplementedError
 
 
+def _lengths(**given: object) -> None:
+    for name, length in given.items():
+        if not isinstance(length, (int, float)) or not length >= 0:
+            raise ValueError(f"{name} is {length!r}, but a length is a number, never negative")
+
+
 @piece("constant")
 @dataclass(frozen=True)
 class Constant(Schedule):
     """Every step the same share of the radius."""
 
     step: float = 0.15
+
+    def __post_init__(self) -> None:
+        _lengths(step=self.step)
 
     def length(self, step: int, steps: int) -> float:
         return self.step
@@ -117,6 +126,9 @@ class Spread(Schedule):
 
     path: float = 2.5
 
+    def __post_init__(self) -> None:
+        _lengths(path=self.path)
+
     def length(self, step: int, steps: int) -> float:
         return self.path / steps
 
@@ -128,6 +140,9 @@ class Cosine(Schedule):
 
     first: float = 0.5
     last: float = 0.0
+
+    def __post_init__(self) -> None:
+        _lengths(first=self.first)
 
     def length(self, step: int, steps: int) -> float:
         share = 0.5 * (1.0 + math.cos(math.pi * step / steps))
@@ -182,4 +197,4 @@ class Within(Place):
     def __call__(
         self, ball: Ball, x: Tensor, move: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
-        return ball.project(x + move), memory
+        return ball.confine(x + move), memory

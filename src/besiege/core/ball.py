@@ -118,10 +118,17 @@ class Ball(ABC):
 
         `x` may hold k candidates per row, ``[rows, k, ...]``.
         """
+        landed = self.confine(x)
+        return landed if self.grid is None else self.received(landed)
+
+    def confine(self, x: Tensor) -> Tensor:
+        """The nearest point of ball and box, off the grid.
+
+        For the iterates of an attack: on the grid, moves smaller than half a step would be lost.
+        """
         if x.dim() > self.center.dim():
-            return self._each(x.shape[1]).project(x.flatten(0, 1)).view_as(x)
-        landed = self._project(x)
-        return landed if self.grid is None else self._on_grid(landed)
+            return self._each(x.shape[1]).confine(x.flatten(0, 1)).view_as(x)
+        return self._project(x)
 
     def sample(self, dice: Dice, counter: int = 0) -> Tensor:
         """A point uniform in the ball, then brought into the box."""
@@ -146,10 +153,14 @@ class Ball(ABC):
         return distances(steps, self.norm) * (1.0 if self.norm is L0 else self.grid)
 
     def boxed(self, x: Tensor) -> Tensor:
-        """Which images are finite and in the box."""
+        """Which images are finite, in the box and on the grid if there is one."""
         flat = x.flatten(x.dim() - self.center.dim() + 1)
         # Both are NaN where an entry is, and then false.
-        return (flat.amin(-1) >= self.box[0]) & (flat.amax(-1) <= self.box[1])
+        boxed = (flat.amin(-1) >= self.box[0]) & (flat.amax(-1) <= self.box[1])
+        if self.grid is not None:  # what lies between its values is no image the victim receives
+            off = (x - self.snap(x)).abs().flatten(x.dim() - self.center.dim() + 1)
+            boxed &= off.amax(-1) <= 1e-3 * self.grid
+        return boxed
 
     def inside(self, x: Tensor) -> Tensor:
         """Which images are finite, in the box and within their row's radius."""
@@ -224,11 +235,15 @@ class Ball(ABC):
     def _mask(self, rows: Tensor) -> Tensor:
         return rows.view(-1, *[1] * (self.center.dim() - 1))
 
-    def _on_grid(self, x: Tensor) -> Tensor:
-        """Round to the grid, and where that leaves the ball, round towards the centre."""
+    def received(self, x: Tensor) -> Tensor:
+        """What a victim with a grid receives: rounded, towards the centre where that leaves it."""
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).received(x.flatten(0, 1)).view_as(x)
+        if self.grid is None:
+            return x
         near = self.snap(x)
         start, steps = self._steps(self.center), self._steps(x)
-        exact = (x.double() - self.box[0]) / self.grid  # type: ignore[operator]  # grid is set
+        exact = (x.double() - self.box[0]) / self.grid
         short = torch.where(exact >= start, torch.floor(exact + 1e-6), torch.ceil(exact - 1e-6))
         outside = distances(steps - start, self.norm) * (
             1.0 if self.norm is L0 else self.grid or 1.0

@@ -105,6 +105,8 @@ class Inquiry:
                 sent = chosen.nonzero()[:, 0]
                 at, flat, slot = at[sent], flat[sent], slot[sent]
                 classes = None if classes is None else classes[sent]
+        if self.ball.grid is not None:
+            flat = self.ball.at(at).received(flat)
         answer = self._send(flat.contiguous(), at, slot, kind, loss, through, classes)
         if sent is not None:
             answer = answer.blank(len(x) * (k or 1)).put(sent, answer)
@@ -231,9 +233,10 @@ class Inquiry:
         meter.padding = self._oracle.padded
 
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
-        """Note rows whose gradient vanished, and make zero what is not finite."""
+        """Note rows whose gradient vanished or is not finite, and make zero what is not."""
         size = distances(gradient, Linf)
         if len(size) and not math.isfinite(size.max()):
+            self.record.vanished[samples[~torch.isfinite(size)]] = True
             gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
             size = distances(gradient, Linf)
         if len(size) and not size.min() > 0:
@@ -271,7 +274,10 @@ class Inquiry:
     ) -> Tensor:
         """Tell the sieges and the record what was reached; None for `reached` means all."""
         record = self.record
-        distance = self._distances(x, samples, reached)
+        whole = self.keeps in ("highest", "last")  # these keep what is no success, too
+        anywhere = distance = self._distances(x, samples, None if whole else reached)
+        if whole and reached is not None:
+            distance = torch.where(reached, anywhere, torch.nan)
         limit: Tensor | None = None
         for level in self._chain():
             if level._limit is not limit:
@@ -299,6 +305,10 @@ class Inquiry:
         elif self.keeps in ("first", "smallest"):
             return hit
         distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
+        if whole:
+            fit = (anywhere <= level._limit[samples]).nonzero()[:, 0]
+            x, samples, distance = x[fit], samples[fit], distance[fit]
+            loss = None if loss is None else loss[fit]
         record.keep(self.keeps, x, samples, distance, loss)
         return hit
 
@@ -330,6 +340,8 @@ class Inquiry:
         payable = self._payable(at)
         sent = payable.nonzero()[:, 0]
         flat, samples = part.flatten(0, 1)[sent].contiguous(), self._index[at[sent]]
+        if self.ball.grid is not None:
+            flat = self.ball.at(at[sent]).received(flat)
         n = self._draws
         images, owners = (t.repeat_interleave(n, 0) for t in (flat, at[sent]))
         logits = self._oracle.logits(images, self._chances(owners))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import torch
@@ -23,6 +23,17 @@ GPU_BATCH = 1024
 CPU_ENTRIES = 64 * 3 * 32 * 32
 """What a CPU is fastest with at a time: 64 images of CIFAR-10, and 256 small ones; larger batches
 leave its caches, smaller ones do not pay for their calls."""
+
+
+@contextmanager
+def plainly(device: torch.device) -> Iterator[None]:
+    """No inference mode, gradients or autocast of the caller's: answers as they are in float32."""
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch.autocast(device.type, enabled=False),
+    ):
+        yield
 
 
 class Victim(Protocol):
@@ -219,10 +230,10 @@ class Oracle:
                 f"{max(self.classes, 2)} are expected; declare Classifier(..., classes="
                 f"{logits.shape[1]}) or check the model's last layer (two classes at least)"
             )
-        if torch.isnan(logits).any():
+        if not bool((logits < torch.inf).all()):  # -inf is a class ruled out; NaN compares false
             raise VictimError(
-                "the model answered NaN logits, so nothing can be said about its robustness; "
-                "check its weights and its normalisation"
+                "the model answered NaN or infinite logits, so nothing can be said about its "
+                "robustness; check its weights and its normalisation"
             )
 
     def _batched(self, x: Tensor, one: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

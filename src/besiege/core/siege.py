@@ -116,8 +116,9 @@ class Siege(Inquiry):
         if clean is None:
             after = torch.arange(1, self.classes, device=labels.device)
             return (labels[:, None] + after) % self.classes
-        others = clean.scatter(1, labels[:, None], -torch.inf)
-        return others.argsort(dim=1, descending=True, stable=True)[:, :-1]
+        # The label first, whatever the scores, and then without it.
+        ranked = clean.scatter(1, labels[:, None], torch.inf)
+        return ranked.argsort(dim=1, descending=True, stable=True)[:, 1:]
 
     # Asking.
 

@@ -90,6 +90,10 @@ class Threat:
     """The budget as it was written; equal budgets may be written in several ways."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", Norm(self.norm))
+        object.__setattr__(self, "goal", Goal(self.goal))
+        if not isinstance(self.access, Access):
+            raise ThreatError(f"access is {self.access!r}, but one of {[*Access]} is expected")
         if self.eps is None:
             return
         eps = _exact(self.eps)
@@ -182,8 +186,10 @@ def _member(kind: type[Norm], name: str, what: str, text: str) -> Norm:
 
 def _parse_eps(budget: str, text: str) -> Fraction:
     try:
-        return Fraction(budget)
-    except (ValueError, ZeroDivisionError):
+        eps = Fraction(budget)
+        float(eps)
+        return eps
+    except (ValueError, ArithmeticError):
         raise ThreatError(
             f"'{budget}' in the threat '{text}' is not a budget: "
             "write a number or a fraction, for example 'linf:8/255' or 'l2:0.5'"

@@ -58,7 +58,7 @@ class Defended:
             dice = Dice(torch.zeros(len(x), dtype=torch.int64, device=x.device))
         for place, layer in enumerate(self.layers):
             x = layer(x, self.box, dice.of("layer", place))
-        return self.victim(x, dice)
+        return self.victim(x, dice.of("victim"))
 
     def held(self) -> AbstractContextManager[None]:
         """Eval mode and frozen parameters of the victim for a while."""

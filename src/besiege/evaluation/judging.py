@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from besiege.core.ball import ball, distances
+from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
-from besiege.core.oracle import Oracle, Victim
+from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted
@@ -88,7 +88,7 @@ def judge(
     seed, draws
         Of a stochastic victim's chances; they are not those the attack saw.
     """
-    with victim.held(), torch.inference_mode(False), torch.no_grad():
+    with victim.held(), plainly(victim.device):
         samples = samples.to(victim.device)
         images = crafted.images
         goal = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
@@ -107,16 +107,19 @@ def judge(
         if many == 1:
             prediction = labels[0]
         reached = share > 0.5
-        within = goal.distance(shown) <= goal.radius * (1 + 1e-6)
+        within = goal.inside(shown)
         correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
-        change = shown - samples.images
+        sizes = {
+            norm: ball(norm, samples.images, torch.inf, victim.box, victim.grid).distance(shown)
+            for norm in Norm
+        }
         success = valid & within & reached
         findings = _sober(victim, samples, clean, correct)
         if not victim.stochastic:
             findings += _reproduced(crafted, success)
         return Verdicts(
             valid,
-            {norm: distances(change, norm) for norm in Norm},
+            {norm: distance.where(valid, torch.inf) for norm, distance in sizes.items()},
             within,
             prediction,
             confidence,

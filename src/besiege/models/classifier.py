@@ -93,6 +93,12 @@ class Classifier:
             raise InputError(
                 f"grid is {grid!r}, but it is the positive step of the pixel values, such as 1/255"
             )
+        if grid is not None:
+            steps = (self.box[1] - self.box[0]) / grid
+            if round(steps) < 1 or abs(steps - round(steps)) > 1e-6 * steps:
+                raise InputError(
+                    f"grid is {grid!r}, but the box {self.box} must be a whole number of its steps"
+                )
         self.grid = grid
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 

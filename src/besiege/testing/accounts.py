@@ -14,7 +14,7 @@ from besiege.core.samples import Samples
 from besiege.core.siege import fitting
 from besiege.evaluation.judging import judge
 from besiege.testing.outcomes import honest, inside
-from besiege.testing.trial import Trial, law
+from besiege.testing.trial import HINT, Trial, law
 from besiege.testing.victims import Altered, Counting
 
 
@@ -71,7 +71,7 @@ def _alone(trial: Trial, victim: Victim, samples: Samples, row: int, queries: in
     )
     trial.demand(
         int(one.queries) == queries,
-        f"sample {row} used {int(one.queries)} queries alone and {queries} in a batch",
+        f"sample {row} used {int(one.queries)} queries alone and {queries} in a batch {HINT}",
     )
 
 

@@ -23,11 +23,10 @@ from besiege.core.threat import Goal
 from besiege.evaluation.attacking import attack as attack_tensors
 from besiege.evaluation.crafting import Crafted
 from besiege.models.classifier import Classifier
-from besiege.testing.trial import Trial, changed, fresh, has, law
+from besiege.testing.trial import HINT, Trial, changed, fresh, has, law
 from besiege.testing.victims import Failing, Failure, digits, module_of
 
 _ROWS = 40
-_HINT = "(draw from siege.dice, not from torch)"
 
 
 @law(3)
@@ -70,13 +69,13 @@ def row_independent(trial: Trial) -> None:
         for how, rows, batch in parts:
             part = run(rows, keep, leave, eps, batch)
             when = f"keeping {keep or 'the default'}, leaving at {leave}"
-            trial.same(whole, part, f"in the batch and {how}, {when} {_HINT}", rows)
+            trial.same(whole, part, f"in the batch and {how}, {when} {HINT}", rows)
     # Final iterates of the rows that stay to the end: with and without those that leave.
     whole = run(everything, "last", "success", trial.size())
     stayed = (~whole.success).nonzero()[:, 0]
     if 0 < len(stayed) < n:
         rest = run(stayed, "last", "success", trial.size())
-        trial.same(whole, rest, f"with and without rows that leave {_HINT}", stayed)
+        trial.same(whole, rest, f"with and without rows that leave {HINT}", stayed)
 
 
 @law(4)

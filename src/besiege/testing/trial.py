@@ -46,6 +46,9 @@ BRIEF = {"steps": 3, "restarts": 2, "times": 2, "bisections": 2, "scan": 5, "dou
 
 STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 16, "doublings": 6}
 
+HINT = "(draw from siege.dice, not from torch)"
+"""Why rows most often depend on their neighbours."""
+
 
 @dataclass(frozen=True)
 class Trial:

@@ -78,30 +78,33 @@ def train(
     )
     dice = Dice.throw(seed, ids)
     history = []
-    mode = module.training
+    modes = [(part, part.training) for part in module.modules()]
     module.train()
-    for number in range(1, plan.epochs + 1):
-        total = right = 0.0
-        for rows in torch.randperm(len(data), generator=order).split(plan.batch):  # type: ignore[no-untyped-call]
-            rows = rows.to(device)
-            x, y = images[rows], labels[rows]
-            seen = _adversarial(victim, plan, x, y, dice.at(rows), number)
-            logits = victim(seen)
-            loss = functional.cross_entropy(logits, y)
-            if plan.clean > 0 and seen is not x:
-                clean = functional.cross_entropy(victim(x), y)
-                loss = (1 - plan.clean) * loss + plan.clean * clean
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            falling.step()
-            total += float(loss.detach()) * len(rows)
-            right += float((logits.argmax(1) == y).sum())
-        history.append(Epoch(number, total / len(data), right / len(data)))
-        if watch is not None:
-            watch(history[-1])
-    optimiser.zero_grad(set_to_none=True)
-    module.train(mode)
+    try:
+        for number in range(1, plan.epochs + 1):
+            total = right = 0.0
+            for rows in torch.randperm(len(data), generator=order).split(plan.batch):  # type: ignore[no-untyped-call]
+                rows = rows.to(device)
+                x, y = images[rows], labels[rows]
+                seen = _adversarial(victim, plan, x, y, dice.at(rows), number)
+                logits = victim(seen)
+                loss = functional.cross_entropy(logits, y)
+                if plan.clean > 0 and seen is not x:
+                    clean = functional.cross_entropy(victim(x), y)
+                    loss = (1 - plan.clean) * loss + plan.clean * clean
+                optimiser.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+                falling.step()
+                total += float(loss.detach()) * len(rows)
+                right += float((logits.argmax(1) == y).sum())
+            history.append(Epoch(number, total / len(data), right / len(data)))
+            if watch is not None:
+                watch(history[-1])
+    finally:
+        optimiser.zero_grad(set_to_none=True)
+        for part, mode in modes:
+            part.training = mode
     return history
 
 
