@@ -39,16 +39,18 @@ def main() -> None:
         columns.append([percent(c) for c in (standing[0].correct, *robust, worst)])
     table = Table(
         title=f"Accuracy on {len(data)} handwritten digits, in percent [95 % interval]",
-        caption="all three: correct however the image is attacked",
+        caption="clean: not attacked; all three: right under each; pgd-at: trained against PGD",
     )
     table.add_column("attack")
     for model, threat in cases:
         table.add_column(f"{model.removeprefix('zoo:')}\n{threat}", justify="right", no_wrap=True)
-    for number, name in enumerate(("none", *ATTACKS, "all three")):
+    for number, name in enumerate(("clean", *ATTACKS, "all three")):
         cells = (column[number] for column in columns)
-        table.add_row(name, *cells, end_section=name in ("none", ATTACKS[-1]))
+        table.add_row(name, *cells, end_section=name in ("clean", ATTACKS[-1]))
     console.print(table)
-    console.print(f"{time.perf_counter() - begin:.0f} s. Now your own model: see README.md.")
+    console.print(
+        f"{time.perf_counter() - begin:.0f} s. Now your own model: see README.md.", highlight=False
+    )
 
 
 def percent(correct: torch.Tensor) -> str:

@@ -40,7 +40,7 @@ def test_the_demo_ends_in_a_table_that_fits_a_terminal() -> None:
     for model in ("digits-natural", "digits-pgd-at"):
         assert done.stdout.count(model) == 2
     rows = {line.split()[1]: line for line in lines if line.startswith("│")}
-    assert {"none", "fgsm", "pgd", "mim", "all"} <= set(rows)
+    assert {"clean", "fgsm", "pgd", "mim", "all"} <= set(rows)
     for name in ("fgsm", "pgd", "mim"):
         assert len(re.findall(r"\d+\.\d \[\d+, \d+\]", rows[name])) == 4
     natural, robust = re.findall(r"(\d+\.\d) \[", rows["pgd"])[::2]
