@@ -69,7 +69,7 @@ class AttackResult:
         correct, robust = int(self.verdicts.correct.sum()), int(self.verdicts.robust.sum())
         won = f"{broken} of {n} images ({100 * broken / n:.1f} %)"
         if self.threat.goal is Goal.UNTARGETED and correct < n:
-            won += f": {correct - robust} of the {correct} classified correctly, the others before"
+            won += f", {n - correct} of them wrong before the attack"
         accuracy = f"{100 * correct / n:.1f} % clean"
         if self.threat.eps is not None:
             still = (
