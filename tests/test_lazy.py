@@ -6,7 +6,8 @@ from importlib import import_module
 
 import pytest
 
-PACKAGES = ["besiege.data", "besiege.metrics", "besiege.models"]
+ROOMS = ("attacks", "data", "defenses", "evaluation", "metrics", "models", "testing", "training")
+PACKAGES = [f"besiege.{room}" for room in ROOMS]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -33,7 +33,13 @@ OTHERS: dict[str, set[str]] = {
     "metrics": {"numpy", "scipy"},
     "testing": {"torch", "numpy", "pytest"},
 }
-WITHOUT_TORCH = {"core/threat.py", "core/registry.py", "core/errors.py", "core/text.py"}
+WITHOUT_TORCH = {
+    "core/threat.py",
+    "core/registry.py",
+    "core/errors.py",
+    "core/text.py",
+    "core/lazy.py",
+}
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:

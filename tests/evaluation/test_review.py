@@ -34,6 +34,24 @@ def test_steps_smaller_than_the_grid_still_add_up(attack: str) -> None:
     assert float(gridded.distance[gridded.success].max()) <= 3 / 255 * (1 + 1e-6)
 
 
+def test_a_victim_with_a_grid_is_asked_about_its_grid_alone() -> None:
+    asked = []
+
+    class Spy(nn.Module):
+        inner = Linear(SHAPE, 3).module
+
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(x.detach() * 255)
+            logits: Tensor = self.inner(x)
+            return logits
+
+    x = bytes_of(8)
+    y = Spy.inner(x).argmax(1)
+    besiege.attack("pgd", Classifier(Spy(), grid=1 / 255), x, y, threat="linf:3/255", steps=5)
+    steps = torch.cat(asked)
+    assert torch.allclose(steps, steps.round(), atol=1e-3)
+
+
 def test_images_between_the_grid_are_refused() -> None:
     net = Classifier(Linear(SHAPE, 3).module, grid=1 / 255)
     with pytest.raises(InputError, match="round the images"):
@@ -113,6 +131,7 @@ class Root(nn.Module):
 
 def test_gradients_that_are_not_finite_are_noticed() -> None:
     x = torch.full((4, 1, 6, 6), 0.49)
+    x[:, :, 0] = 0.55  # here the gradient is sound, so that the row does not vanish as a whole
     result = besiege.attack("pgd", Root(), x, torch.zeros(4).long(), threat="linf:0.005", steps=3)
     assert "W11" in {warning.id for warning in result.warnings}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.attacks.ascent import Ascent
@@ -11,20 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Ascent", "Attack", "names", "parse", "split"]
 
-_LAZY = {
-    "Ascent": "ascent",
-    "Attack": "attack",
-    "names": "attack",
-    "parse": "attack",
-    "split": "attack",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"besiege.attacks.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'besiege.attacks' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Ascent": "ascent",
+        "Attack": "attack",
+        "names": "attack",
+        "parse": "attack",
+        "split": "attack",
+    },
+)

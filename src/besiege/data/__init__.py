@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.data.dataset import Data
@@ -11,14 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "Data", "load"]
 
-_HOMES = {"NAMES": "named", "Data": "dataset", "load": "named"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(
+    __name__,
+    {"NAMES": "named", "Data": "dataset", "load": "named"},
+)

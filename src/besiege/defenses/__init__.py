@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.defenses.defended import Defended
@@ -11,10 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BitDepth", "Defended", "Layer", "ResizePad"]
 
-_LAZY = {"BitDepth": "layers", "Defended": "defended", "Layer": "layers", "ResizePad": "layers"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"besiege.defenses.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'besiege.defenses' has no attribute '{name}'")
+__getattr__, __dir__ = lazily(
+    __name__,
+    {"BitDepth": "layers", "Defended": "defended", "Layer": "layers", "ResizePad": "layers"},
+)

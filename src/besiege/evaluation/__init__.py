@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.evaluation.attacking import AttackResult
@@ -12,16 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AttackResult", "Crafted", "Verdicts", "craft", "judge"]
 
-_LAZY = {
-    "AttackResult": "attacking",
-    "Crafted": "crafting",
-    "Verdicts": "judging",
-    "craft": "crafting",
-    "judge": "judging",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"besiege.evaluation.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'besiege.evaluation' has no attribute '{name}'")
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "AttackResult": "attacking",
+        "Crafted": "crafting",
+        "Verdicts": "judging",
+        "craft": "crafting",
+        "judge": "judging",
+    },
+)

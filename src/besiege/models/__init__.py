@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.models.architectures import ARCHITECTURES
@@ -14,22 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURES", "PUBLIC", "Classifier", "load", "save_zoo", "twin", "zoo_names"]
 
-_HOMES = {
-    "ARCHITECTURES": "architectures",
-    "PUBLIC": "public",
-    "Classifier": "classifier",
-    "load": "sources",
-    "save_zoo": "sources",
-    "twin": "twins",
-    "zoo_names": "sources",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "ARCHITECTURES": "architectures",
+        "PUBLIC": "public",
+        "Classifier": "classifier",
+        "load": "sources",
+        "save_zoo": "sources",
+        "twin": "twins",
+        "zoo_names": "sources",
+    },
+)

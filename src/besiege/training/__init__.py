@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.training.loop import Epoch, fresh, train
@@ -11,18 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RECIPES", "Epoch", "Recipe", "fresh", "natural", "pgd_at", "train"]
 
-_LAZY = {
-    "RECIPES": "recipes",
-    "Epoch": "loop",
-    "Recipe": "recipes",
-    "fresh": "loop",
-    "natural": "recipes",
-    "pgd_at": "recipes",
-    "train": "loop",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"besiege.training.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'besiege.training' has no attribute '{name}'")
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "RECIPES": "recipes",
+        "Epoch": "loop",
+        "Recipe": "recipes",
+        "fresh": "loop",
+        "natural": "recipes",
+        "pgd_at": "recipes",
+        "train": "loop",
+    },
+)
