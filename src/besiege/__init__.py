@@ -1,6 +1,7 @@
 """besiege measures how robust image classifiers really are.
 
-`attack` is for people with tensors in hand; `Classifier` says how a model takes its images.
+`evaluate` measures a model and keeps the records; `attack` is for people with tensors in hand;
+`Classifier` says how a model takes its images.
 Nothing here imports torch before it is needed.
 """
 
@@ -14,14 +15,17 @@ from besiege.core.threat import Access, Goal, Norm, Threat
 
 if TYPE_CHECKING:
     from besiege import attacks as attacks
+    from besiege import bench as bench
     from besiege import data as data
     from besiege import defenses as defenses
     from besiege import evaluation as evaluation
     from besiege import metrics as metrics
     from besiege import models as models
+    from besiege import report as report
     from besiege import testing as testing
     from besiege import training as training
     from besiege.attacks.attack import Attack
+    from besiege.bench.single import Evaluation, evaluate
     from besiege.core.siege import Siege, register
     from besiege.evaluation.attacking import AttackResult, attack
     from besiege.models.classifier import Classifier
@@ -33,12 +37,14 @@ __all__ = [
     "AttackResult",
     "BesiegeError",
     "Classifier",
+    "Evaluation",
     "Finding",
     "Goal",
     "Norm",
     "Siege",
     "Threat",
     "attack",
+    "evaluate",
     "register",
 ]
 
@@ -46,18 +52,22 @@ _LAZY = {
     "Attack": "besiege.attacks.attack",
     "AttackResult": "besiege.evaluation.attacking",
     "Classifier": "besiege.models.classifier",
+    "Evaluation": "besiege.bench.single",
     "Siege": "besiege.core.siege",
     "attack": "besiege.evaluation.attacking",
+    "evaluate": "besiege.bench.single",
     "register": "besiege.core.siege",
 }
 _ROOMS = {
     "attacks",
+    "bench",
     "core",
     "data",
     "defenses",
     "evaluation",
     "metrics",
     "models",
+    "report",
     "testing",
     "training",
 }

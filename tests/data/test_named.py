@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import torch
 
 from besiege.core.errors import DataError, InputError, UnknownNameError
 from besiege.data import load
+
+Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 
 def write_batch(path: Path, rows: int, seed: int) -> None:
@@ -141,3 +144,112 @@ def test_a_damaged_file_is_refused(root: Path, content: bytes) -> None:
     (root / "test_batch").write_bytes(content)
     with pytest.raises(DataError, match="damaged"):
         load("cifar10")
+
+
+# The binary layout of CIFAR-10
+
+
+def write_binary(folder: Path, name: str, pickled: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    batch = pickle.loads(pickled.read_bytes())
+    rows = np.concatenate([np.array(batch["labels"], np.uint8)[:, None], batch["data"]], axis=1)
+    (folder / f"{name}.bin").write_bytes(rows.tobytes())
+
+
+def test_both_layouts_of_cifar_are_the_same_samples(root: Path) -> None:
+    binary = root.parent / "cifar-10-batches-bin"
+    for name in ("test_batch", *(f"data_batch_{i}" for i in range(1, 6))):
+        if name != "test_batch":
+            write_batch(root / name, 7, seed=int(name[-1]))
+        write_binary(binary, name, root / name)
+    expected = {split: load("cifar10", split).digest for split in ("test", "train")}
+    root.rename(root.with_name("away"))
+    assert {split: load("cifar10", split).digest for split in ("test", "train")} == expected
+    assert load("cifar10").images.is_contiguous()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(3072), bytes(3073 * 2 + 1), b"\x0a" + bytes(3072)])
+def test_a_damaged_binary_file_is_refused(root: Path, content: bytes) -> None:
+    binary = root.parent / "cifar-10-batches-bin"
+    binary.mkdir()
+    root.rename(root.with_name("away"))
+    (binary / "test_batch.bin").write_bytes(content)
+    with pytest.raises(DataError, match=r"test_batch\.bin is damaged"):
+        load("cifar10")
+
+
+# Idx files
+
+
+def idx(values: Bytes) -> bytes:
+    sizes = np.array(values.shape, dtype=">u4").tobytes()
+    return bytes((0, 0, 8, values.ndim)) + sizes + values.tobytes()
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (9, 28, 28), dtype=np.uint8)
+LABELS = np.arange(9, dtype=np.uint8)
+
+
+def write_idx(folder: Path, suffix: str = ".gz", mark: str = "-", part: str = "t10k") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pack = gzip.compress if suffix else bytes
+    (folder / f"{part}-images{mark}idx3-ubyte{suffix}").write_bytes(pack(idx(IMAGES)))
+    (folder / f"{part}-labels{mark}idx1-ubyte{suffix}").write_bytes(pack(idx(LABELS)))
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("mnist", "MNIST/raw"),
+        ("mnist", "mnist"),
+        ("fashion-mnist", "FashionMNIST/raw"),
+        ("fashion-mnist", "fashion-mnist"),
+    ],
+)
+@pytest.mark.parametrize(("suffix", "mark"), [(".gz", "-"), ("", "-"), ("", ".")])
+def test_idx_files_are_read_wherever_they_lie(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    folder: str,
+    suffix: str,
+    mark: str,
+) -> None:
+    write_idx(tmp_path / folder, suffix, mark)
+    write_idx(tmp_path / folder, suffix, mark, "train")
+    monkeypatch.setenv("BESIEGE_DATA", str(tmp_path))
+    data = load(name)
+    assert torch.equal(data.images[:, 0], torch.from_numpy(IMAGES / np.float32(255)))
+    assert data.labels.tolist() == LABELS.tolist()
+    assert data.ids.tolist() == list(range(9))
+    assert data.images.is_contiguous() and data.labels.dtype == torch.int64
+    assert len(load(name, "train")) == 9
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "told"),
+    [
+        (b"", idx(LABELS), "damaged"),
+        (idx(IMAGES)[:-1], idx(LABELS), "announces 7056 bytes of content and has 7055"),
+        (idx(IMAGES) + b"x", idx(LABELS), "announces"),
+        (idx(IMAGES)[:10], idx(LABELS), "damaged"),
+        (idx(LABELS), idx(LABELS), "'00000803' is expected"),
+        (idx(IMAGES), idx(IMAGES), "'00000801' is expected"),
+        (idx(IMAGES), idx(LABELS[:8]), "9 images, but .* 8 labels"),
+        (idx(IMAGES), idx(LABELS + 2), "label 10"),
+        (idx(IMAGES[:0]), idx(LABELS[:0]), "no images"),
+        (idx(IMAGES[:, :27]), idx(LABELS), r"\(1, 27, 28\)"),
+        (gzip.compress(idx(IMAGES))[:-900], idx(LABELS), "damaged"),
+        (gzip.compress(idx(IMAGES))[:50] + bytes(900), idx(LABELS), "damaged"),
+    ],
+)
+def test_damaged_idx_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: bytes, labels: bytes, told: str
+) -> None:
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    (folder / "t10k-images-idx3-ubyte").write_bytes(images)
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(labels)
+    monkeypatch.setenv("BESIEGE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=told):
+        load("mnist")

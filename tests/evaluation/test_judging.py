@@ -42,6 +42,8 @@ def claimed(images: Tensor, targets: Tensor | None = None) -> Crafted:
         zero,
         zero,
         targets,
+        zero.bool(),
+        None,
         0,
         0.0,
         (),

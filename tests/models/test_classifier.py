@@ -197,12 +197,12 @@ def test_unreadable_source_does_not_share_a_digest_between_processes(
     victim = Classifier(space["Typed"]())
     before = victim.digest()
     assert victim.digest() == before
-    monkeypatch.setattr("besiege.models.classifier._THIS_PROCESS", "another")
+    monkeypatch.setattr("besiege.models.identity._THIS_PROCESS", "another")
     assert victim.digest() != before
     # Readable source is the same in every process.
     monkeypatch.undo()
     readable = Classifier(Scaled(1.0)).digest()
-    monkeypatch.setattr("besiege.models.classifier._THIS_PROCESS", "another")
+    monkeypatch.setattr("besiege.models.identity._THIS_PROCESS", "another")
     assert Classifier(Scaled(1.0)).digest() == readable
 
 
@@ -213,6 +213,22 @@ def test_of_takes_modules_victims_and_text() -> None:
     assert Classifier.of(victim) is victim
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         Classifier.of(3)  # type: ignore[call-overload]  # what a user might do
+
+
+def test_a_classifier_moves_its_module_and_counts_its_parameters() -> None:
+    victim = Classifier(linear())
+    assert victim.parameter_count == 12 * 4 + 4
+    assert victim.to("cpu") is victim
+    assert victim.to(torch.device("meta")).device == torch.device("meta")
+    for wrong, says in (("gpu", "'cuda' for|'cuda' or"), ("cud", "did you mean 'cuda'")):
+        with pytest.raises(InputError, match=says):
+            Classifier(linear()).to(wrong)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_missing_device_is_a_mistake_that_is_explained() -> None:
+    with pytest.raises(InputError, match="'cuda' cannot be used"):
+        Classifier(linear()).to("cuda")
 
 
 def test_what_a_siege_reads() -> None:

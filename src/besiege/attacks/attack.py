@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from hashlib import sha256
+from inspect import getsource
 from typing import Any, ClassVar, TypeVar
 
 from besiege.core.errors import AttackError, InputError
@@ -20,6 +24,7 @@ PIECES: Registry[Any] = Registry(
     ("besiege.attacks.losses", "besiege.attacks.pieces", "besiege.attacks.directions"),
 )
 LANGUAGE = Vocabulary(ATTACKS, PIECES)
+_THIS_PROCESS = os.urandom(16).hex()
 
 
 class Attack(ABC):
@@ -124,6 +129,42 @@ _ELSEWHERE = {
     "targeted": "give targets=, or a goal in the threat: 'linf:8/255 targeted:random'",
 }
 """Where users of other libraries find what they are looking for."""
+
+
+def spelled(value: object) -> Any:
+    """An attack or piece with all its parts, defaults included, as plain values for JSON.
+
+    The text of an attack leaves defaults out, and another release may have others: content keys
+    are made of this. Classes that are not besiege's own are named with a hash of their source.
+    """
+    if isinstance(value, (tuple, list)):
+        return [spelled(part) for part in value]
+    if not is_dataclass(value) or isinstance(value, type):
+        return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+    told = {f.name: spelled(getattr(value, f.name)) for f in parameters_of(value)}
+    kind = type(value)
+    if isinstance(value, Attack):
+        told["revision"] = value.revision
+    if kind.__module__.partition(".")[0] != "besiege":
+        told["source"] = _source(kind)
+    return {"name": LANGUAGE.name_of(value), **told}
+
+
+def told(attack: Attack) -> str:
+    """One line about an attack: where it was published, or what it says of itself."""
+    source = getattr(attack, "source", "")
+    if source:
+        return str(source)
+    text = (type(attack).__doc__ or "").strip()
+    return "" if text.startswith(type(attack).__name__ + "(") else text.partition("\n")[0]
+
+
+def _source(kind: type) -> str:
+    """A hash of a class's source; of this process alone where the source cannot be read."""
+    try:
+        return sha256(getsource(kind).encode()).hexdigest()
+    except (OSError, TypeError):
+        return f"unread {_THIS_PROCESS}"
 
 
 def split(source: str) -> list[str]:

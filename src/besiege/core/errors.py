@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 
 class BesiegeError(Exception):
@@ -43,16 +44,22 @@ class DataError(BesiegeError):
     """Data or weights that are missing, damaged or not what their digest says."""
 
 
+class StoreError(BesiegeError):
+    """A run folder that cannot be read or written as it must be."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A warning about a result: which rule fired, what was seen, what to do about it.
 
-    The ids are those of the rules in ``docs/warnings.md``.
+    The ids are those of the rules in ``docs/warnings.md``. An ``error`` says that a figure must
+    not be quoted, a ``warning`` that it may be too good, a ``note`` that it should be known.
     """
 
     id: str
     seen: str
     advice: str
+    level: Literal["error", "warning", "note"] = "warning"
 
     def __str__(self) -> str:
         return f"{self.id}: {self.seen} {self.advice}"

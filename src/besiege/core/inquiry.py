@@ -172,6 +172,8 @@ class Inquiry:
             if gradient is not None:
                 gradient = gradient.reshape(-1, n, *gradient.shape[1:]).mean(1)
         samples = self._samples(at)
+        if gradient is not None and value is not None:
+            self.record.climb(samples, value.detach())
         backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
         labels = logits.argmax(1)
         if through is None:

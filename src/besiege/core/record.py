@@ -15,6 +15,9 @@ Leave = Literal["success", "end"]
 KEEPS: tuple[Keep, ...] = ("first", "smallest", "highest", "last")
 LEAVES: tuple[Leave, ...] = ("success", "end")
 
+_MARKS = 64
+"""Moments of the climb that are kept; with more, every other one is dropped."""
+
 
 class Record:
     """Kept images, hits and costs, in the order of the batch.
@@ -32,6 +35,8 @@ class Record:
         there was none. A run with that many queries would have found it too.
     vanished : Tensor
         Whether a gradient was exactly zero.
+    best : Tensor
+        The highest loss any gradient was asked at, -inf where none was.
     """
 
     def __init__(
@@ -50,9 +55,33 @@ class Record:
         self.vanished = torch.zeros_like(self.kept)
         self.distance = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
         self.loss = torch.full((n,), -torch.inf, device=device)
+        self.best = torch.full_like(self.loss, -torch.inf)
+        self._climb: list[Tensor] = []
+        self._climbed = 0
+        self._stride = 1
         self.asked = torch.zeros(n, dtype=torch.int64, device=device)
         self.first_step = torch.full_like(self.asked, -1)
         self.first_query = torch.full_like(self.asked, -1)
+
+    def climb(self, samples: Tensor, loss: Tensor) -> None:
+        """Note the losses of a request, for `ascent`; a sample may stand for several of them."""
+        self.best.scatter_reduce_(0, samples, loss.to(self.best.dtype), "amax")
+        if self._climbed % self._stride == 0:
+            self._climb.append(self.best.clone())
+            if len(self._climb) == _MARKS:  # every other one, so that any length fits
+                self._climb = self._climb[::2]
+                self._stride *= 2
+        self._climbed += 1
+
+    def ascent(self) -> Tensor | None:
+        """The best loss at the first request, after three quarters of them and at the end.
+
+        ``[rows, 3]``, or None where no gradient was asked.
+        """
+        if not self._climb:
+            return None
+        late = self._climb[min(len(self._climb) - 1, (3 * self._climbed) // (4 * self._stride))]
+        return torch.stack((self._climb[0], late, self.best), 1)
 
     def reached(self, samples: Tensor, labels: Tensor) -> Tensor:
         """Whether answers of these labels are what the attacker wants."""

@@ -1,4 +1,8 @@
-"""Named data sets: images, labels, stable ids and a digest of the content."""
+"""Data sets: images, labels, stable ids and a digest of the content.
+
+`load` takes a name, a folder of class folders, an ``.npz`` file or tensors in hand; `NAMES`,
+`entry`, `listing` and `fetch` work without torch.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,25 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from besiege.data.dataset import Data
-    from besiege.data.named import NAMES, load
+    from besiege.data.catalogue import NAMES, Entry, entry
+    from besiege.data.dataset import Data, Pixels
+    from besiege.data.fetching import fetch
+    from besiege.data.places import Listing, listing
+    from besiege.data.sources import load
 
-__all__ = ["NAMES", "Data", "load"]
+__all__ = ["NAMES", "Data", "Entry", "Listing", "Pixels", "entry", "fetch", "listing", "load"]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"NAMES": "named", "Data": "dataset", "load": "named"},
+    {
+        "NAMES": "catalogue",
+        "Data": "dataset",
+        "Entry": "catalogue",
+        "Listing": "places",
+        "Pixels": "dataset",
+        "entry": "catalogue",
+        "fetch": "fetching",
+        "listing": "places",
+        "load": "sources",
+    },
 )

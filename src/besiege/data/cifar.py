@@ -1,32 +1,21 @@
-"""CIFAR-10 in its public python layout, read without trusting the pickles."""
+"""CIFAR-10 in its public layouts: python pickles, read without trusting them, and binary."""
 
 from __future__ import annotations
 
-import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from besiege.core.errors import DataError
-from besiege.data.dataset import Data
 
-FOLDER = "cifar-10-batches-py"
-CLASS_NAMES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
-_FILES = {"test": ("test_batch",), "train": tuple(f"data_batch_{i}" for i in range(1, 6))}
+Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+_SHAPE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+_CLASSES = 10
 # All that a pickled array of plain numbers refers to, under numpy's old and new module names.
 _ADMITTED = {
     ("numpy", "ndarray"),
@@ -61,39 +50,17 @@ def _latin1(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-def read(split: str) -> Data:
-    """A split of CIFAR-10 from the data root; ids are the index in the public order."""
-    root = os.environ.get("BESIEGE_DATA")
-    if not root:
-        raise DataError(
-            f"cifar10 is not shipped: set BESIEGE_DATA to a data root that holds {FOLDER}/"
-        )
-    pixels, labels = [], []
-    for name in _FILES[split]:
-        path = Path(root) / FOLDER / name
-        if not path.is_file():
-            raise DataError(
-                f"cifar10 ({split}) needs {path}, which does not exist: unpack CIFAR-10's python "
-                "version there, or set BESIEGE_DATA to a data root that has it"
-            )
-        data, targets = _read_batch(path)
-        pixels.append(data)
-        labels.append(targets)
-    images = np.concatenate(pixels).reshape(-1, 3, 32, 32).astype(np.float32) / np.float32(255)
-    targets = np.concatenate(labels)
-    return Data(
-        name="cifar10",
-        split=split,
-        images=torch.from_numpy(images),
-        labels=torch.from_numpy(targets),
-        ids=torch.arange(len(targets)),
-        classes=10,
-        class_names=CLASS_NAMES,
-    )
+def read_python(files: Sequence[Path]) -> Batch:
+    """Bytes ``[rows, 3, 32, 32]`` and labels of pickled batches, in the public order."""
+    return _joined([_pickled(path) for path in files])
 
 
-def _read_batch(path: Path) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[Any, Any]]:
-    damaged = f"{path} is damaged or not a CIFAR-10 batch: unpack it again"
+def read_binary(files: Sequence[Path]) -> Batch:
+    """The same of the binary layout: a byte for the label, then the image, and so on."""
+    return _joined([_binary(path) for path in files])
+
+
+def _pickled(path: Path) -> Batch:
     try:
         with path.open("rb") as file:
             batch = ArraysOnly(file, encoding="latin1").load()
@@ -101,12 +68,35 @@ def _read_batch(path: Path) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.nda
     except DataError:
         raise
     except Exception as error:  # a damaged pickle can raise almost anything
-        raise DataError(f"{damaged} ({type(error).__name__})") from None
+        raise _damaged(path, type(error).__name__) from None
     if (
         not isinstance(data, np.ndarray)
         or data.dtype != np.uint8
-        or data.shape != (len(labels), 3072)
-        or not ((labels >= 0) & (labels < 10)).all()
+        or data.shape != (len(labels), _PIXELS)
+        or not ((labels >= 0) & (labels < _CLASSES)).all()
     ):
-        raise DataError(damaged)
+        raise _damaged(path)
     return data, labels
+
+
+def _binary(path: Path) -> Batch:
+    try:
+        content = np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise _damaged(path, type(error).__name__) from None
+    if len(content) == 0 or len(content) % (1 + _PIXELS):
+        raise _damaged(path, f"{len(content)} bytes are no multiple of {1 + _PIXELS}")
+    rows = content.reshape(-1, 1 + _PIXELS)
+    if rows[:, 0].max() >= _CLASSES:
+        raise _damaged(path, f"a label is {rows[:, 0].max()}")
+    return rows[:, 1:], rows[:, 0].astype(np.int64)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    pixels = batches[0][0] if len(batches) == 1 else np.concatenate([data for data, _ in batches])
+    return pixels.reshape(-1, *_SHAPE), np.concatenate([labels for _, labels in batches])
+
+
+def _damaged(path: Path, why: str = "") -> DataError:
+    seen = f" ({why})" if why else ""
+    return DataError(f"{path} is damaged or not a CIFAR-10 batch{seen}: unpack it again")

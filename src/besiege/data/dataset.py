@@ -3,32 +3,59 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import index as whole
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from besiege.core.errors import InputError
 
+_AT_A_TIME = 256
+"""How many undecoded images a digest looks at together."""
+
+
+class Pixels(Protocol):
+    """Images that stay where they are until they are looked at."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+
+    def at(self, rows: Sequence[int]) -> Pixels:
+        """The images in these rows, still undecoded."""
+
+    def decode(self) -> Tensor:
+        """All of them: float32 ``[rows, channels, height, width]`` in [0, 1], contiguous."""
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
     """Samples of a data set, in ascending order of their ids.
 
+    Images are in memory, or (`lazy`) on disk until `images` is first looked at; `take`, `subset`
+    and `shards` of undecoded samples decode nothing.
+
     Parameters
     ----------
     name, split : str
-        Which data set, and which part of it.
+        Which data set, and which part of it; ``"all"`` for data without parts.
     images : Tensor
         float32 ``[rows, channels, height, width]`` in [0, 1], contiguous.
     labels, ids : Tensor
-        int64 ``[rows]``; the id is the index in the public order.
+        int64 ``[rows]``; the id is the index in the public order of a named set, 63 bits of the
+        hash of the relative path for a file.
     classes : int
         How many classes the data set has.
     class_names : tuple of str
         Their names, in the order of the labels.
+    total : int
+        How many samples the split has as a whole; by default as many as these.
+    chosen_by : int, optional
+        The seed by which these were chosen of that whole, if they were.
     """
 
     name: str
@@ -38,42 +65,141 @@ class Data:
     ids: Tensor
     classes: int
     class_names: tuple[str, ...]
+    total: int = 0
+    chosen_by: int | None = None
+    pixels: Pixels | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.total == 0:
+            object.__setattr__(self, "total", len(self.ids))
+        given = self.__dict__["images"]
+        if not isinstance(given, Tensor):
+            # Taken away, so that the first look at `images` finds none and decodes them.
+            del self.__dict__["images"]
+            object.__setattr__(self, "pixels", given)
+
+    if not TYPE_CHECKING:  # for a type checker `images` is a plain field
+
+        def __getattr__(self, name: str) -> Any:
+            pixels = self.__dict__.get("pixels")
+            if name != "images" or pixels is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            images = pixels.decode()
+            object.__setattr__(self, "images", images)
+            return images
+
+    @classmethod
+    def lazy(cls, pixels: Pixels, **others: Any) -> Data:
+        """Samples whose images are decoded when they are first looked at.
+
+        The other fields are those of `Data`, by name.
+        """
+        return cls(images=cast(Tensor, pixels), **others)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether the images are in memory."""
+        return "images" in self.__dict__
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of every image; decodes nothing."""
+        return self.pixels.shape if self.pixels is not None else tuple(self.images.shape[1:])
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        shape = "x".join(map(str, self.images.shape[1:]))
+        shape = "x".join(map(str, self.shape))
         return f"Data({self.name!r}, {self.split!r}, {len(self)} images {shape})"
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of images, labels and ids, as hexadecimal text."""
+        """SHA-256 of images, labels and ids, as hexadecimal text; undecoded images are streamed."""
         digest = hashlib.sha256()
-        for tensor in (self.images, self.labels, self.ids):
-            content = tensor.cpu().contiguous()
-            digest.update(f"{content.dtype}{tuple(content.shape)}".encode())
-            digest.update(content.numpy().tobytes())
+        if self.decoded:
+            _feed(digest, self.images)
+        else:
+            digest.update(f"{torch.float32}{(len(self), *self.shape)}".encode())
+            for shard in self.shards(_AT_A_TIME):
+                digest.update(shard.images.numpy().data)
+        _feed(digest, self.labels)
+        _feed(digest, self.ids)
         return digest.hexdigest()
 
     def take(self, rows: Sequence[int] | Tensor) -> Data:
-        """The samples in these rows."""
-        index = torch.as_tensor(rows, dtype=torch.int64)
-        return replace(
-            self, images=self.images[index], labels=self.labels[index], ids=self.ids[index]
-        )
+        """The samples in these rows, in the order given; a mask of booleans works too."""
+        index = torch.as_tensor(rows)
+        if index.dtype == torch.bool:
+            if index.shape != self.ids.shape:
+                raise InputError(
+                    f"the mask has {len(index)} rows, but there are {len(self)} samples"
+                )
+            index = index.nonzero()[:, 0]
+        index = index.to(torch.int64)
+        if len(index) and not (-len(self) <= int(index.min()) <= int(index.max()) < len(self)):
+            raise InputError(
+                f"rows {int(index.min())} to {int(index.max())} were asked of {len(self)} samples: "
+                f"they are counted from 0 to {len(self) - 1}"
+            )
+        return self._at(index, self.chosen_by)
 
     def subset(self, count: int, seed: int = 0) -> Data:
         """A seeded choice of samples; a larger count contains every smaller one."""
-        if not 1 <= count <= len(self):
-            raise InputError(
-                f"{count} samples were asked of {self.name} ({self.split}), which has {len(self)}: "
-                f"ask for 1 to {len(self)}"
-            )
-        ranked = sorted(range(len(self)), key=lambda row: rank(seed, int(self.ids[row])))
-        return self.take(sorted(ranked[:count], key=lambda row: int(self.ids[row])))
+        rows = choose(self.ids.tolist(), count, seed, f"{self.name} ({self.split})")
+        return self._at(torch.tensor(rows), seed)
+
+    def shards(self, size: int) -> Iterator[Data]:
+        """The samples in pieces of this many, in order; the last may be smaller.
+
+        Undecoded images are decoded piece by piece, so that no more than one is in memory.
+
+        Examples
+        --------
+        >>> import besiege
+        >>> [len(shard) for shard in besiege.data.load("digits").shards(200)]
+        [200, 197]
+        """
+        if size < 1:
+            raise InputError(f"shards of {size} samples were asked for: ask for 1 or more")
+        return (
+            self.take(range(begin, min(begin + size, len(self))))
+            for begin in range(0, len(self), size)
+        )
+
+    def _at(self, rows: Tensor, chosen_by: int | None) -> Data:
+        some: Any
+        if self.decoded or self.pixels is None:
+            some = self.images[rows]
+        else:
+            some = self.pixels.at(rows.tolist())
+        return replace(
+            self, images=some, labels=self.labels[rows], ids=self.ids[rows], chosen_by=chosen_by
+        )
+
+
+def choose(ids: Sequence[int], count: int, seed: int, what: str) -> list[int]:
+    """The rows of a seeded choice, in ascending order of ids, or an error that names `what`."""
+    try:
+        wanted, seed = whole(count), whole(seed)
+    except TypeError:
+        raise InputError(
+            f"the count is {count!r} and the seed {seed!r}, but whole numbers are expected"
+        ) from None
+    if not 1 <= wanted <= len(ids):
+        raise InputError(
+            f"{wanted} samples were asked of {what}, which has {len(ids)}: ask for 1 to {len(ids)}"
+        )
+    ranked = sorted(range(len(ids)), key=lambda row: rank(seed, ids[row]))
+    return sorted(ranked[:wanted], key=lambda row: ids[row])
 
 
 def rank(*parts: int) -> bytes:
     """A key to sort by that looks random and never changes with a library's version."""
     return hashlib.sha256(":".join(map(str, parts)).encode()).digest()
+
+
+def _feed(digest: Any, tensor: Tensor) -> None:
+    content = tensor.cpu().contiguous()
+    digest.update(f"{content.dtype}{tuple(content.shape)}".encode())
+    digest.update(content.numpy().data)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from besiege.data.catalogue import Entry
 from besiege.data.dataset import Data, rank
 
-TRAIN = 1400
 
-
-def read(split: str) -> Data:
+def read(known: Entry, split: str) -> Data:
     """A split of digits: 1,400 images for training and the other 397 for testing.
 
     scikit-learn publishes no split; this one takes the images in the order of a hash of their
@@ -21,15 +20,16 @@ def read(split: str) -> Data:
 
     bunch = load_digits()
     order = sorted(range(len(bunch.target)), key=rank)
-    chosen = np.sort(np.array(order[:TRAIN] if split == "train" else order[TRAIN:]))
+    train = known.images["train"]
+    chosen = np.sort(np.array(order[:train] if split == "train" else order[train:]))
     # Values are whole numbers from 0 to 16, so the division is exact.
     images = (bunch.images[chosen] / 16).astype(np.float32)
     return Data(
-        name="digits",
+        name=known.name,
         split=split,
         images=torch.from_numpy(images).unsqueeze(1),
         labels=torch.from_numpy(bunch.target[chosen].astype(np.int64)),
         ids=torch.from_numpy(chosen.astype(np.int64)),
-        classes=10,
-        class_names=tuple(str(digit) for digit in range(10)),
+        classes=known.classes,
+        class_names=known.class_names,
     )

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from besiege.defenses.defended import Defended
+    from besiege.defenses.defended import Defended, load
     from besiege.defenses.layers import BitDepth, Layer, ResizePad
 
-__all__ = ["BitDepth", "Defended", "Layer", "ResizePad"]
+__all__ = ["BitDepth", "Defended", "Layer", "ResizePad", "load"]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"BitDepth": "layers", "Defended": "defended", "Layer": "layers", "ResizePad": "layers"},
+    {
+        "BitDepth": "layers",
+        "Defended": "defended",
+        "Layer": "layers",
+        "ResizePad": "layers",
+        "load": "defended",
+    },
 )

@@ -18,6 +18,7 @@ from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
+from besiege.defenses.defended import load
 from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import Verdicts, judge
 from besiege.models.classifier import Classifier
@@ -152,7 +153,8 @@ def attack(
         A registered name, a text such as ``"pgd(steps=20)"``, an attack value, or
         ``"path/to/file.py:MyAttack"``.
     model : nn.Module, Classifier or str
-        Maps images to logits. Normalisation belongs inside: ``Classifier(net, mean=, std=)``.
+        Maps images to logits. Normalisation belongs inside: ``Classifier(net, mean=, std=)``. A
+        text may name layers of defenses too: ``"zoo:digits-natural+bits(depth=3)"``.
     images : Tensor
         ``[rows, channels, height, width]`` inside the model's box, by default [0, 1].
     labels : Tensor
@@ -199,7 +201,7 @@ def attack(
     allowed = Threat.parse(threat)
     if targets is not None and allowed.goal is Goal.UNTARGETED:
         allowed = replace(allowed, goal=Goal.GIVEN)
-    victim = Classifier.of(model)
+    victim = load(model) if isinstance(model, str) else Classifier.of(model)
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )

@@ -37,6 +37,8 @@ class Crafted:
     """What an attack made: one entry per sample, in the order of the samples.
 
     ``success`` and ``distance`` are the attack's own claims; `judge` says what they are worth.
+    ``vanished`` says where a gradient was zero or not finite; ``ascent`` is the best loss at the
+    first request, after three quarters of them and at the end, where gradients were asked.
     """
 
     images: Tensor
@@ -48,6 +50,8 @@ class Crafted:
     backwards: Tensor
     queries: Tensor
     targets: Tensor | None
+    vanished: Tensor
+    ascent: Tensor | None
     padding: int
     seconds: float
     findings: tuple[Finding, ...]
@@ -95,9 +99,7 @@ def craft(
     watch : callable, optional
         Called after every answer, for whoever shows progress.
     """
-    by_chance = victim.stochastic and attack.access is Access.GRADIENT and threat.eps is not None
-    keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
-    leave = leave or ("end" if by_chance else "success")
+    keep, leave = terms(victim, attack, threat, keep, leave)
     check(
         victim,
         attack,
@@ -129,6 +131,19 @@ def craft(
                 crafted = run(searcher, samples, queries)
             crafted = _confirm(victim, samples, crafted, batch, pad, run, queries)
     return replace(crafted, seconds=time.perf_counter() - begin)
+
+
+def terms(
+    victim: Victim,
+    attack: Attack,
+    threat: Threat,
+    keep: Keep | None = None,
+    leave: Leave | None = None,
+) -> tuple[Keep, Leave]:
+    """What is kept and when a row leaves, where the caller does not say."""
+    by_chance = victim.stochastic and attack.access is Access.GRADIENT and threat.eps is not None
+    keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
+    return keep, leave or ("end" if by_chance else "success")
 
 
 def _is_its_module(victim: Victim) -> TypeGuard[Classifier]:
@@ -249,7 +264,9 @@ def _run(
     whole.survey(_rule(threat.goal, samples))
     assert oracle.classes is not None
     samples.check_classes(oracle.classes)
-    findings = threat.findings(victim.box) + _answers(victim, siege.record)
+    findings = threat.findings(victim.box)
+    if siege.record.logits is not None:
+        findings += answers(victim, siege.record.logits)
     siege.settle()
     if len(siege):
         attack.run(siege.view(dice=siege.dice.of(attack.title())))
@@ -278,6 +295,8 @@ def _run(
         meter.backwards,
         meter.queries,
         record.targets,
+        record.vanished,
+        record.ascent(),
         meter.padding,
         0.0,
         tuple(findings),
@@ -303,10 +322,10 @@ def _rule(goal: Goal, samples: Samples) -> Callable[[Siege], Tensor] | None:
     return targets if goal in (Goal.RANDOM, Goal.LEAST_LIKELY, Goal.SECOND) else None
 
 
-def _answers(victim: Victim, record: Record) -> list[Finding]:
+def answers(victim: Victim, scores: Tensor) -> list[Finding]:
     """Refuse probabilities that were not declared; note those that were."""
     if getattr(victim, "outputs", "logits") == "probabilities":
-        if record.logits is not None and not looks_like_probabilities(record.logits.exp()):
+        if not looks_like_probabilities(scores.exp()):
             raise VictimError(
                 "the model was declared to return probabilities, but its rows do not sum to 1: "
                 "leave outputs='probabilities' out if they are logits"
@@ -318,8 +337,7 @@ def _answers(victim: Victim, record: Record) -> list[Finding]:
                 "Their rounding hides small differences: let the model return logits.",
             )
         ]
-    scores = record.logits
-    if scores is not None and looks_like_probabilities(scores):
+    if looks_like_probabilities(scores):
         raise VictimError(
             "the model returns probabilities (every row lies in [0, 1] and sums to 1), but logits "
             "are expected: remove its softmax, or declare "
@@ -359,8 +377,18 @@ def _confirm(
         return crafted
     redone = run(victim, samples.at(again), queries)
     # What the twin was asked decided nothing about these rows: it was computed, not used.
-    for name in ("images", "success", "distance", "first_step", "first_query", "queries"):
+    for name in (
+        "images",
+        "success",
+        "distance",
+        "first_step",
+        "first_query",
+        "queries",
+        "vanished",
+    ):
         getattr(crafted, name)[again] = getattr(redone, name)
+    if crafted.ascent is not None and redone.ascent is not None:
+        crafted.ascent[again] = redone.ascent
     if crafted.targets is not None and redone.targets is not None:
         crafted.targets[again] = redone.targets
     for name in ("forwards", "backwards"):

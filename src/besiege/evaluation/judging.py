@@ -13,7 +13,7 @@ from besiege.core.errors import Finding
 from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
-from besiege.evaluation.crafting import Crafted
+from besiege.evaluation.crafting import Crafted, answers
 
 AGAIN = 16
 """How many clean images a victim without chances is asked about twice."""
@@ -66,6 +66,53 @@ class Verdicts:
     def robust(self) -> Tensor:
         """Correct on the clean image, and no valid image broke it."""
         return self.correct & ~self.success
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How a victim sees clean images; one entry per sample.
+
+    Attributes
+    ----------
+    prediction, confidence : Tensor
+        The class answered and its probability, over all draws of a stochastic victim.
+    share : Tensor
+        In how many of the draws the answer is right; 0 or 1 for a victim without chances.
+    correct : Tensor
+        Whether it is right in most of them.
+    classes, forwards : int
+        How many classes it answers with, and what looking cost.
+    findings : tuple of Finding
+        Signs that the victim is not what it seems.
+    """
+
+    prediction: Tensor
+    confidence: Tensor
+    share: Tensor
+    correct: Tensor
+    classes: int
+    forwards: int
+    findings: tuple[Finding, ...]
+
+
+def look(victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS) -> Sight:
+    """See how a victim classifies clean images, before anybody attacks it."""
+    with victim.held(), plainly(victim.device):
+        samples = samples.to(victim.device)
+        many = draws if victim.stochastic else 1
+        scores = _ask(victim, samples.images, samples.ids, seed, "clean", many)
+        samples.check_classes(scores.shape[2])
+        findings = answers(victim, scores[0])
+        share = (scores.argmax(2) == samples.labels).double().mean(0)
+        confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
+        if many == 1:
+            prediction = scores[0].argmax(1)
+        correct = share > 0.5
+        findings += _sober(victim, samples, scores, correct)
+        asked = many * len(samples) + (0 if victim.stochastic else min(AGAIN, len(samples)))
+        return Sight(
+            prediction, confidence, share, correct, scores.shape[2], asked, tuple(findings)
+        )
 
 
 def judge(
@@ -146,6 +193,7 @@ def _sober(victim: Victim, samples: Samples, clean: Tensor, correct: Tensor) -> 
                     "It draws by chance (dropout, noise, batch statistics?): no figure of it is "
                     "repeatable, and robustness is overstated. Make it deterministic, or make "
                     "the chance a stochastic besiege.defenses.Layer and use averaged(...).",
+                    "error",
                 )
             )
     right, chance = float(correct.double().mean()), 1.0 / clean.shape[2]
@@ -157,6 +205,7 @@ def _sober(victim: Victim, samples: Samples, clean: Tensor, correct: Tensor) -> 
                 f"is {100 * chance:.1f} %.",
                 "Check mean and std (in the units of the images: 0.485, not 123.7), the order of "
                 "the channels and the labels.",
+                "error",
             )
         )
     return findings
@@ -174,6 +223,7 @@ def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:
             "model is asked again.",
             "They are not counted, and these rows left early: their robustness is overstated. The "
             "model is not deterministic, or the attack breaks the rules.",
+            "error",
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Figures and how sure they are: pure functions of counts, rows and images."""
+"""Figures and how sure they are: pure functions of counts and judged rows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,32 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.metrics.curves import Curve, against_budget, against_steps
+    from besiege.metrics.evidence import Evidence, Trial
     from besiege.metrics.intervals import Rate, clopper_pearson
+    from besiege.metrics.rows import Rows
 
-__all__ = ["Rate", "clopper_pearson"]
+__all__ = [
+    "Curve",
+    "Evidence",
+    "Rate",
+    "Rows",
+    "Trial",
+    "against_budget",
+    "against_steps",
+    "clopper_pearson",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"Rate": "intervals", "clopper_pearson": "intervals"},
+    {
+        "Curve": "curves",
+        "Evidence": "evidence",
+        "Rate": "intervals",
+        "Rows": "rows",
+        "Trial": "evidence",
+        "against_budget": "curves",
+        "against_steps": "curves",
+        "clopper_pearson": "intervals",
+    },
 )

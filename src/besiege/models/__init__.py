@@ -8,22 +8,41 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.models.architectures import ARCHITECTURES
+    from besiege.models.catalogue import CATALOGUE, FORMS, Architecture, Listed, listing, zoo_names
     from besiege.models.classifier import Classifier
     from besiege.models.public import PUBLIC
-    from besiege.models.sources import load, save_zoo, zoo_names
+    from besiege.models.sources import load, save_zoo
     from besiege.models.twins import twin
 
-__all__ = ["ARCHITECTURES", "PUBLIC", "Classifier", "load", "save_zoo", "twin", "zoo_names"]
+__all__ = [
+    "ARCHITECTURES",
+    "CATALOGUE",
+    "FORMS",
+    "PUBLIC",
+    "Architecture",
+    "Classifier",
+    "Listed",
+    "listing",
+    "load",
+    "save_zoo",
+    "twin",
+    "zoo_names",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "ARCHITECTURES": "architectures",
+        "CATALOGUE": "catalogue",
+        "FORMS": "catalogue",
         "PUBLIC": "public",
+        "Architecture": "catalogue",
         "Classifier": "classifier",
+        "Listed": "catalogue",
+        "listing": "catalogue",
         "load": "sources",
         "save_zoo": "sources",
         "twin": "twins",
-        "zoo_names": "sources",
+        "zoo_names": "catalogue",
     },
 )

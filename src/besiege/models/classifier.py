@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
-from functools import partial
 from itertools import chain
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError, VictimError
+from besiege.core.errors import InputError, VictimError, near
 from besiege.core.oracle import Victim
 from besiege.core.threat import Access
-
-# Stands in for code that cannot be read: what one process calls by a name, another may not.
-_THIS_PROCESS = os.urandom(16).hex()
+from besiege.models.identity import fingerprint
 
 _SMALLEST_PROBABILITY = 1e-30
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 class Classifier:
@@ -111,6 +105,31 @@ class Classifier:
         held = _first(self.module)
         return torch.device("cpu") if held is None else held.device
 
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers training may set."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    def to(self, device: str | torch.device) -> Classifier:
+        """Move the module itself, as torch does, and return this classifier.
+
+        Parameters
+        ----------
+        device : str or torch.device
+            Such as ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        """
+        try:
+            self.module.to(torch.device(device))
+        # torch says in several ways that a device is unknown or missing.
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            kind = str(device).partition(":")[0]
+            said = str(error).strip().splitlines()[0] if kind in _DEVICES else near(kind, _DEVICES)
+            raise InputError(
+                f"the device '{device}' cannot be used: {said} "
+                "(write 'cpu', or 'cuda' or 'cuda:1' for a GPU)"
+            ) from None
+        return self
+
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of images.
 
@@ -165,31 +184,12 @@ class Classifier:
     def digest(self) -> str:
         """SHA-256 of everything that decides the answers, as hexadecimal text.
 
-        Covers classes and their source, plain attributes, parameters and buffers, normalisation,
-        box, outputs and grid. Where something cannot be read (a class typed into a console, an
-        attribute that is an object of its own) the digest holds for this process only.
+        Covers classes and their source, attributes, parameters and buffers, normalisation, box,
+        outputs and grid; not the name, the device, or where a file lies. Where something cannot be
+        read (a class typed into a console, an attribute that is an object of its own) the digest
+        holds for this process only. It is computed anew each time, since a module may be trained.
         """
-        digest = hashlib.sha256()
-
-        def add(*parts: object) -> None:
-            for part in parts:
-                text = part if isinstance(part, bytes) else str(part).encode()
-                digest.update(len(text).to_bytes(8, "big"))
-                digest.update(text)
-
-        add("classifier", self.mean, self.std, self.box, self.outputs, self.grid)
-        for path, module in self.module.named_modules(remove_duplicate=False):
-            add(path, _code(type(module)))
-            for key, value in sorted(vars(module).items()):
-                if not key.startswith("_") and key != "training":
-                    add(key, _plain(value))
-        tensors = [
-            *self.module.named_parameters(remove_duplicate=False),
-            *self.module.named_buffers(remove_duplicate=False),
-        ]
-        for path, tensor in tensors:
-            add(path, tensor.dtype, tuple(tensor.shape), _content(tensor))
-        return digest.hexdigest()
+        return fingerprint(self.module, self.mean, self.std, self.box, self.outputs, self.grid)
 
     @overload
     @classmethod
@@ -276,39 +276,3 @@ def _box(box: tuple[float, float]) -> tuple[float, float]:
             f"box is {box!r}, but it is the lowest and the highest pixel value, such as (0, 1)"
         )
     return low, high
-
-
-def _code(thing: Any) -> str:
-    """Name and source of a class or function; torch's own and built-in ones go by name alone."""
-    name = f"{thing.__module__}.{thing.__qualname__}"
-    if str(thing.__module__).split(".")[0] == "torch" or inspect.isbuiltin(thing):
-        return name
-    try:
-        return name + "\n" + inspect.getsource(thing)
-    except (OSError, TypeError):
-        return f"{name}\nunread {_THIS_PROCESS}"
-
-
-def _plain(value: object) -> str:
-    """Text of an attribute, since it may decide what a module computes."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        return repr(value)
-    if isinstance(value, (torch.dtype, torch.device, Enum)):
-        return repr(value)
-    if isinstance(value, Tensor):
-        return f"{value.dtype}{tuple(value.shape)}{hashlib.sha256(_content(value)).hexdigest()}"
-    if isinstance(value, (tuple, list)):
-        return "(" + ",".join(_plain(v) for v in value) + ")"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_plain(k)}:{_plain(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, partial):
-        return "partial" + _plain((value.func, value.args, value.keywords))
-    if inspect.isroutine(value) or inspect.isclass(value):
-        return _code(value)
-    # Nothing is known of its content, so it is equal to itself alone.
-    return f"{type(value).__module__}.{type(value).__qualname__} {_THIS_PROCESS} {id(value)}"
-
-
-def _content(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()

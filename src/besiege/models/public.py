@@ -1,4 +1,4 @@
-"""Public weights besiege knows by name: architecture, normalisation, input and digest of each."""
+"""Public weights besiege knows by name: architecture, normalisation, data and digest of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class PublicWeights:
-    """What it takes to run a published weights file.
+    """What it takes to run a published weights file, and what to expect of it.
 
     Parameters
     ----------
@@ -17,97 +17,228 @@ class PublicWeights:
         Digest of the safetensors file.
     architecture : str
         A name of `besiege.models.ARCHITECTURES`.
-    shape : (int, int, int)
-        Channels, height and width of the images.
+    data : str
+        The data set it was trained on.
+    clean : float
+        Per cent of that data set's 10,000 test images it classifies right.
+    source, licence : str
+        Where it was published, and on which terms.
     mean, std : tuple of float, optional
         Normalisation, for pixels in [0, 1].
-    source : str
-        Where it was published, and the licence.
     """
 
     sha256: str
     architecture: str
-    shape: tuple[int, int, int]
+    data: str
+    clean: float
     source: str
+    licence: str
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    classes: int = 10
+
+    @property
+    def classes(self) -> int:
+        """How many classes it tells apart."""
+        return 10
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of its images."""
+        return (3, 32, 32) if self.data == "cifar10" else (1, 28, 28)
 
     @property
     def arguments(self) -> Mapping[str, int]:
         """Keyword arguments of the architecture."""
         channels, size, _ = self.shape
         arguments = {"in_channels": channels, "classes": self.classes}
-        if not self.architecture.startswith("resnet"):
-            arguments["size"] = size
+        if self.architecture not in ("resnet20", "resnet32", "resnet44", "resnet56"):
+            arguments["size"] = size  # those average over whatever size they are given
         return arguments
 
 
-_CIFAR, _MNIST = (3, 32, 32), (1, 28, 28)
-_AKAMASTER = "akamaster/pytorch_resnet_cifar10, BSD-2-Clause style"
-_CROWN = "Verified-Intelligence/alpha-beta-CROWN, BSD style"
-_LOCUSLAB = "locuslab/convex_adversarial, MIT"
+_AKAMASTER = ("akamaster/pytorch_resnet_cifar10", "BSD-2-Clause style")
+_LOCUSLAB = ("locuslab/convex_adversarial", "MIT")
+_CROWN = ("Verified-Intelligence/alpha-beta-CROWN", "BSD style, redistribution with notice")
+_ADVERTORCH = ("BorealisAI/advertorch", "LGPL-3.0")
 
-
-def _resnet(sha256: str, depth: int) -> PublicWeights:
-    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    return PublicWeights(sha256, f"resnet{depth}", _CIFAR, _AKAMASTER, mean, std)
-
-
-def _cifar_cnn_a(sha256: str) -> PublicWeights:
-    mean, std = (125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255)
-    return PublicWeights(sha256, "cnn_a", _CIFAR, _CROWN, mean, std)
-
-
-def _cifar_small(sha256: str) -> PublicWeights:
-    mean, std = (0.485, 0.456, 0.406), (0.225, 0.225, 0.225)
-    return PublicWeights(sha256, "cnn_a", _CIFAR, _LOCUSLAB, mean, std)
-
-
-def _raw_small(sha256: str, source: str = _LOCUSLAB) -> PublicWeights:
-    return PublicWeights(sha256, "cnn_a", _MNIST, source)
-
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_KOLTER = ((0.485, 0.456, 0.406), (0.225, 0.225, 0.225))
+_CNN_A = ((125.3 / 255, 123.0 / 255, 113.9 / 255), (63.0 / 255, 62.1 / 255, 66.7 / 255))
+_ERAN = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
+_MNIST = ((0.1307,), (0.3081,))
 
 PUBLIC: Mapping[str, PublicWeights] = MappingProxyType(
     {
-        "cifar10_resnet20": _resnet(
-            "c951b60a92eb35bd136ddb7401705c4e47d7cf37589744aeb71b3710a67cde73", 20
+        "cifar10_resnet20": PublicWeights(
+            "c951b60a92eb35bd136ddb7401705c4e47d7cf37589744aeb71b3710a67cde73",
+            "resnet20",
+            "cifar10",
+            91.73,
+            *_AKAMASTER,
+            *_IMAGENET,
         ),
-        "cifar10_resnet32": _resnet(
-            "c8bd166a63854a2d937fd11d674c3a3fa525ba0527d4c107e5eeb711b18c3ac3", 32
+        "cifar10_resnet32": PublicWeights(
+            "c8bd166a63854a2d937fd11d674c3a3fa525ba0527d4c107e5eeb711b18c3ac3",
+            "resnet32",
+            "cifar10",
+            92.63,
+            *_AKAMASTER,
+            *_IMAGENET,
         ),
-        "cifar10_resnet44": _resnet(
-            "cf3adc0929d70bee9734a81318a3c12db28e71c4307d9e25cd01429bfe9267f3", 44
+        "cifar10_resnet44": PublicWeights(
+            "cf3adc0929d70bee9734a81318a3c12db28e71c4307d9e25cd01429bfe9267f3",
+            "resnet44",
+            "cifar10",
+            93.1,
+            *_AKAMASTER,
+            *_IMAGENET,
         ),
-        "cifar10_resnet56": _resnet(
-            "81221464cd64f0310bce6ea79728a2904a70fbd172010c81972254b9b3d51a32", 56
+        "cifar10_resnet56": PublicWeights(
+            "81221464cd64f0310bce6ea79728a2904a70fbd172010c81972254b9b3d51a32",
+            "resnet56",
+            "cifar10",
+            93.39,
+            *_AKAMASTER,
+            *_IMAGENET,
         ),
-        "cifar10_cnn_a_adv": _cifar_cnn_a(
-            "aa85b9e479af267aedcd44a818b7f1188c8fffdf2506d96cd88d0d7e631cf6a7"
+        "cifar10_cnn_a_adv": PublicWeights(
+            "aa85b9e479af267aedcd44a818b7f1188c8fffdf2506d96cd88d0d7e631cf6a7",
+            "cnn_a",
+            "cifar10",
+            65.65,
+            *_CROWN,
+            *_CNN_A,
         ),
-        "cifar10_cnn_a_adv4": _cifar_cnn_a(
-            "e84fab6ae75c907b3fceb4f449d606b83247a38b7106c89af666c1835fb65c8e"
+        "cifar10_cnn_a_adv4": PublicWeights(
+            "e84fab6ae75c907b3fceb4f449d606b83247a38b7106c89af666c1835fb65c8e",
+            "cnn_a",
+            "cifar10",
+            56.52,
+            *_CROWN,
+            *_CNN_A,
         ),
-        "cifar10_cnn_a_mix": _cifar_cnn_a(
-            "9c2e7fa3741a5511d4492a23d95f00f95aecea3c46ac12f88f63528c1d39915d"
+        "cifar10_cnn_a_mix": PublicWeights(
+            "9c2e7fa3741a5511d4492a23d95f00f95aecea3c46ac12f88f63528c1d39915d",
+            "cnn_a",
+            "cifar10",
+            74.18,
+            *_CROWN,
+            *_CNN_A,
         ),
-        "mnist_cnn_a_adv": _raw_small(
-            "941da4e52bcaa0f0935bca35215d7e43338079a84e7a5af143205f5e1df0acb0", _CROWN
+        "cifar10_conv_small_pgd": PublicWeights(
+            "c32d655cf2ea554508642d162e89112fc2c403b70ddf8267636000a9dcd9d19c",
+            "conv_small",
+            "cifar10",
+            62.92,
+            *_CROWN,
+            *_ERAN,
         ),
-        "mnist_kw_small_eps0.1": _raw_small(
-            "a3f730ab1291a5d583ad486043932cca221e8fbfaf727335b3e597f61c05e3ea"
+        "cifar10_kw_small_8px": PublicWeights(
+            "086640e89d5fa0892722bc96172225ce2d07330ac99ab9aa506ea790ee54d6e8",
+            "cnn_a",
+            "cifar10",
+            27.6,
+            *_LOCUSLAB,
+            *_KOLTER,
         ),
-        "mnist_kw_small_eps0.3": _raw_small(
-            "7bb89a449563199c794312ca4dc38d4000dc61072a086702fcbbb7fe81b74f5c"
+        "cifar10_kw_small_l2_36px": PublicWeights(
+            "dc219b710042cf8149fb8f164c8a9b2e32add7ae4cf147ed2584d1061c715aab",
+            "cnn_a",
+            "cifar10",
+            54.39,
+            *_LOCUSLAB,
+            *_KOLTER,
         ),
-        "fashion_kw_small_eps0.1": _raw_small(
-            "7665f7a1ae64f9696cd2ddda31b0110524b26a879ab1d097d7e21d9197b015d2"
+        "cifar10_oval_base_kw": PublicWeights(
+            "a824f42475de932634eda7d1122d6bb6a25b004454bb3800a3b60c750e4f9270",
+            "oval_base",
+            "cifar10",
+            58.53,
+            *_CROWN,
+            *_KOLTER,
         ),
-        "cifar10_kw_small_8px": _cifar_small(
-            "086640e89d5fa0892722bc96172225ce2d07330ac99ab9aa506ea790ee54d6e8"
+        "cifar10_oval_deep_kw": PublicWeights(
+            "353c488d3c8c2f4307d9c3467f326142e19c002b7c771245ad7f91335f5f1707",
+            "oval_deep",
+            "cifar10",
+            55.31,
+            *_CROWN,
+            *_KOLTER,
         ),
-        "cifar10_kw_small_l2_36px": _cifar_small(
-            "dc219b710042cf8149fb8f164c8a9b2e32add7ae4cf147ed2584d1061c715aab"
+        "cifar10_oval_wide_kw": PublicWeights(
+            "bef26af2994e43b1514c82f63c11f97f02c289eee3bf93caa9a8cf635c0b8e03",
+            "oval_wide",
+            "cifar10",
+            61.62,
+            *_CROWN,
+            *_KOLTER,
+        ),
+        "cifar10_resnet2b_adv": PublicWeights(
+            "7828015f3676449a96b0374327e76d73d250f5a8d30c9282d8fb63ab4b4fdb6c",
+            "resnet2b",
+            "cifar10",
+            69.25,
+            *_CROWN,
+            *_CIFAR,
+        ),
+        "cifar10_resnet4b_adv": PublicWeights(
+            "ee8b4298565c16429bb36f18d2741aa53739b5dc85e12d1a8760bbf8b493326a",
+            "resnet4b",
+            "cifar10",
+            77.2,
+            *_CROWN,
+            *_CIFAR,
+        ),
+        "fashion_kw_small_eps0.1": PublicWeights(
+            "7665f7a1ae64f9696cd2ddda31b0110524b26a879ab1d097d7e21d9197b015d2",
+            "cnn_a",
+            "fashion-mnist",
+            78.27,
+            *_LOCUSLAB,
+        ),
+        "mnist_cnn_a_adv": PublicWeights(
+            "941da4e52bcaa0f0935bca35215d7e43338079a84e7a5af143205f5e1df0acb0",
+            "cnn_a",
+            "mnist",
+            96.33,
+            *_CROWN,
+        ),
+        "mnist_conv_small_nat": PublicWeights(
+            "0bb64b6395892deddbf11518e0d00345b3c2cd41ff787a5f56ae3b5fd76b385b",
+            "conv_small",
+            "mnist",
+            98.25,
+            *_CROWN,
+            *_MNIST,
+        ),
+        "mnist_kw_small_eps0.1": PublicWeights(
+            "a3f730ab1291a5d583ad486043932cca221e8fbfaf727335b3e597f61c05e3ea",
+            "cnn_a",
+            "mnist",
+            98.2,
+            *_LOCUSLAB,
+        ),
+        "mnist_kw_small_eps0.3": PublicWeights(
+            "7bb89a449563199c794312ca4dc38d4000dc61072a086702fcbbb7fe81b74f5c",
+            "cnn_a",
+            "mnist",
+            85.23,
+            *_LOCUSLAB,
+        ),
+        "mnist_lenet_adv": PublicWeights(
+            "be56397c84df419b8a8d845cb02e1a1111e437a8e71e0f66030f7c4a1df11037",
+            "lenet",
+            "mnist",
+            98.64,
+            *_ADVERTORCH,
+        ),
+        "mnist_lenet_clean": PublicWeights(
+            "1414adc7c56b50edc51ebe1e8c62d8af2290600bc368c7964c2ba4eba295b220",
+            "lenet",
+            "mnist",
+            98.89,
+            *_ADVERTORCH,
         ),
     }
 )

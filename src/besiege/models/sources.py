@@ -6,65 +6,103 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as read_tensors
-from safetensors.torch import save as write_tensors
-from torch import nn
+from safetensors.torch import save as write_safetensors
+from torch import Tensor, nn
 
-from besiege.core.errors import BesiegeError, DataError, InputError, UnknownNameError, near
+from besiege.core.errors import DataError, InputError, UnknownNameError, near
+from besiege.core.oracle import Victim
 from besiege.core.text import from_file, read_arguments
+from besiege.models import catalogue
 from besiege.models.architectures import ARCHITECTURES
+from besiege.models.catalogue import CATALOGUE, FORMS
+from besiege.models.catalogue import ZOO as ZOO
+from besiege.models.catalogue import zoo_names as zoo_names
+from besiege.models.checkpoints import (
+    SUFFIXES,
+    built,
+    called,
+    check_arguments,
+    from_safetensors,
+    read_weights,
+)
 from besiege.models.classifier import Classifier
+from besiege.models.identity import remember
 from besiege.models.public import PUBLIC
 
-ZOO = Path(__file__).parent / "zoo"
-
-_FORMS = (
-    "a model is 'zoo:NAME', 'public:NAME', 'ARCH(mean=..., std=...):path/weights.safetensors' "
-    "or 'path/to/file.py:factory'"
-)
+_WRITTEN = "a model is " + ", ".join(f"'{form}'" for form in FORMS)
 # What the text of a weights source may say about the victim; the rest goes to the architecture.
 _ABOUT_THE_VICTIM = ("mean", "std", "box", "outputs", "grid")
 
 
-def load(text: str) -> Classifier:
-    """The victim that a text names.
+def load(text: str, device: str | torch.device | None = None) -> Classifier:
+    """The classifier that a text names.
 
     Parameters
     ----------
     text : str
         ``zoo:NAME`` (shipped with besiege), ``public:NAME`` (weights in the data root),
-        ``ARCH(mean=..., std=...):path/weights.safetensors`` or ``path/to/file.py:factory``.
+        ``ARCH(mean=..., std=...):path/weights.safetensors`` (or a checkpoint of `torch.save` with
+        tensors alone) or ``path/to/file.py:factory``, with arguments where it takes some:
+        ``file.py:factory(width=2)``. Layers of defenses are read by `besiege.defenses.load`.
+    device : str or torch.device, optional
+        Where it computes; where its factory put it, and on the CPU else, when not given.
 
     Returns
     -------
     Classifier
         Whose name is the text.
+
+    Examples
+    --------
+    >>> from besiege.models import load
+    >>> load("zoo:digits-natural").classes
+    10
     """
+    victim = find(text)
+    if not isinstance(victim, Classifier):
+        raise InputError(
+            f"'{text}' gave a {type(victim).__name__}, which is a victim but no Classifier: load "
+            "it with besiege.defenses.load"
+        )
+    return victim if device is None else victim.to(device)
+
+
+def find(text: str) -> Victim:
+    """The victim that a text names: a factory in a file may return any kind."""
     scheme, _, name = text.partition(":")
     if scheme == "zoo":
         return _from_zoo(name)
     if scheme == "public":
         return _from_public(name)
-    if re.fullmatch(r".+\.py:\w+", text):
+    if re.fullmatch(r".+\.py:\s*\w+\s*(\(.*\))?", text, re.DOTALL):
         return _from_factory(text)
-    if found := re.fullmatch(r"(\w+)(?:\((.*)\))?:(.+)", text):
+    if found := re.fullmatch(r"(\w+)(?:\((.*)\))?:(.+)", text, re.DOTALL):
         return _from_weights(found[1], found[2] or "", Path(found[3]), text)
+    raise UnknownNameError(f"'{text}' names no model: {_advice(text)} ({_WRITTEN})")
+
+
+def _advice(text: str) -> str:
+    """What the writer of a text that is no source may have meant."""
+    architecture = re.match(r"\w*", text)[0]  # type: ignore[index]  # an empty match at least
+    if architecture in CATALOGUE:
+        return f"it is an architecture, write '{text}:path/weights.safetensors'"
+    if text.endswith(".py"):
+        return f"name the function in it that makes the model, such as '{text}:make'"
+    if text.endswith(SUFFIXES):
+        return f"say of which architecture it is, such as 'resnet20:{text}'"
     known = [f"zoo:{n}" for n in zoo_names()] + [f"public:{n}" for n in PUBLIC]
-    raise UnknownNameError(f"'{text}' names no model: {near(text, known)} ({_FORMS})")
+    close = near(text, known)
+    return close if close.startswith("did you mean") else "`besiege models` lists those with a name"
 
 
-def zoo_names() -> list[str]:
-    """Names of the models that come with besiege, in alphabetical order."""
-    return sorted(p.stem for p in ZOO.glob("*.json"))
-
-
-def save_zoo(module: nn.Module, card: Mapping[str, Any], folder: Path | str = ZOO) -> Path:
+def save_zoo(
+    module: nn.Module, card: Mapping[str, Any], folder: Path | str = ZOO, *, half: bool = False
+) -> Path:
     """Write a model as ``NAME.safetensors`` with its card ``NAME.json``; returns the card's path.
 
     Parameters
@@ -77,6 +115,9 @@ def save_zoo(module: nn.Module, card: Mapping[str, Any], folder: Path | str = ZO
         accuracies with intervals. The weights' digest is added as ``sha256``.
     folder : path
         Where to; the package's own zoo by default.
+    half : bool
+        Store half precision, half the size. The rounding is part of the model: measure what `load`
+        gives back, which computes in float32.
     """
     missing = [key for key in ("name", "arch") if not card.get(key)]
     if missing:
@@ -84,11 +125,12 @@ def save_zoo(module: nn.Module, card: Mapping[str, Any], folder: Path | str = ZO
     name = str(card["name"])
     if not re.fullmatch(r"[\w.-]+", name):
         raise InputError(f"the card's name is {name!r}: use letters, digits, '_', '-' and '.'")
-    weights = write_tensors(
-        {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}
+    weights = write_safetensors(
+        {key: _stored(key, tensor, half) for key, tensor in module.state_dict().items()}
     )
     # The card must describe what is stored, and this is the moment it can still be mended.
-    _built(card["arch"], card.get("arguments") or {}, weights, f"the card of '{name}'")
+    where = f"the card of '{name}'"
+    _of(card["arch"], card.get("arguments") or {}, from_safetensors(weights, where), where)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.safetensors"
@@ -104,6 +146,16 @@ def save_zoo(module: nn.Module, card: Mapping[str, Any], folder: Path | str = ZO
     return target
 
 
+def _stored(name: str, tensor: Tensor, half: bool) -> Tensor:
+    tensor = tensor.detach().cpu().contiguous()
+    if not half or not tensor.is_floating_point():
+        return tensor
+    short = tensor.half()
+    if not torch.isfinite(short).all():
+        raise InputError(f"{name} has values that half precision cannot hold: store it in full")
+    return short
+
+
 def _replace(path: Path, content: bytes) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(content)
@@ -112,52 +164,51 @@ def _replace(path: Path, content: bytes) -> None:
 
 def _from_zoo(name: str) -> Classifier:
     if name not in zoo_names():
-        raise UnknownNameError(f"the zoo has no model '{name}': {near(name, zoo_names())}")
-    card = json.loads((ZOO / f"{name}.json").read_text())
-    weights = _read(ZOO / f"{name}.safetensors", card["sha256"])
-    module = _built(card["arch"], card.get("arguments") or {}, weights, f"zoo:{name}")
-    return _victim(
+        raise _unlisted("the zoo has no model", name, zoo_names())
+    card = catalogue.zoo_card(name)
+    tensors = read_weights(catalogue.ZOO / f"{name}.safetensors", card["sha256"])
+    module = _of(card["arch"], card.get("arguments") or {}, tensors, f"zoo:{name}")
+    return Classifier(
         module,
-        f"zoo:{name}",
+        name=f"zoo:{name}",
         mean=card.get("mean"),
         std=card.get("std"),
         classes=card.get("classes"),
     )
 
 
+def _unlisted(said: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    layers = " (besiege.defenses.load reads layers after a '+')" if "+" in name else ""
+    return UnknownNameError(f"{said} '{name}': {near(name, known)}{layers}")
+
+
 def _from_public(name: str) -> Classifier:
     if name not in PUBLIC:
-        raise UnknownNameError(f"no public model is called '{name}': {near(name, PUBLIC)}")
-    entry = PUBLIC[name]
-    root = os.environ.get("BESIEGE_DATA")
-    if not root:
+        raise _unlisted("no public model is called", name, PUBLIC)
+    entry, path = PUBLIC[name], catalogue.public_path(name)
+    if path is None:
         raise DataError(
             f"public:{name} needs its weights: set BESIEGE_DATA to a data root that holds "
             f"weights/{name}.safetensors"
         )
-    path = Path(root) / "weights" / f"{name}.safetensors"
     if not path.exists():
         raise DataError(
             f"public:{name} needs {path}, which does not exist: put the file there, or set "
             "BESIEGE_DATA to a data root that has it"
         )
-    module = _built(entry.architecture, entry.arguments, _read(path, entry.sha256), path.name)
-    return _victim(module, f"public:{name}", mean=entry.mean, std=entry.std, classes=entry.classes)
+    tensors = read_weights(path, entry.sha256)
+    module = _of(entry.architecture, entry.arguments, tensors, path.name)
+    return Classifier(
+        module, name=f"public:{name}", mean=entry.mean, std=entry.std, classes=entry.classes
+    )
 
 
 def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> Classifier:
     if architecture not in ARCHITECTURES:
         raise UnknownNameError(
             f"'{text}' names no model: no architecture is called '{architecture}', "
-            f"{near(architecture, ARCHITECTURES)} ({_FORMS})"
+            f"{near(architecture, [*ARCHITECTURES, 'zoo', 'public'])} ({_WRITTEN})"
         )
-    if path.suffix != ".safetensors":
-        raise InputError(
-            f"'{text}' names '{path.name}', but weights are read from .safetensors files alone "
-            "(a pickled checkpoint can run code); convert it with safetensors.torch.save_file"
-        )
-    if not path.exists():
-        raise DataError(f"'{text}' names {path}, which does not exist")
     try:
         given = read_arguments(arguments)
     except InputError as error:
@@ -166,62 +217,44 @@ def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> C
             "'resnet20(mean=(0.5,0.5,0.5), std=(63/255,62/255,67/255)):weights.safetensors'"
         ) from None
     about = {key: given.pop(key) for key in _ABOUT_THE_VICTIM if key in given}
-    return _victim(_built(architecture, given, _read(path), path.name), text, **about)
+    check_arguments(ARCHITECTURES[architecture], given, architecture, also=_ABOUT_THE_VICTIM)
+    module = _of(architecture, given, read_weights(path), path.name)
+    return Classifier(module, name=text, **about)
 
 
-def _from_factory(text: str) -> Classifier:
-    factory, _ = from_file(text)
-    if not callable(factory):
+def _from_factory(text: str) -> Victim:
+    factory, rest = from_file(text)
+    written = rest.partition("(")[2].strip().removesuffix(")")
+    if isinstance(factory, nn.Module) and not written:
+        made: Any = factory
+    elif callable(factory):
+        made = called(factory, read_arguments(written), text)
+    else:
         raise InputError(f"'{text}' is a {type(factory).__name__}, not a factory of models")
-    try:
-        made: object = factory()
-    except BesiegeError:
-        raise
-    except Exception as error:
-        raise InputError(f"'{text}' failed: {type(error).__name__}: {error}") from error
-    if isinstance(made, Classifier):
-        return made
     if isinstance(made, nn.Module):
+        remember(made)
         return Classifier(made, name=text)
-    raise InputError(
-        f"'{text}' gave a {type(made).__name__}, but a factory returns a torch.nn.Module or a "
-        "besiege.models.Classifier"
-    )
-
-
-def _victim(module: nn.Module, name: str, **about: Any) -> Classifier:
-    return Classifier(module.eval(), name=name, **about)
-
-
-def _read(path: Path, sha256: str | None = None) -> bytes:
-    content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if sha256 is not None and found != sha256:
-        raise DataError(
-            f"{path} is not the published file: its SHA-256 is {found[:12]}..., expected "
-            f"{sha256[:12]}...; fetch it again"
+    if isinstance(made, Classifier):
+        remember(made.module)
+    elif not (hasattr(made, "access") and hasattr(made, "held")):
+        raise InputError(
+            f"'{text}' gave a {type(made).__name__}, but a factory returns a torch.nn.Module or a "
+            "besiege.models.Classifier"
         )
-    return content
+    victim: Victim = made
+    return victim
 
 
-def _built(
-    architecture: str, arguments: Mapping[str, Any], weights: bytes, where: str
+def _of(
+    architecture: str,
+    arguments: Mapping[str, Any],
+    tensors: dict[str, Tensor],
+    where: str,
 ) -> nn.Module:
-    """The architecture with these weights; the caller's random state is left alone."""
+    """The architecture of this name with these weights, ready to answer."""
     if architecture not in ARCHITECTURES:
         raise UnknownNameError(
             f"{where}: no architecture is called '{architecture}': "
             f"{near(architecture, ARCHITECTURES)}"
         )
-    try:
-        with torch.random.fork_rng(devices=[]):
-            module = ARCHITECTURES[architecture](**arguments)
-    except TypeError as error:
-        raise InputError(f"{where}: {error}") from None
-    try:
-        module.load_state_dict(read_tensors(weights))
-    except SafetensorError as error:
-        raise DataError(f"{where} is not a safetensors file: {error}") from None
-    except RuntimeError as error:
-        raise DataError(f"{where} does not fit {architecture}: {error}") from None
-    return module
+    return built(ARCHITECTURES[architecture], arguments, tensors, where).eval()

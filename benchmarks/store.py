@@ -1,0 +1,173 @@
+"""How long a large run takes to look at: 100,000 judged rows, status, page and memory.
+
+python benchmarks/store.py [--rows 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
+from besiege.bench.spec import Asked, Curve, Plan, Run, Sample, Shard, Subject, Weapon, write_run
+from besiege.bench.store import Record, Store
+
+SIZE = 250
+SHAPE = (3, 32, 32)
+
+
+def weapon(text: str, threat: str = "linf:8/255") -> Weapon:
+    return Weapon(
+        text=text,
+        told="a stand-in",
+        spelled={"name": text},
+        threat=threat,
+        keep="first",
+        leave="success",
+        queries=None,
+        steps=100,
+        restarts=1,
+        plain=True,
+        one_step=False,
+    )
+
+
+def plan(samples: int, attacks: int) -> Plan:
+    shards = tuple(Shard(digest=f"{n:064x}", count=SIZE) for n in range(samples // SIZE))
+    return Plan(
+        asked=Asked(
+            model="zoo:nobody",
+            data="cifar10",
+            split="test",
+            threat="linf:8/255",
+            attacks=tuple(f"attack{n}" for n in range(attacks)),
+            suite=None,
+            queries=None,
+            curve="full",
+            count=None,
+            seed=0,
+            shard=SIZE,
+            command="besiege evaluate ...",
+        ),
+        model=Subject(
+            name="zoo:nobody",
+            digest="0" * 64,
+            kind="Classifier",
+            classes=10,
+            parameters=1,
+            box=(0.0, 1.0),
+            stochastic=False,
+        ),
+        data=Sample(
+            name="cifar10",
+            split="test",
+            count=samples,
+            total=samples,
+            seed=None,
+            digest="0" * 64,
+            class_names=tuple("0123456789"),
+            shape=SHAPE,
+            standard=8 / 255,
+        ),
+        threat="linf:8/255",
+        chained=False,
+        weapons=tuple(weapon(f"attack{n}") for n in range(attacks)),
+        shards=shards,
+        curve=Curve(weapon=weapon("minimal(attack0)", "linf"), shards=shards),
+    )
+
+
+def fill(store: Store, asked: Plan) -> None:
+    """Records as a real run leaves them, with rows and images of chance."""
+    chance = np.random.default_rng(0)
+    pictures = chance.integers(0, 256, (SIZE, *SHAPE), dtype=np.uint8)
+    images = chance.random((SIZE, *SHAPE), dtype=np.float32)
+    for task in clean_tasks(asked):
+        ids = task.shard * SIZE + np.arange(SIZE)
+        rows = {
+            "sample": ids,
+            "label": ids % 10,
+            "prediction": ids % 10,
+            "confidence": np.full(SIZE, 0.9),
+            "share": np.ones(SIZE),
+            "correct": chance.random(SIZE) < 0.9,
+        }
+        store.commit(
+            Record(task.identity, {"rows": SIZE, "correct": 225}), rows, {"images": pictures}
+        )
+    pairs = [pair for pairs in attack_tasks(asked) for pair in pairs] + curve_tasks(asked)
+    for crafting, judging in pairs:
+        ids = crafting.shard * SIZE + np.arange(SIZE)
+        won = chance.random(SIZE) < 0.5
+        crafted = {
+            "sample": ids,
+            "claimed": won,
+            "first_step": np.where(won, chance.integers(0, 100, SIZE), -1),
+            **{n: np.full(SIZE, 100) for n in ("first_query", "forwards", "backwards", "queries")},
+            "target": np.full(SIZE, -1),
+            "vanished": np.zeros(SIZE, bool),
+            **{f"loss_{when}": chance.random(SIZE) for when in ("first", "late", "best")},
+        }
+        kept = {"images": images[won], "rows": np.flatnonzero(won)}
+        store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, kept)
+        judged = {
+            "sample": ids,
+            "label": ids % 10,
+            "correct": np.ones(SIZE, bool),
+            "success": won,
+            **{n: np.ones(SIZE, bool) for n in ("valid", "within", "reached")},
+            "share": won.astype(float),
+            "prediction": (ids + 1) % 10,
+            "confidence": chance.random(SIZE),
+            **{n: chance.random(SIZE) * 0.03 for n in ("linf", "l2", "l1", "l0")},
+        }
+        totals = {"rows": SIZE, "correct": SIZE, "broken": int(won.sum())}
+        store.commit(Record(judging.identity, totals), judged)
+
+
+def measured(*command: str) -> tuple[float, int]:
+    """Seconds and peak memory of a process of its own."""
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "besiege.cli", *command], check=True, capture_output=True)
+    return time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+
+def main(rows: int) -> None:
+    with TemporaryDirectory() as folder:
+        store = Store(folder)
+        asked = plan(rows // 10, 9)
+        begin = time.perf_counter()
+        with store.writing():
+            run = Run(created="2026-01-01T00:00:00+00:00", versions={}).with_plan(asked)
+            write_run(store, run)
+            fill(store, asked)
+        size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
+        found: dict[str, object] = {
+            "rows": rows,
+            "records": len(store.present()),
+            "written in s": round(time.perf_counter() - begin, 1),
+            "on disk MB": round(size / 1e6),
+        }
+        for name, command in (
+            ("status, first time", ("status", folder)),
+            ("status", ("status", folder)),
+            ("page", ("report", folder)),
+        ):
+            seconds, memory = measured(*command)
+            found[f"{name} s"] = round(seconds, 2)
+            found["peak memory so far MB"] = round(memory / 1024)
+        print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000)
+    main(parser.parse_args().rows)

@@ -1,0 +1,17 @@
+"""Evaluations as tasks, and the store their records stay in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from besiege.bench.single import Evaluation, evaluate
+    from besiege.bench.store import Store
+
+__all__ = ["Evaluation", "Store", "evaluate"]
+
+__getattr__, __dir__ = lazily(
+    __name__, {"Evaluation": "single", "Store": "store", "evaluate": "single"}
+)

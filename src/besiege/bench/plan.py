@@ -1,0 +1,117 @@
+"""From an evaluation to its tasks: what is to be done, and under which key it will be found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from besiege.bench.spec import Plan, Shard, Weapon
+from besiege.bench.store import SCHEMA, key_of
+
+Kind = Literal["clean", "craft", "judge"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work on one shard.
+
+    Attributes
+    ----------
+    kind : str
+        'clean' (how the victim sees the clean images), 'craft' or 'judge'.
+    identity : dict
+        All that decides the result.
+    weapon : Weapon, optional
+        With what; none for clean images.
+    shard : int
+        The number of the shard.
+    curve : bool
+        Whether the shard is one of the curve's.
+    """
+
+    kind: Kind
+    identity: dict[str, Any]
+    shard: int
+    weapon: Weapon | None = None
+    curve: bool = False
+
+    @cached_property
+    def key(self) -> str:
+        return key_of(self.identity)
+
+
+def clean_tasks(plan: Plan) -> list[Task]:
+    """How the victim sees the clean images, shard by shard."""
+    return [
+        Task("clean", {**_base(plan, "clean"), "shard": shard.digest}, number)
+        for number, shard in enumerate(plan.shards)
+    ]
+
+
+def attack_tasks(plan: Plan) -> Iterator[list[tuple[Task, Task]]]:
+    """For every attack its pairs of craft and judge, shard by shard.
+
+    In a chain each attack comes after the verdicts on the ones before, on the same shard; what
+    these left standing is therefore part of its identity.
+    """
+    before: list[list[str]] = [[] for _ in plan.shards]
+    for weapon in plan.weapons:
+        pairs = [
+            _pair(plan, weapon, number, shard, before[number])
+            for number, shard in enumerate(plan.shards)
+        ]
+        yield pairs
+        if plan.chained:
+            for number, (_, judged) in enumerate(pairs):
+                before[number] = [*before[number], judged.key]
+
+
+def curve_tasks(plan: Plan) -> list[tuple[Task, Task]]:
+    """The search for the smallest change, shard by shard."""
+    if plan.curve is None:
+        return []
+    return [
+        _pair(plan, plan.curve.weapon, number, shard, [], curve=True)
+        for number, shard in enumerate(plan.curve.shards)
+    ]
+
+
+def all_keys(plan: Plan) -> set[str]:
+    """The key of every record the evaluation is made of."""
+    pairs = [pair for pairs in attack_tasks(plan) for pair in pairs] + curve_tasks(plan)
+    return {task.key for task in clean_tasks(plan)} | {t.key for pair in pairs for t in pair}
+
+
+def _base(plan: Plan, kind: Kind) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "schema": SCHEMA,
+        "victim": plan.model.digest,
+        "seed": plan.asked.seed,
+    }
+
+
+def _pair(
+    plan: Plan, weapon: Weapon, number: int, shard: Shard, after: list[str], curve: bool = False
+) -> tuple[Task, Task]:
+    craft = Task(
+        "craft",
+        {
+            **_base(plan, "craft"),
+            "attack": weapon.spelled,
+            "text": weapon.text,
+            "threat": weapon.threat,
+            "keep": weapon.keep,
+            "leave": weapon.leave,
+            "queries": weapon.queries,
+            "shard": shard.digest,
+            "after": list(after),
+        },
+        number,
+        weapon,
+        curve,
+    )
+    judge = Task("judge", {**_base(plan, "judge"), "crafted": craft.key}, number, weapon, curve)
+    return craft, judge

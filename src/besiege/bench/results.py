@@ -1,0 +1,213 @@
+"""From records to ``figures.json``: everything a report shows, computed once and written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from besiege.bench.reading import Gathered, gather, open_run
+from besiege.bench.spec import Weapon
+from besiege.bench.store import Store
+from besiege.core.errors import Finding, StoreError
+from besiege.core.threat import Goal, Linf, Norm, Threat
+from besiege.metrics import figures, warnings
+from besiege.metrics.evidence import Trial
+from besiege.metrics.rows import Column
+
+FILE = "figures.json"
+SCHEMA = 1
+
+
+def summarise(folder: Path | str) -> dict[str, Any]:
+    """The figures of all evaluations of a run folder, from its judged records alone."""
+    store, run = open_run(folder)
+    evaluations = [_evaluation(gather(store, plan, run)) for plan in run.plans]
+    return {
+        "schema": SCHEMA,
+        "created": run.created,
+        "command": run.plans[-1].asked.command if run.plans else "",
+        "versions": run.versions,
+        "complete": all(e["complete"] for e in evaluations),
+        "evaluations": evaluations,
+    }
+
+
+def write_figures(folder: Path | str) -> dict[str, Any]:
+    """Summarise a run folder and write ``figures.json`` into it."""
+    found = summarise(folder)
+    Store(folder).write_file(FILE, json.dumps(found, indent=1, allow_nan=False).encode())
+    return found
+
+
+def strongest(gathered: Gathered) -> Trial | None:
+    """The attack that leaves fewest right; of equal ones the first."""
+    evidence = gathered.evidence
+    return min(evidence.trials, key=evidence.accuracy, default=None)
+
+
+def _evaluation(gathered: Gathered) -> dict[str, Any]:
+    plan, evidence = gathered.plan, gathered.evidence
+    threat = Threat.parse(plan.threat)
+    attacks = [_attack(gathered, weapon) for weapon in plan.weapons]
+    told = [
+        *threat.findings(plan.model.box),
+        *gathered.findings,
+        *warnings.findings(evidence),
+        *_incomplete(gathered),
+    ]
+    unique = {(f.id, f.seen): f for f in told}
+    order = {"error": 0, "warning": 1, "note": 2}
+    ordered = sorted(unique.values(), key=lambda f: (order[f.level], f.id))
+    by_strength = sorted(evidence.trials, key=evidence.accuracy)
+    return {
+        "name": plan.name,
+        "model": plan.model.model_dump(mode="json"),
+        "data": plan.data.model_dump(mode="json"),
+        "threat": {
+            "text": plan.threat,
+            "norm": str(threat.norm),
+            "eps": None if threat.eps is None else float(threat.eps),
+            "eps_text": threat.written,
+            "goal": str(threat.goal),
+            "access": str(threat.access),
+            "queries": plan.asked.queries,
+            "box": list(plan.model.box),
+            "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape),
+        },
+        "mode": "suite" if plan.chained else "attacks",
+        "suite": plan.asked.suite,
+        "seed": plan.asked.seed,
+        "command": plan.asked.command,
+        "complete": gathered.complete,
+        "clean": figures.clean_rate(evidence),
+        "robust": figures.robust_rate(evidence),
+        "attacks": attacks,
+        "steps_curve": figures.steps_figures(evidence),
+        "eps_curve": figures.budget_figures(evidence),
+        "warnings": [vars(finding) for finding in ordered],
+        "gallery": figures.gallery(evidence, by_strength),
+        "cost": {
+            **{
+                what: sum(attack[what] for attack in attacks) + _curve_cost(gathered, what)
+                for what in ("forwards", "backwards", "queries")
+            },
+            "judged": gathered.judged,
+            "seconds": sum(gathered.seconds.values()),
+        },
+    }
+
+
+def _attack(gathered: Gathered, weapon: Weapon) -> dict[str, Any]:
+    evidence, name = gathered.evidence, weapon.text
+    trial = next((t for t in evidence.trials if t.text == name), None)
+    nothing = dict.fromkeys(("forwards", "backwards", "queries", "broken", "alone"), 0)
+    found = (
+        {"accuracy": None, "median_distance": None, **nothing}
+        if trial is None
+        else figures.attack_figures(evidence, trial)
+    )
+    return {
+        "text": name,
+        "told": weapon.told,
+        "steps": weapon.steps,
+        **found,
+        "seconds": gathered.seconds.get(name, 0.0),
+        "complete": name not in gathered.missing and name not in gathered.failures,
+        "failure": gathered.failures.get(name),
+    }
+
+
+def _curve_cost(gathered: Gathered, what: str) -> int:
+    curve = gathered.evidence.curve
+    return 0 if curve is None or curve in gathered.evidence.trials else int(curve.rows[what].sum())
+
+
+def _incomplete(gathered: Gathered) -> list[Finding]:
+    """What is missing is said with the figures, since they may only look good for lack of it."""
+    found = []
+    for attack, failure in gathered.failures.items():
+        found.append(
+            Finding(
+                "FAILED",
+                f"'{attack}' failed on part of the samples: {failure}",
+                "It counts as not run there, never as robustness. Running again tries it again.",
+                "error",
+            )
+        )
+    if gathered.missing:
+        parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
+        found.append(
+            Finding(
+                "UNFINISHED",
+                f"records are missing: {parts}.",
+                "The figures are of what is there. Running the same command again goes on.",
+                "error",
+            )
+        )
+    for text in gathered.damaged:
+        found.append(
+            Finding("DAMAGED", f"{text}.", "Running the same command again redoes it.", "error")
+        )
+    return found
+
+
+def picture(folder: Path | str, item: dict[str, Any]) -> tuple[Column, Column]:
+    """The clean and the adversarial image of an item of the gallery, ``[channels, h, w]``."""
+    store = Store(folder)
+    clean = stored_images(store.images(item["clean"].removeprefix("records/")))
+    found = store.images(item["record"].removeprefix("records/"))
+    where = np.flatnonzero(found["rows"] == item["row"])
+    if not len(where):
+        raise StoreError(f"the image of sample {item['sample']} is not in {item['record']}")
+    return clean[item["clean_row"]], found["images"][where[0]]
+
+
+def stored_images(arrays: dict[str, Column]) -> Column:
+    """Clean images as float32; those of whole bytes are stored as bytes."""
+    images = arrays["images"]
+    if images.dtype == np.uint8:
+        images = images.astype(np.float32) / np.float32(255)
+    return images
+
+
+def in_words(
+    threat: Threat, box: tuple[float, float], queries: int | None, shape: tuple[int, ...]
+) -> str:
+    """A threat as sentences."""
+    size = "any size, the smallest that works" if threat.eps is None else threat.written
+    width = box[1] - box[0]
+    if threat.eps is None:
+        what = f"The attacker looks for the smallest change in the {threat.norm} norm that works."
+    elif threat.norm is Linf:
+        grey = 255 * threat.radius / width
+        what = (
+            f"Every pixel value may change by at most {size} (pixels range from {box[0]:g} to "
+            f"{box[1]:g}; that is about {grey:.3g} of 255 grey levels)."
+        )
+    elif threat.norm is Norm.L2:
+        rms = threat.radius / float(np.prod(shape)) ** 0.5 / width * 255
+        what = (
+            f"The change, as a vector of all pixel values, may have a Euclidean length of at most "
+            f"{size} (spread evenly, about {rms:.2g} of 255 grey levels for every value)."
+        )
+    elif threat.norm is Norm.L1:
+        what = f"The changes of all pixel values may add up to at most {size}."
+    else:
+        what = f"At most {size} values of the image may change, each as far as it likes."
+    goals = {
+        Goal.UNTARGETED: "Any wrong answer counts as a success.",
+        Goal.RANDOM: "Success means that the model answers one wrong class, chosen at random.",
+        Goal.LEAST_LIKELY: "Success means the class that seemed least likely at first.",
+        Goal.SECOND: "Success means the wrong class that seemed likeliest at first.",
+        Goal.GIVEN: "Success means the class that was given for each image.",
+    }
+    sees = {
+        "gradient": "The attacker knows the model completely, its gradients included.",
+        "score": "The attacker sees the model's scores for every class, not its inside.",
+        "decision": "The attacker sees only the class the model answers.",
+    }[str(threat.access)]
+    asks = "" if queries is None else f" At most {queries} answers may be used for each image."
+    return f"{what} {goals[threat.goal]} {sees}{asks}"

@@ -1,0 +1,171 @@
+"""What was asked, as values that are written down: a run, its evaluations, their attacks.
+
+``run.json`` holds them. They name everything the keys of the records are made of, so that whoever
+reads a run knows which records belong to it without a model, and without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from besiege.bench.store import Store, canonical, key_of
+from besiege.core.errors import StoreError
+
+SCHEMA = 1
+FILE = "run.json"
+
+
+class Value(BaseModel):
+    """A frozen value that refuses fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Shard(Value):
+    """A fixed part of the samples."""
+
+    digest: str
+    count: int
+
+
+class Weapon(Value):
+    """An attack and the terms it runs on.
+
+    ``spelled`` is the attack with all its parts, defaults included; ``plain`` says that it is one
+    climb of a loss, so that its trace can be read as one.
+    """
+
+    text: str
+    told: str
+    spelled: dict[str, Any]
+    threat: str
+    keep: str
+    leave: str
+    queries: int | None
+    steps: int | None
+    restarts: int
+    plain: bool
+    one_step: bool
+
+
+class Asked(Value):
+    """What the user asked for, in the words that ask for it again."""
+
+    model: str
+    data: str
+    split: str
+    threat: str
+    attacks: tuple[str, ...]
+    suite: str | None
+    queries: int | None
+    curve: Literal["short", "full", "none"]
+    count: int | None
+    seed: int
+    shard: int
+    command: str
+
+
+class Subject(Value):
+    """The victim: who it is and what reports say of it."""
+
+    name: str
+    digest: str
+    kind: str
+    classes: int
+    parameters: int | None
+    box: tuple[float, float]
+    stochastic: bool
+
+
+class Sample(Value):
+    """The samples: which they are, of what."""
+
+    name: str
+    split: str
+    count: int
+    total: int
+    seed: int | None
+    digest: str
+    class_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    standard: float | None
+    """The budget usual for these data in the threat's norm, where there is one."""
+
+
+class Curve(Value):
+    """The search for the smallest change that gives accuracy against the budget."""
+
+    weapon: Weapon
+    shards: tuple[Shard, ...]
+
+
+class Plan(Value):
+    """One evaluation: one victim, one set of samples, one threat."""
+
+    asked: Asked
+    model: Subject
+    data: Sample
+    threat: str
+    chained: bool
+    """Whether each attack runs on what the ones before left, as in a suite."""
+    weapons: tuple[Weapon, ...]
+    shards: tuple[Shard, ...]
+    curve: Curve | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other evaluations of the run, whatever attacks were asked."""
+        return key_of(
+            {
+                "model": self.model.digest,
+                "shards": [shard.digest for shard in self.shards],
+                "threat": self.threat,
+                "seed": self.asked.seed,
+                "queries": self.asked.queries,
+            }
+        )[:16]
+
+
+class Run(Value):
+    """All that was asked of one run folder."""
+
+    schema_number: int = SCHEMA
+    created: str
+    versions: dict[str, str]
+    plans: tuple[Plan, ...] = ()
+
+    def with_plan(self, plan: Plan) -> Run:
+        """The run with this evaluation; one of the same name gives way."""
+        others = {p.name: p for p in self.plans}
+        others[plan.name] = plan
+        return self.model_copy(update={"plans": tuple(others.values())})
+
+
+def read_run(store: Store) -> Run | None:
+    """The run of a folder, None where nothing was asked yet."""
+    path = store.folder / FILE
+    try:
+        content = json.loads(path.read_bytes())
+        if content.get("schema_number") != SCHEMA:
+            raise StoreError(
+                f"{path} has the schema {content.get('schema_number')!r}, but this release reads "
+                f"{SCHEMA}: it was written by another release"
+            )
+        return Run.model_validate(content)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, AttributeError, ValidationError) as problem:
+        raise StoreError(
+            f"{path} cannot be read ({type(problem).__name__}): move it away and run the "
+            "evaluation again; its records are used again"
+        ) from None
+
+
+def write_run(store: Store, run: Run) -> None:
+    """Replace the run of a folder in one move."""
+    content = json.dumps(run.model_dump(mode="json"), indent=1)
+    assert canonical(json.loads(content))  # what is not JSON is found now, not by a reader
+    store.write_file(FILE, content.encode())

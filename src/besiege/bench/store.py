@@ -1,0 +1,381 @@
+"""The store: a run folder of immutable records, each written whole or not at all.
+
+A record is a folder under the SHA-256 of its identity. It is written under another name, flushed
+to the disk and renamed, so that a reader never sees half of one and what exists is never computed
+again. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+from safetensors.numpy import load as read_arrays
+from safetensors.numpy import save as write_arrays
+
+from besiege.core.errors import Finding, StoreError
+from besiege.metrics.rows import Column, Rows
+
+SCHEMA = 1
+"""Raised when records change so that older ones must not be taken for newer ones."""
+_READABLE = frozenset({1})
+_PARTIAL = ".partial-"
+
+
+class DamagedError(StoreError):
+    """A record that is not what it was when it was written."""
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """SHA-256 of the canonical JSON of an identity."""
+    return hashlib.sha256(canonical(identity)).hexdigest()
+
+
+def canonical(value: object) -> bytes:
+    """JSON with sorted keys and no spaces; equal values give equal bytes."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a task left behind.
+
+    Attributes
+    ----------
+    identity : dict
+        All that decides the result; its hash is the key.
+    totals : dict
+        Sums over the rows, for those who only count.
+    findings : tuple of Finding
+        What was noticed on the way.
+    provenance : dict
+        How it came about: seconds, device, versions. Not part of the identity.
+    failure : dict, optional
+        What was raised instead of a result: ``type`` and ``message``.
+    files : dict
+        SHA-256 of each file beside it.
+    """
+
+    identity: Mapping[str, Any]
+    totals: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    failure: Mapping[str, str] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return key_of(self.identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``record.json``, with a digest over all of it."""
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "key": self.key,
+            "identity": self.identity,
+            "totals": self.totals,
+            "findings": [vars(finding) for finding in self.findings],
+            "provenance": self.provenance,
+            "failure": self.failure,
+            "files": self.files,
+        }
+        return {**content, "digest": hashlib.sha256(canonical(content)).hexdigest()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Record:
+        """Read back what `to_json` wrote; anything else is damaged."""
+        if content.get("schema") not in _READABLE:
+            raise DamagedError(
+                f"has the schema {content.get('schema')!r}, but this release reads "
+                f"{', '.join(map(str, sorted(_READABLE)))}: it was written by another one"
+            )
+        digest = content.pop("digest", None)
+        if digest != hashlib.sha256(canonical(content)).hexdigest():
+            raise DamagedError("has a record.json that was changed after it was written")
+        record = cls(
+            content["identity"],
+            content["totals"],
+            tuple(Finding(**finding) for finding in content["findings"]),
+            content["provenance"],
+            content["failure"],
+            content["files"],
+        )
+        if record.key != content["key"]:
+            raise DamagedError("does not have the key of its identity")
+        return record
+
+
+class Store:
+    """The records of a run folder.
+
+    Parameters
+    ----------
+    folder : path
+        The run folder; it need not exist before the first commit.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.records = self.folder / "records"
+
+    # Reading.
+
+    def present(self) -> set[str]:
+        """Keys of everything that was committed, sound or not."""
+        try:
+            return {e.name for e in os.scandir(self.records) if not e.name.startswith(".")}
+        except FileNotFoundError:
+            return set()
+
+    def read(self, key: str, *, whole: bool = False, files: Iterable[str] = ()) -> Record | None:
+        """The record of a key, None where there is none.
+
+        `files` names what is compared with its digest now, `whole` compares everything; the rest
+        is compared when it is read.
+        """
+        folder = self.records / key
+        try:
+            content = json.loads((folder / "record.json").read_bytes())
+            if not isinstance(content, dict):
+                raise DamagedError("has a record.json that is no record")
+            record = Record.from_json(content)
+            if record.key != key:
+                raise DamagedError("is the record of another task")
+            for name in record.files:
+                if whole or name in files:
+                    self._bytes(key, name, record)
+        except FileNotFoundError:
+            if not folder.exists():
+                return None
+            raise DamagedError(f"the record {key[:12]} in {self.folder} is incomplete") from None
+        except (ValueError, KeyError, TypeError) as problem:
+            raise DamagedError(
+                f"the record {key[:12]} in {self.folder} cannot be read ({type(problem).__name__})"
+            ) from None
+        except DamagedError as problem:
+            raise DamagedError(f"the record {key[:12]} in {self.folder} {problem}") from None
+        return record
+
+    def rows(self, keys: Iterable[str]) -> Rows:
+        """The rows of some records, in the order of the keys.
+
+        The columns ``record`` and ``row`` say where each one lies.
+        """
+        paths = []
+        for key in keys:
+            record = self.read(key)
+            if record is None:
+                raise StoreError(f"there is no record {key[:12]} in {self.folder}")
+            if "rows.parquet" in record.files:
+                self._bytes(key, "rows.parquet", record)
+                paths.append(str(self.records / key / "rows.parquet"))
+        if not paths:
+            return Rows({})
+        with _duck() as duck:
+            found = duck.execute(
+                "SELECT * EXCLUDE (filename, file_row_number), "
+                "parse_path(filename)[-2] AS record, file_row_number AS row FROM "
+                "read_parquet(?, union_by_name=true, filename=true, file_row_number=true)",
+                [paths],
+            ).fetchnumpy()
+            return Rows(_plain(found))
+
+    def images(self, key: str) -> dict[str, Column]:
+        """The arrays that were stored with a record."""
+        record = self.read(key)
+        if record is None or "images.safetensors" not in record.files:
+            raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
+        return dict(read_arrays(self._bytes(key, "images.safetensors", record)))
+
+    def _bytes(self, key: str, name: str, record: Record) -> bytes:
+        content = (self.records / key / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != record.files[name]:
+            raise DamagedError(f"has a {name} that was changed after it was written")
+        return content
+
+    # Writing.
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the folder for writing: one process at a time; what a killed one left is swept."""
+        with _told(self.folder):
+            self.records.mkdir(parents=True, exist_ok=True)
+            _try_write(self.folder)
+        with _alone(self.folder):
+            for left in self.records.glob(f"{_PARTIAL}*"):
+                shutil.rmtree(left, ignore_errors=True)
+            for left in self.folder.glob(f"{_PARTIAL}*"):
+                left.unlink(missing_ok=True)
+            yield
+
+    def commit(
+        self,
+        record: Record,
+        rows: Mapping[str, Column] | None = None,
+        images: Mapping[str, Column] | None = None,
+    ) -> str:
+        """Write a record whole, or leave nothing; gives back its key.
+
+        A failure that is already there gives way; a result that is already there stays.
+        """
+        key = record.key
+        final = self.records / key
+        partial = self.records / f"{_PARTIAL}{key[:16]}-{os.urandom(4).hex()}"
+        with _told(self.folder):
+            try:
+                partial.mkdir(parents=True)
+                files: dict[str, str] = {}
+                if rows is not None:
+                    _write_parquet(partial / "rows.parquet", rows)
+                if images is not None:
+                    _write(partial / "images.safetensors", write_arrays(dict(images)))
+                for path in sorted(partial.iterdir()):
+                    files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                whole = Record(**{**vars(record), "files": files})
+                text = json.dumps(whole.to_json(), indent=1, sort_keys=True, allow_nan=False)
+                _write(partial / "record.json", text.encode())
+                for path in partial.iterdir():
+                    _flush(path)
+                _flush(partial)
+                self._forget_failure(key)
+                try:
+                    os.rename(partial, final)
+                except OSError as problem:
+                    if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+                _flush(self.records)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        return key
+
+    def _forget_failure(self, key: str) -> None:
+        try:
+            old = self.read(key)
+        except DamagedError:
+            self.set_aside(key)
+            return
+        if old is not None and old.failure is not None:
+            shutil.rmtree(self.records / key)
+
+    def set_aside(self, key: str) -> Path:
+        """Move a damaged record to ``damaged/``, so that its task can be done again."""
+        with _told(self.folder):
+            aside = self.folder / "damaged"
+            aside.mkdir(exist_ok=True)
+            target = aside / f"{key[:16]}-{os.urandom(3).hex()}"
+            os.rename(self.records / key, target)
+            return target
+
+    def write_file(self, name: str, content: bytes) -> Path:
+        """Replace a file of the run folder in one move."""
+        path = self.folder / name
+        partial = self.folder / f"{_PARTIAL}{os.urandom(4).hex()}"
+        with _told(self.folder):
+            try:
+                _write(partial, content)
+                _flush(partial)
+                os.replace(partial, path)
+            finally:
+                partial.unlink(missing_ok=True)
+        return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _write_parquet(path: Path, rows: Mapping[str, Column]) -> None:
+    columns = {name: np.ascontiguousarray(column) for name, column in rows.items()}
+    with _duck() as duck:
+        duck.register("columns", columns)
+        where = str(path).replace("'", "''")
+        duck.execute(f"COPY columns TO '{where}' (FORMAT parquet, COMPRESSION zstd)")
+
+
+@contextmanager
+def _duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    # One thread: the rows keep their order, and the cores belong to the attacks.
+    duck = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+    try:
+        yield duck
+    finally:
+        duck.close()
+
+
+def _plain(columns: Mapping[str, Any]) -> dict[str, Column]:
+    """Arrays without masks and with text as text; what is no number comes back masked."""
+    plain = {}
+    for name, column in columns.items():
+        masked = isinstance(column, np.ma.MaskedArray) and column.dtype.kind == "f"
+        array = column.filled(np.nan) if masked else np.ma.getdata(column)
+        plain[name] = array.astype(str) if array.dtype == object else array
+    return plain
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _try_write(folder: Path) -> None:
+    probe = folder / f"{_PARTIAL}probe-{os.urandom(4).hex()}"
+    probe.touch()
+    probe.unlink()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The folder's lock, which a killed process gives back by dying."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system: two writers still never tear a record
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreError(
+                f"another process is writing to {folder}: wait for it, or choose another folder "
+                "(besiege status shows how far it is)"
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """What the disk refuses, in words: finished records stay, and running again goes on."""
+    try:
+        yield
+    except (OSError, duckdb.Error) as problem:
+        number = getattr(problem, "errno", None)
+        text = str(problem)
+        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
+            what = f"the disk that holds {folder} is full: free some space"
+        elif number in (errno.EROFS, errno.EACCES, errno.EPERM) or "Permission denied" in text:
+            what = f"{folder} cannot be written ({os.strerror(number or errno.EACCES)}): choose "
+            what += "another folder, or change its permissions"
+        elif number in (errno.ENOTDIR, errno.EEXIST):
+            what = f"{folder} is not a folder: choose another name"
+        else:
+            what = f"{folder} cannot be written ({text.splitlines()[0]})"
+        raise StoreError(
+            f"{what}. What was finished stays; running the same command again goes on from there"
+        ) from problem

@@ -1,0 +1,404 @@
+"""Doing tasks: each ends as a record, and one that is there already is not done again."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import besiege
+from besiege.attacks.attack import parse
+from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
+from besiege.bench.results import stored_images
+from besiege.bench.spec import Plan
+from besiege.bench.store import DamagedError, Record, Store
+from besiege.core import record as core_record
+from besiege.core.errors import StoreError
+from besiege.core.oracle import Victim
+from besiege.core.samples import Samples
+from besiege.core.threat import Goal, Norm, Threat
+from besiege.data.dataset import Data
+from besiege.evaluation.crafting import Crafted, craft
+from besiege.evaluation.judging import judge, look
+from besiege.metrics.rows import Column, Rows
+
+
+@dataclass(frozen=True)
+class Event:
+    """How far the work is: samples done of all, in all attacks together, and with what."""
+
+    done: float
+    total: int
+    text: str
+
+
+Watch = Callable[[Event], None]
+
+
+class Workshop:
+    """The victim, the samples and the store: all it takes to do the tasks of one evaluation.
+
+    Parameters
+    ----------
+    store : Store
+        Where records go.
+    victim : Victim
+        Who is attacked.
+    plan : Plan
+        What is to be done.
+    attacks : mapping
+        The attack of every text; those that are not text-only cannot be read back from it.
+    shards, curve : sequence of callables
+        The samples of every shard, made when they are needed.
+    batch : int, optional
+        Rows per call of the victim; changes no result.
+    watch : callable, optional
+        Told how far the work is.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        victim: Victim,
+        plan: Plan,
+        attacks: dict[str, Any],
+        shards: Sequence[Callable[[], Data]],
+        curve: Sequence[Callable[[], Data]] = (),
+        batch: int | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.store = store
+        self.victim = victim
+        self.plan = plan
+        self.attacks = attacks
+        self.shards = shards
+        self.curve = curve
+        self.batch = batch
+        self.watch = watch
+        self.redone: list[str] = []
+        """Records that were damaged and have been done again."""
+        self._held: tuple[object, Samples] | None = None
+        self._done = 0.0
+        curves = 0 if plan.curve is None else sum(s.count for s in plan.curve.shards)
+        self._total = plan.data.count * (1 + len(plan.weapons)) + curves
+
+    def clean(self) -> None:
+        """See how the victim takes the clean images."""
+        for task in clean_tasks(self.plan):
+            self._do(task, self._look)
+            self._tell(self._count(task), "clean images")
+
+    def attack(self) -> None:
+        """Craft and judge with every attack, shard by shard."""
+        for pairs in attack_tasks(self.plan):
+            self._pairs(pairs)
+
+    def search(self) -> None:
+        """Look for the smallest changes, for the curve."""
+        self._pairs(curve_tasks(self.plan))
+
+    def extend(self, plan: Plan, curve: Sequence[Callable[[], Data]]) -> None:
+        """Go on with a plan that has a curve now."""
+        assert plan.curve is not None
+        self._total += sum(s.count for s in plan.curve.shards) if self.plan.curve is None else 0
+        self.plan, self.curve = plan, curve
+
+    def _pairs(self, pairs: Sequence[tuple[Task, Task]]) -> None:
+        for crafting, judging in pairs:
+            self._do(crafting, self._craft)
+            crafted = self.store.read(crafting.key)
+            assert crafted is not None
+            if crafted.failure is None:
+                self._do(judging, self._judge)
+            self._tell(self._count(crafting), str(crafting.weapon and crafting.weapon.text))
+
+    def _do(self, task: Task, work: Callable[[Task], _Made]) -> None:
+        """Do a task, unless a sound record of it is there."""
+        try:
+            found = self.store.read(task.key, whole=True)
+        except DamagedError as problem:
+            self.redone.append(str(problem))
+            self.store.set_aside(task.key)
+            found = None
+        if found is not None and found.failure is None:
+            return
+        begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+        failure = None
+        made = _Made({}, None, {}, ())
+        try:
+            made = work(task)
+        except StoreError:
+            raise
+        except Exception as problem:
+            # An attack that fails is a result of its own; it must not cost the other attacks.
+            failure = {"type": type(problem).__name__, "message": str(problem)[:2000]}
+        seconds = time.perf_counter() - begin
+        self.store.commit(
+            Record(
+                task.identity,
+                made.totals,
+                tuple(made.findings),
+                {"started": started, "seconds": seconds, **self._provenance()},
+                failure,
+            ),
+            None if failure else made.rows,
+            made.images,
+        )
+
+    def _look(self, task: Task) -> _Made:
+        samples = self._samples(task)
+        sight = look(self.victim, samples, seed=self.plan.asked.seed)
+        rows = {
+            "sample": _array(samples.ids),
+            "label": _array(samples.labels),
+            "prediction": _array(sight.prediction),
+            "confidence": _array(sight.confidence),
+            "share": _array(sight.share),
+            "correct": _array(sight.correct),
+        }
+        totals = {
+            "rows": len(samples),
+            "correct": int(sight.correct.sum()),
+            "judged": sight.forwards,
+        }
+        return _Made(rows, {"images": _bytes(samples.images)}, totals, sight.findings)
+
+    def _craft(self, task: Task) -> _Made:
+        weapon = task.weapon
+        assert weapon is not None
+        samples = self._standing(task, self._samples(task))
+        if not len(samples):
+            return _Made(_NOTHING, None, {"rows": 0}, ())
+        crafted = craft(
+            self.victim,
+            self.attacks[weapon.text] if weapon.text in self.attacks else parse(weapon.text),
+            samples,
+            Threat.parse(weapon.threat),
+            seed=self.plan.asked.seed,
+            keep=weapon.keep,  # type: ignore[arg-type]  # checked when the plan was made
+            leave=weapon.leave,  # type: ignore[arg-type]
+            queries=weapon.queries,
+            batch=self.batch,
+            watch=self._during(task),
+        )
+        n = len(samples)
+        nowhere = torch.full((n, 3), torch.nan)
+        ascent = nowhere if crafted.ascent is None else crafted.ascent
+        rows = {
+            "sample": _array(samples.ids),
+            "claimed": _array(crafted.success),
+            "first_step": _array(crafted.first_step),
+            "first_query": _array(crafted.first_query),
+            "forwards": _array(crafted.forwards),
+            "backwards": _array(crafted.backwards),
+            "queries": _array(crafted.queries),
+            "target": _array(torch.full((n,), -1) if crafted.targets is None else crafted.targets),
+            "vanished": _array(crafted.vanished),
+            "loss_first": _array(ascent[:, 0].double()),
+            "loss_late": _array(ascent[:, 1].double()),
+            "loss_best": _array(ascent[:, 2].double()),
+        }
+        # A failure is the clean image, which need not be stored again.
+        kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
+        where = kept.nonzero()[:, 0]
+        images = {"images": _array(crafted.images[where]), "rows": _array(where)}
+        totals = {
+            "rows": n,
+            "claimed": int(crafted.success.sum()),
+            "padding": crafted.padding,
+            **{
+                what: int(getattr(crafted, what).sum())
+                for what in ("forwards", "backwards", "queries")
+            },
+        }
+        return _Made(rows, images, totals, crafted.findings)
+
+    def _judge(self, task: Task) -> _Made:
+        weapon = task.weapon
+        assert weapon is not None
+        key = task.identity["crafted"]
+        rows = self.store.rows([key])
+        whole = self._samples(task)
+        samples = whole.at(_rows_of(whole.ids, rows["sample"]))
+        if not len(samples):
+            return _Made(_NO_VERDICTS, None, {"rows": 0, "correct": 0, "broken": 0}, ())
+        threat = Threat.parse(weapon.threat)
+        crafted = _stored(rows, samples, self.store.images(key), threat, self.victim.device)
+        verdicts = judge(self.victim, crafted, samples, threat, seed=self.plan.asked.seed)
+        judged = {
+            "sample": _array(samples.ids),
+            "label": _array(samples.labels),
+            "correct": _array(verdicts.correct),
+            "success": _array(verdicts.success),
+            "valid": _array(verdicts.valid),
+            "within": _array(verdicts.within),
+            "reached": _array(verdicts.reached),
+            "share": _array(verdicts.share),
+            "prediction": _array(verdicts.prediction),
+            "confidence": _array(verdicts.confidence),
+            **{str(norm): _array(verdicts.distance[norm]) for norm in Norm},
+        }
+        totals = {
+            "rows": len(samples),
+            "correct": int(verdicts.correct.sum()),
+            "broken": int((verdicts.correct & verdicts.success).sum()),
+            "judged": verdicts.forwards,
+        }
+        return _Made(judged, None, totals, verdicts.findings)
+
+    def _samples(self, task: Task) -> Samples:
+        """The samples of a task's shard; the last shard is kept, since craft and judge share it."""
+        name = (task.curve, task.shard)
+        if self._held is None or self._held[0] != name:
+            data = (self.curve if task.curve else self.shards)[task.shard]()
+            samples = Samples.of(
+                data.images,
+                data.labels,
+                box=self.victim.box,
+                classes=self.victim.classes,
+                ids=data.ids,
+            )
+            self._held = (name, samples.to(self.victim.device))
+        return self._held[1]
+
+    def _standing(self, task: Task, samples: Samples) -> Samples:
+        """The samples that the attacks before left standing, by their verdicts."""
+        stands = torch.ones(len(samples), dtype=torch.bool, device=samples.ids.device)
+        for key in task.identity["after"]:
+            earlier = self.store.read(key)
+            if earlier is None or earlier.failure is not None:
+                continue  # an attack that failed broke nothing
+            rows = self.store.rows([key])
+            fallen = rows["sample"][rows["success"] | ~rows["correct"]]
+            stands[_rows_of(samples.ids, fallen)] = False
+        return samples.at(stands.nonzero()[:, 0])
+
+    def _count(self, task: Task) -> int:
+        assert self.plan.curve is not None or not task.curve
+        shards = self.plan.curve.shards if task.curve and self.plan.curve else self.plan.shards
+        return shards[task.shard].count
+
+    def _tell(self, count: int, text: str) -> None:
+        self._done += count
+        if self.watch is not None:
+            self.watch(Event(self._done, self._total, text))
+
+    def _during(self, task: Task) -> Callable[[core_record.Record], None] | None:
+        """Progress inside a task: by samples broken or by steps, whichever is further."""
+        watch, weapon = self.watch, task.weapon
+        if watch is None or weapon is None:
+            return None
+        count, steps = self._count(task), (weapon.steps or 0) * weapon.restarts
+        last = 0.0
+
+        def tell(record: core_record.Record) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last < 0.2:  # counting costs a little, and nobody reads faster
+                return
+            last = now
+            share = float(record.success.double().mean())
+            if steps:
+                share = max(share, min(1.0, float(record.asked.max()) / steps))
+            watch(Event(self._done + 0.99 * share * count, self._total, weapon.text))
+
+        return tell
+
+    def _provenance(self) -> dict[str, Any]:
+        return {
+            "device": str(self.victim.device),
+            "threads": torch.get_num_threads(),
+            "batch": self.batch,
+            "versions": versions(),
+        }
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a task made: rows, images, sums and findings."""
+
+    rows: dict[str, Column]
+    images: dict[str, Column] | None
+    totals: dict[str, Any]
+    findings: Sequence[Any]
+
+
+_WHOLE = ("sample", "first_step", "first_query", "forwards", "backwards", "queries", "target")
+_NOTHING: dict[str, Column] = {
+    **{name: np.zeros(0, np.int64) for name in _WHOLE},
+    **{name: np.zeros(0, bool) for name in ("claimed", "vanished")},
+    **{name: np.zeros(0) for name in ("loss_first", "loss_late", "loss_best")},
+}
+_NO_VERDICTS: dict[str, Column] = {
+    **{name: np.zeros(0, np.int64) for name in ("sample", "label", "prediction")},
+    **{n: np.zeros(0, bool) for n in ("correct", "success", "valid", "within", "reached")},
+    **{n: np.zeros(0) for n in ("share", "confidence", *map(str, Norm))},
+}
+
+
+def versions() -> dict[str, str]:
+    """What the figures were made with."""
+    return {
+        "besiege": besiege.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__.partition("+")[0],
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _stored(
+    rows: Rows, samples: Samples, images: dict[str, Column], threat: Threat, device: torch.device
+) -> Crafted:
+    """What was crafted, as it lies on the disk: the judge sees nothing else."""
+    n = len(samples)
+    pixels = samples.images.clone()
+    if len(images["rows"]):
+        where = torch.from_numpy(images["rows"]).to(device)
+        pixels[where] = torch.from_numpy(images["images"]).to(device)
+
+    def column(name: str) -> Tensor:
+        return torch.from_numpy(rows[name].copy()).to(device)
+
+    return Crafted(
+        pixels,
+        column("claimed"),
+        torch.zeros(n, dtype=torch.float64, device=device),
+        column("first_step"),
+        column("first_query"),
+        column("forwards"),
+        column("backwards"),
+        column("queries"),
+        None if threat.goal is Goal.UNTARGETED else column("target"),
+        column("vanished"),
+        None,
+        0,
+        0.0,
+        (),
+    )
+
+
+def _rows_of(ids: Tensor, some: Column) -> Tensor:
+    """Row numbers of some ids, in their order."""
+    order = torch.argsort(ids)
+    wanted = torch.from_numpy(np.ascontiguousarray(some)).to(ids.device)
+    return order[torch.searchsorted(ids[order], wanted)]
+
+
+def _array(values: Tensor) -> Column:
+    return values.detach().cpu().contiguous().numpy()
+
+
+def _bytes(images: Tensor) -> Column:
+    """Images as bytes where that loses nothing, which is a quarter of the size."""
+    pixels = _array(images)
+    rounded = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
+    same = np.array_equal(stored_images({"images": rounded}), pixels)
+    return rounded if same else pixels

@@ -1,0 +1,254 @@
+"""Samples from arrays in hand: a pair of images and labels, or an ``.npz`` file that holds one."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from besiege.core.errors import DataError, InputError
+from besiege.data.dataset import Data
+
+_SLACK = 1e-6
+"""How far a pixel may lie outside [0, 1] by rounding; it is cut back."""
+_UNIT = (0.0, 1.0)
+_CHANNELS = (1, 3)
+LAYOUTS = ("nchw", "nhwc")
+_MOST_CLASSES = 100_000
+_WRITTEN = "write it with numpy.savez(path, x=images, y=labels)"
+
+
+def from_pair(
+    images: Any, labels: Any, layout: str | None = None, box: tuple[float, float] = _UNIT
+) -> Data:
+    """Samples of a pair of tensors or arrays; ids count them from 0.
+
+    Images are bytes, or floating point numbers in the box; ``[rows, height, width]`` is grey, and
+    of four dimensions the second or the last is the channels, whichever alone has 1 or 3
+    entries; where both or neither do, the second of a tensor is, and of an array `layout` must
+    say. The arrays are copied.
+    """
+    return _samples("tensors", "all", images, labels, layout=layout, box=box)
+
+
+def from_npz(path: Path, split: str = "test", layout: str | None = None) -> Data:
+    """Samples of an ``.npz`` file with ``x`` and ``y``, or ``x_test`` and ``y_test`` and so on.
+
+    It may hold ``ids`` (whole numbers, none twice) and ``class_names`` too. Nothing is unpickled.
+    """
+    try:
+        # Opened here, because numpy leaves a file open that it cannot read.
+        with path.open("rb") as content:
+            part, held = _read(content, split, path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} is damaged or not an .npz file ({type(error).__name__}): write it again"
+        ) from None
+    try:
+        return _samples(
+            path.stem,
+            part,
+            held["x"],
+            held["y"],
+            ids=held.get("ids"),
+            class_names=held.get("names"),
+            layout=layout,
+        )
+    except InputError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def from_bytes(pixels: NDArray[np.uint8]) -> Tensor:
+    """Bytes as float32 numbers in [0, 1], each the nearest to a whole number of 255ths."""
+    images = pixels.astype(np.float32, order="C")
+    np.divide(images, np.float32(255), out=images)
+    return torch.from_numpy(images)
+
+
+def _read(content: IO[bytes], split: str, path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
+    """The arrays that make up a split, and which split it is."""
+    file: Any = np.load(content, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise DataError(f"{path} holds one array alone: {_WRITTEN}")
+    with file:
+        held = set(file.files)
+        part = "" if "x" in held or f"x_{split}" not in held else f"_{split}"
+        absent = [repr(key + part) for key in "xy" if key + part not in held]
+        if absent:
+            raise DataError(
+                f"{path} has no {' and no '.join(absent)}; it holds "
+                f"{', '.join(sorted(held)) or 'nothing'}: {_WRITTEN}"
+            )
+        keys = {"x": "x" + part, "y": "y" + part, "ids": "ids" + part, "names": "class_names"}
+        arrays = {short: _array(file, key, path) for short, key in keys.items() if key in held}
+    return part[1:] or "all", arrays
+
+
+def _array(file: Any, key: str, path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = file[key]
+    except ValueError as error:
+        if "pickle" not in str(error):
+            raise
+        raise DataError(
+            f"{path}: '{key}' holds Python objects, which could run code when they are read: "
+            "store arrays of numbers"
+        ) from None
+    return array
+
+
+def _samples(
+    name: str,
+    split: str,
+    images: Any,
+    labels: Any,
+    *,
+    ids: Any = None,
+    class_names: Any = None,
+    layout: str | None = None,
+    box: tuple[float, float] = _UNIT,
+) -> Data:
+    array = _plain(images, "images")
+    # Where the shape leaves it open, tensors are as torch has them.
+    usual = "nchw" if isinstance(images, Tensor) else None
+    pixels = _pixels(_channels_first(array, layout, usual), box)
+    rows = len(pixels)
+    classified = _whole(_plain(labels, "labels"), "labels", rows)
+    numbers = np.arange(rows) if ids is None else _whole(_plain(ids, "ids"), "ids", rows)
+    if len(np.unique(numbers)) != rows:
+        raise InputError("the ids are not unique: every sample needs an id of its own")
+    if class_names is None:
+        if classified.max() >= _MOST_CLASSES:
+            raise InputError(
+                f"labels reach {classified.max()}, but classes are counted from 0: are these ids?"
+            )
+        names = tuple(str(label) for label in range(int(classified.max()) + 1))
+    else:
+        names = tuple(str(text) for text in np.asarray(class_names).ravel())
+    wrong = (classified < 0) | (classified >= len(names))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            f"labels[{row}] is {classified[row]}, but classes are whole numbers from 0"
+            + (
+                f" to {len(names) - 1}: there are {len(names)} names"
+                if class_names is not None
+                else ""
+            )
+        )
+    order = np.argsort(numbers, kind="stable")
+    if (order[1:] < order[:-1]).any():
+        pixels, classified, numbers = pixels[order], classified[order], numbers[order]
+    return Data(
+        name=name,
+        split=split,
+        images=torch.from_numpy(pixels),
+        labels=torch.from_numpy(classified),
+        ids=torch.from_numpy(numbers),
+        classes=len(names),
+        class_names=names,
+    )
+
+
+def _plain(values: Any, name: str) -> NDArray[Any]:
+    """Tensors and lists as arrays; half precisions that numpy lacks are widened."""
+    try:
+        if isinstance(values, Tensor):
+            held = values.detach().cpu()
+            return np.asarray(held.float() if held.is_floating_point() else held)
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{name} must be a tensor or an array of numbers, not {type(values).__name__}"
+            + (f" of {array.dtype}" if isinstance(values, np.ndarray) else "")
+        )
+    return array
+
+
+def _pixels(array: NDArray[Any], box: tuple[float, float]) -> NDArray[np.float32]:
+    """Float32 images, checked; always a copy."""
+    if 0 in array.shape:
+        raise InputError(f"images have the shape {array.shape}: there are none")
+    if array.dtype == np.uint8 and box == _UNIT:
+        if array.max() == 1:
+            raise InputError(
+                "images are bytes of 0 and 1 alone, but bytes reach from 0 to 255: pass floating "
+                "point numbers if 1 is white"
+            )
+        return from_bytes(array).numpy()
+    if array.dtype.kind != "f":
+        raise InputError(
+            f"images are {array.dtype}, but "
+            + (
+                "bytes (uint8) or floating point numbers in [0, 1] are expected: for values from "
+                "0 to 255, convert them to uint8"
+                if box == _UNIT
+                else f"floating point numbers in the box {box} are expected: convert them"
+            )
+        )
+    images = np.array(array, dtype=np.float32, order="C")
+    low, high = float(images.min()), float(images.max())
+    if not np.isfinite([low, high]).all():
+        row = int(np.flatnonzero(~np.isfinite(images).reshape(len(images), -1).all(1))[0])
+        raise InputError(f"images[{row}] has pixels that are NaN or infinite: clean the data first")
+    if low < box[0] - _SLACK or high > box[1] + _SLACK:
+        if box == _UNIT and low >= 0 and 2 < high <= 255:
+            advice = "these look like bytes: divide them by 255, or store them as uint8"
+        else:
+            advice = (
+                "if they are normalised already, undo that (x * std + mean) and put it into the "
+                "model: Classifier(net, mean=..., std=...)"
+            )
+        raise InputError(
+            f"images reach from {low:.4g} to {high:.4g}, but {box} is expected: {advice}"
+        )
+    return np.clip(images, *box, out=images)
+
+
+def _channels_first(array: NDArray[Any], layout: str | None, usual: str | None) -> NDArray[Any]:
+    if layout is not None and layout not in LAYOUTS:
+        raise InputError(f"the layout is '{layout}': write 'nchw' or 'nhwc'")
+    if array.ndim == 3:
+        return array[:, None]
+    if array.ndim != 4:
+        raise InputError(
+            f"images have the shape {array.shape}, but [rows, channels, height, width], "
+            "[rows, height, width, channels] or, for grey, [rows, height, width] is expected"
+        )
+    if layout is None:
+        first, middle, last = (size in _CHANNELS for size in array.shape[1:])
+        if first != last and not (last and middle):
+            layout = "nchw" if first else "nhwc"
+        else:
+            layout = usual
+        if layout is None:
+            raise InputError(
+                f"images have the shape {array.shape}, which leaves open whether the second or "
+                "the last dimension is the channels: pass layout='nchw' or layout='nhwc'"
+            )
+    return array if layout == "nchw" else np.moveaxis(array, 3, 1)
+
+
+def _whole(array: NDArray[Any], name: str, rows: int) -> NDArray[np.int64]:
+    if array.dtype.kind not in "iu":
+        raise InputError(
+            f"{name} are {array.dtype}, but whole numbers are expected: convert them to int64"
+        )
+    if array.shape == (rows, 1):
+        array = array[:, 0]
+    if array.shape != (rows,):
+        raise InputError(
+            f"{name} have the shape {array.shape}, but one per image is expected: ({rows},)"
+            + (f"; for one-hot {name}, pass {name}.argmax(1)" if array.ndim == 2 else "")
+        )
+    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise InputError(f"{name} reach beyond 63 bits")
+    return array.astype(np.int64)

@@ -1,0 +1,195 @@
+"""Fetches published data sets into the user's cache, checksums and all. Needs no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+from besiege.core.errors import DataError, InputError
+from besiege.data.catalogue import Entry, Remote, check_split, entry
+from besiege.data.places import Place, cache_root, data_root, expected, locate
+
+Watch = Callable[[str, int, int], None]
+_CHUNK = 1 << 20
+_PATIENCE = 20.0
+"""Seconds without a byte after which an address counts as out of reach."""
+
+
+class _OutOfReach(Exception):
+    """An address did not answer, or not with the published file."""
+
+
+def fetch(name: str, split: str = "test", watch: Watch | None = None) -> Path:
+    """Make sure that a named data set is on this machine.
+
+    What is neither in the data root (``BESIEGE_DATA``) nor in the cache is downloaded into the
+    cache and checked against its published checksum. With ``BESIEGE_OFFLINE`` set, nothing is
+    ever downloaded.
+
+    Parameters
+    ----------
+    name : str
+        Which data set.
+    split : {"test", "train"}
+        Which part of it.
+    watch : callable, optional
+        Called with the file's name, the bytes that came and the bytes expected, now and then.
+
+    Returns
+    -------
+    Path
+        The folder that holds the files.
+
+    Examples
+    --------
+    >>> folder = fetch("mnist")  # doctest: +SKIP
+    >>> fetch("digits")
+    Traceback (most recent call last):
+        ...
+    besiege.core.errors.InputError: digits comes with besiege: there is nothing to fetch
+    """
+    known = entry(name)
+    if known.shipped:
+        raise InputError(f"{name} comes with besiege: there is nothing to fetch")
+    return found(known, check_split(split), watch).folder
+
+
+def found(known: Entry, split: str, watch: Watch | None = None) -> Place:
+    """The files of a split, downloaded if they are nowhere on this machine."""
+    place = locate(known, split)
+    if place is None:
+        _download(known, split, watch)
+        place = locate(known, split)
+    if place is None:
+        raise _missing(known, split, "what was downloaded is not complete")
+    return place
+
+
+def _download(known: Entry, split: str, watch: Watch | None) -> None:
+    if os.environ.get("BESIEGE_OFFLINE", "0") != "0":
+        raise _missing(known, split, "BESIEGE_OFFLINE is set, so it is not downloaded")
+    root = cache_root()
+    try:
+        for remote in (known.remotes or {})[split]:
+            target = root / remote.folder / remote.file
+            if target.is_file() and not remote.members:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _partial(target) as partial:
+                _from_any(known, remote, partial, watch)
+                if remote.members:
+                    _unpack(partial, remote, root)
+                else:
+                    os.replace(partial, target)
+    except _OutOfReach as error:
+        raise _missing(known, split, f"it cannot be downloaded ({error})") from None
+    except OSError as error:
+        raise DataError(
+            f"{known.name} was being downloaded to {root}, but writing failed "
+            f"({error.strerror or error}): make room there, or set XDG_CACHE_HOME to another folder"
+        ) from None
+
+
+def _from_any(known: Entry, remote: Remote, partial: Path, watch: Watch | None) -> None:
+    """Write the file from the first address that gives it as published."""
+    reasons = []
+    for address in known.addresses:
+        try:
+            _from_one(address + remote.file, remote, partial, watch)
+            return
+        except _OutOfReach as error:
+            reasons.append(str(error))
+    raise _OutOfReach("; ".join(reasons))
+
+
+def _from_one(address: str, remote: Remote, partial: Path, watch: Watch | None) -> None:
+    # The checksum is the one its authors published; it guards against damage.
+    digest = hashlib.md5(usedforsecurity=False)
+    come = 0
+    with partial.open("wb") as file:
+        for chunk in _chunks(address):
+            file.write(chunk)
+            digest.update(chunk)
+            come += len(chunk)
+            if watch is not None:
+                watch(remote.file, come, remote.bytes)
+    if digest.hexdigest() != remote.md5:
+        raise _OutOfReach(
+            f"{address} gave {come} bytes with MD5 {digest.hexdigest()}, but the published file "
+            f"has {remote.md5}"
+        )
+
+
+def _chunks(address: str) -> Iterator[bytes]:
+    """What an address answers; whatever goes wrong on the way is one kind of error."""
+    try:
+        # Some servers refuse urllib's own name.
+        request = Request(address, headers={"User-Agent": "besiege"})
+        with urlopen(request, timeout=_PATIENCE) as answer:
+            while chunk := answer.read(_CHUNK):
+                yield chunk
+    except URLError as error:
+        raise _OutOfReach(f"{address}: {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _OutOfReach(f"{address}: {str(error) or type(error).__name__}") from None
+
+
+def _unpack(archive: Path, remote: Remote, root: Path) -> None:
+    """Take the wanted members out of an archive, in one pass; whatever else it holds stays in."""
+    wanted = set(remote.members)
+    try:
+        with tarfile.open(archive, "r|*") as tar:
+            for member in tar:
+                source = tar.extractfile(member) if member.isreg() else None
+                if source is not None and member.name in wanted:
+                    _write(root / member.name, source)
+                    wanted.remove(member.name)
+    except (tarfile.TarError, EOFError) as error:
+        raise _OutOfReach(f"{remote.file} cannot be unpacked: {error}") from None
+    if wanted:
+        raise _OutOfReach(f"{remote.file} lacks {', '.join(sorted(wanted))}")
+
+
+def _write(target: Path, source: IO[bytes]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _partial(target) as partial:
+        with partial.open("wb") as file:
+            shutil.copyfileobj(source, file, _CHUNK)
+        os.replace(partial, target)
+
+
+@contextlib.contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A name to write under until the file is whole; of this process, so that two never mix."""
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _missing(known: Entry, split: str, reason: str) -> DataError:
+    """What to put where, when a data set is not there and cannot be fetched."""
+    remotes = (known.remotes or {})[split]
+    named = data_root()
+    root = cache_root() if named is None else named
+    path = expected(root, known, split)
+    addresses = " and ".join(known.addresses[0] + remote.file for remote in remotes)
+    into = f"and unpack it in {root}" if remotes[0].members else f"into {path.parent}"
+    looked = f"set BESIEGE_DATA to a data root that holds {path.relative_to(root).parent}/"
+    if named is not None:
+        absent = "" if named.is_dir() else ", a folder that does not exist"
+        looked = f"set BESIEGE_DATA (now {named}{absent}) to a data root that has it"
+    return DataError(
+        f"{known.name} ({split}) needs {path}, which does not exist, and {reason}: "
+        f"download {addresses} {into}, or {looked}"
+    )

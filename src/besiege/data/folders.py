@@ -1,0 +1,315 @@
+"""A folder with one sub-folder of images per class."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import prod
+from pathlib import Path
+
+import torch
+
+from besiege.core.errors import DataError, InputError, near
+from besiege.data.catalogue import CATALOGUE, SPLITS
+from besiege.data.dataset import Data, choose
+from besiege.data.pictures import ENDINGS, Fit, Header, Pictures, header, shown
+from besiege.data.places import locate_in
+
+SPLIT_FOLDERS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev")
+LISTS = ("classes.txt", "labels.txt")
+_LOOKED_AT = 256
+"""How many files, spread over the folder, decide whether its images are grey."""
+_AT_ONCE = 256 << 20
+"""Bytes of pixels up to which images are decoded when they are loaded."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The files of a folder with their labels and ids, in ascending order of ids.
+
+    Files are texts relative to the root: of millions of them, `Path` would take seconds.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    labels: tuple[int, ...]
+    ids: tuple[int, ...]
+    class_names: tuple[str, ...]
+
+
+def from_folder(
+    folder: Path,
+    split: str = "test",
+    count: int | None = None,
+    seed: int = 0,
+    fit: Fit | None = None,
+) -> Data:
+    """Samples of a folder of class folders.
+
+    Files are listed, some are chosen by seed, the headers of these are read, and images are
+    decoded when they are looked at; at once if they take up to 256 MiB, so that a damaged file
+    shows early. A folder of ``train/`` and ``test/`` (or the like) holds splits.
+
+    Parameters
+    ----------
+    folder : Path
+        It holds a folder per class; ``classes.txt`` in it may fix their numbers.
+    split, count, seed
+        As for `besiege.data.load`.
+    fit : Fit, optional
+        How images are brought to one size.
+    """
+    fit = fit or Fit()
+    root, name, part = _class_root(folder, split)
+    listed = _listed(root)
+    rows: Sequence[int] = range(len(listed.files))
+    if count is not None:
+        rows = choose(listed.ids, count, seed, f"{name} ({part})")
+    pixels = _pictures(listed, rows, fit)
+    data = Data.lazy(
+        pixels,
+        name=name,
+        split=part,
+        labels=torch.tensor([listed.labels[row] for row in rows]),
+        ids=torch.tensor([listed.ids[row] for row in rows]),
+        classes=len(listed.class_names),
+        class_names=listed.class_names,
+        total=len(listed.files),
+        chosen_by=None if count is None else seed,
+    )
+    if 4 * len(data) * prod(data.shape) <= _AT_ONCE:
+        _ = data.images
+    return data
+
+
+def file_id(relative: str) -> int:
+    """The id of a file: 63 bits of the hash of its path below the folder of class folders."""
+    # Composed, because some systems take file names apart into letters and accents.
+    text = unicodedata.normalize("NFC", relative)
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8]) >> 1
+
+
+def _class_root(folder: Path, split: str) -> tuple[Path, str, str]:
+    """The folder that holds the class folders, the name of the data, and of the split it is."""
+    whole = Path(os.path.abspath(folder))
+    inside = {path.name.lower(): path for path in _folders(folder)}
+    # Classes may be called 'train' too; but classes hold images, and splits hold folders.
+    splits = bool(inside) and all(
+        name in SPLIT_FOLDERS and _folders(path) and not _loose(path)
+        for name, path in inside.items()
+    )
+    if not splits:
+        if whole.name.lower() in SPLIT_FOLDERS:
+            return folder, whole.parent.name, whole.name.lower()
+        return folder, whole.name, "all"
+    if split not in inside:
+        other = next(iter(inside))
+        raise InputError(
+            f"{folder} has no split '{split}': it has {' and '.join(inside)}; pass "
+            f"split='{other}', or the folder {inside[other]}"
+        )
+    return inside[split], whole.name, split
+
+
+def _listed(root: Path) -> Listed:
+    images = {path.name: _images(root, path.name) for path in _folders(root)}
+    numbers = _numbered(root, images)
+    found: dict[int, tuple[str, int]] = {}
+    for name, label in numbers.items():
+        for file in images.get(name, ()):
+            number = file_id(file)
+            if number in found:
+                raise DataError(
+                    f"{root / file} and {root / found[number][0]} get the same id: rename one"
+                )
+            found[number] = (file, label)
+    if not found:
+        raise DataError(f"{root} holds no images of the classes listed: {_known_kinds()}")
+    ids = sorted(found)
+    names = {label: name for name, label in numbers.items()}
+    return Listed(
+        root=root,
+        files=tuple(found[number][0] for number in ids),
+        labels=tuple(found[number][1] for number in ids),
+        ids=tuple(ids),
+        class_names=tuple(names.get(label, str(label)) for label in range(max(names) + 1)),
+    )
+
+
+def _numbered(root: Path, images: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Class folders and their numbers: as a list beside them says, or in the order of names."""
+    for place in (root, root.parent):
+        for file in LISTS:
+            # Beside the splits it holds for each of them.
+            if (place / file).is_file() and (place == root or root.name.lower() in SPLIT_FOLDERS):
+                return _as_listed(place / file, root, images)
+    if not images:
+        raise _no_classes(root)
+    empty = [name for name in images if not images[name]]
+    if len(empty) == len(images):
+        raise _named_instead(root, root) or DataError(
+            f"{root} holds folders without images: {_known_kinds()}"
+        )
+    if empty:
+        # Left in, it would silently move the numbers of all classes after it.
+        raise DataError(
+            f"{root / empty[0]} holds no images: remove it if it is no class, or number the "
+            f"classes in {root / LISTS[0]}, one name a line; {_known_kinds()}"
+        )
+    if len(images) == 1:
+        (name,) = images
+        hint = f"pass {root / name} if its folders are the classes, or "
+        raise DataError(
+            f"{root} has one class folder alone, '{name}', so its number is unknown: "
+            f"{hint if _folders(root / name) else ''}write '{name} 0' (or whichever number it is) "
+            f"into {root / LISTS[0]}"
+        )
+    return _ordered(root, images)
+
+
+def _ordered(root: Path, names: Iterable[str]) -> dict[str, int]:
+    """Classes in the order of their names; names that are numbers in the order of these."""
+    if not all(re.fullmatch("[0-9]+", name) for name in names):
+        return {name: label for label, name in enumerate(sorted(names))}
+    order = sorted(names, key=lambda name: (int(name), name))
+    if [int(name) for name in order] != list(range(int(order[0]), int(order[0]) + len(order))):
+        raise DataError(
+            f"the class folders of {root} are numbers with gaps ({', '.join(order[:3])}, ...), so "
+            f"'{order[-1]}' may be class {len(order) - 1} or {order[-1]}: write one line "
+            f"'FOLDER NUMBER' per folder into {root / LISTS[0]}"
+        )
+    return {name: label for label, name in enumerate(order)}
+
+
+def _as_listed(file: Path, root: Path, images: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """What a list says: a folder a line, counted from 0, or a folder and its number a line."""
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} cannot be read as text ({error}): store it as UTF-8") from None
+    lines = [line for line in lines if line and not line.startswith("#")]
+    pairs = [re.fullmatch(r"(.*?\S)\s*[,;:=\s]\s*([0-9]{1,6})", line) for line in lines]
+    read = [(pair[1], int(pair[2])) for pair in pairs if pair is not None]
+    # Names may end in numbers too: only with a folder of the shorter name it is a number.
+    if len(read) < len(lines) or not any(name in images for name, _ in read):
+        read = [(line, label) for label, line in enumerate(lines)]
+    numbers = dict(read)
+    for kind, values in (("folder", list(numbers)), ("number", set(numbers.values()))):
+        if len(values) < len(read):
+            raise DataError(f"{file} has a {kind} twice: keep one line of each")
+    if not any(name in images for name in numbers):
+        raise DataError(
+            f"none of the classes that {file} lists is a folder of {root}: write one folder a line"
+        )
+    for name, held in images.items():
+        if held and name not in numbers:
+            close = get_close_matches(name, numbers, n=3)
+            hint = f" ({near(name, close)})" if close else ""
+            raise DataError(
+                f"{file} does not list the folder '{name}'{hint}: add a line for it, or move the "
+                "folder away"
+            )
+    return numbers
+
+
+def _pictures(listed: Listed, rows: Sequence[int], fit: Fit) -> Pictures:
+    """The chosen files as pixels of one shape, all headers checked."""
+    channels = fit.channels
+    if channels is None:
+        # Looked at in the order of paths and whatever the choice is, so that the number of
+        # channels belongs to the folder and not to the seed.
+        every = sorted(listed.files)
+        step = -(-len(every) // _LOOKED_AT)
+        some = (header(listed.root / file) for file in every[::step])
+        channels = 1 if all(seen.grey for seen in some) else 3
+    size, example = None, listed.root / listed.files[rows[0]]
+    for row in rows:
+        path = listed.root / listed.files[row]
+        seen = header(path)
+        _check_channels(path, seen, channels, fit)
+        found = fit.final(seen.size, path)
+        if size is not None and found != size:
+            raise InputError(
+                f"the images have different sizes: {example} is {shown(size)} and {path} "
+                f"{shown(found)} (height x width): pass resize=(height, width), or the shorter "
+                "side and a crop, such as resize=256, crop=224"
+            )
+        size = found
+    assert size is not None, "a choice is never empty"
+    files = tuple(listed.files[row] for row in rows)
+    # Absolute, because they may be decoded after the working folder has changed.
+    return Pictures(Path(os.path.abspath(listed.root)), files, (channels, *size), fit)
+
+
+def _check_channels(path: Path, seen: Header, channels: int, fit: Fit) -> None:
+    if channels == 1 and fit.channels is None and not seen.grey:
+        raise InputError(
+            f"{path} is in colour, but the images looked at first are grey: pass channels=3 to "
+            "read all in colour, or channels=1 to read all as grey"
+        )
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed ({error.strerror}): check its rights") from None
+    return [path for path in inside if not path.name.startswith((".", "__MACOSX"))]
+
+
+def _images(root: Path, name: str) -> list[str]:
+    """Image files at any depth of a folder of the root; hidden ones are left out."""
+    found = []
+    for place, inner, files in os.walk(root / name):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        within = os.path.relpath(place, root).replace(os.sep, "/")
+        found += [f"{within}/{file}" for file in files if _is_image(file)]
+    return sorted(found)
+
+
+def _loose(folder: Path) -> list[str]:
+    """Images that lie in a folder itself."""
+    return sorted(path.name for path in folder.iterdir() if _is_image(path.name))
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
+
+
+def _no_classes(root: Path) -> DataError:
+    """Why a folder without folders cannot be read, and what to do."""
+    if loose := _loose(root):
+        return DataError(
+            f"{root} holds images itself ({loose[0]}, ...), but labels come from the names of "
+            f"folders: put the images of each class into one, such as {root / 'cat' / loose[0]}"
+        )
+    if not any(root.iterdir()):
+        return DataError(
+            f"{root} is empty: put a folder of images per class into it, such as "
+            f"{root / 'cat' / '1.png'}"
+        )
+    return _named_instead(root, root.parent) or DataError(
+        f"{root} holds no class folders: put a folder of images per class into it, such as "
+        f"{root / 'cat' / '1.png'}"
+    )
+
+
+def _named_instead(folder: Path, root: Path) -> DataError | None:
+    """What to write where someone passes the folder of a named data set."""
+    for name, known in CATALOGUE.items():
+        if any(locate_in(root, known, split) for split in SPLITS):
+            return DataError(
+                f"{folder} holds no class folders: for {name}, set BESIEGE_DATA={root} and pass "
+                f"'{name}'"
+            )
+    return None
+
+
+def _known_kinds() -> str:
+    kinds = ", ".join(sorted(ending[1:] for ending in ENDINGS))
+    return f"files that end in {kinds} are read"

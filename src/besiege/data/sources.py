@@ -1,0 +1,179 @@
+"""From a name, a path or tensors in hand to samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from besiege.core.errors import DataError, InputError, UnknownNameError, near
+from besiege.data import cifar, digits, idx
+from besiege.data.arrays import from_bytes, from_npz, from_pair
+from besiege.data.catalogue import CATALOGUE, NAMES, Entry, check_split
+from besiege.data.dataset import Data
+from besiege.data.fetching import found
+
+_FORMS = (
+    "data are a name, the path of a folder of class folders or of an .npz file with x and y, or a "
+    "pair (images, labels)"
+)
+_OPTIONS = {
+    "resize": "folders of images",
+    "crop": "folders of images",
+    "channels": "folders of images",
+    "layout": "arrays",
+    "box": "pairs of tensors",
+}
+_READERS: Mapping[str, Callable[..., Any]] = {
+    "cifar-python": cifar.read_python,
+    "cifar-binary": cifar.read_binary,
+    "idx": idx.read_idx,
+}
+
+
+def load(
+    source: Any,
+    split: str = "test",
+    count: int | None = None,
+    seed: int = 0,
+    *,
+    resize: int | tuple[int, int] | None = None,
+    crop: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    layout: str | None = None,
+    box: tuple[float, float] | None = None,
+) -> Data:
+    """Samples of a data set: images, labels, stable ids.
+
+    Parameters
+    ----------
+    source : str, path, pair or Data
+        A name (``besiege.data.NAMES``), the path of a folder of class folders or of an ``.npz``
+        file with ``x`` and ``y``, a pair ``(images, labels)`` of tensors or arrays, or samples
+        already loaded. Named sets that are not shipped are looked for in the folder that the
+        environment variable ``BESIEGE_DATA`` names and in the user's cache, and are else
+        downloaded there, unless ``BESIEGE_OFFLINE`` is set.
+    split : str
+        Which part: ``"test"`` or ``"train"`` of a named set, one of its split folders (if it has
+        such) of a folder, ``x_test`` or ``x_train`` of a file that has them. Data without parts
+        are taken whole, and their split is ``"all"``.
+    count : int, optional
+        Take this many samples only, chosen by a hash of seed and id: a larger count contains
+        every smaller one.
+    seed : int
+        Decides the choice.
+    resize : int or (height, width), optional
+        Of a folder's images: the length of the shorter side, or both sides.
+    crop : int or (height, width), optional
+        Of a folder's images: the middle part to keep, after resizing.
+    channels : {1, 3}, optional
+        Of a folder's images: all grey or all RGB; by default grey if they are.
+    layout : {"nchw", "nhwc"}, optional
+        Of arrays whose shape does not say which dimension is the channels.
+    box : (low, high), optional
+        Of a pair: the range its images lie in, where that is not [0, 1]; nothing is rescaled.
+
+    Returns
+    -------
+    Data
+        In ascending order of ids.
+
+    Examples
+    --------
+    >>> load("digits", count=100)
+    Data('digits', 'test', 100 images 1x8x8)
+    >>> load(([[[0.0, 1.0]]], [1]))
+    Data('tensors', 'all', 1 images 1x1x2)
+    """
+    fitting = {"resize": resize, "crop": crop, "channels": channels}
+    # A name wins over a folder of that name; './digits' is the folder.
+    if isinstance(source, (str, os.PathLike)) and source not in CATALOGUE:
+        path = _existing(source)
+        if path.is_dir():
+            from besiege.data.folders import from_folder
+            from besiege.data.pictures import Fit
+
+            _refuse(layout=layout, box=box)
+            return from_folder(path, split, count, seed, Fit.of(**fitting))
+        _refuse(**fitting, box=box)
+        data = from_npz(path, split, layout)
+    elif isinstance(source, (tuple, list)) and len(source) == 2:
+        _refuse(**fitting)
+        data = from_pair(source[0], source[1], layout, box or (0.0, 1.0))
+    else:
+        _refuse(**fitting, layout=layout, box=box)
+        data = _in_hand(source, split)
+    return data if count is None else data.subset(count, seed)
+
+
+def _in_hand(source: Any, split: str) -> Data:
+    """Samples by name, or as they are."""
+    if isinstance(source, Data):
+        return source
+    if not isinstance(source, str):
+        raise InputError(f"data cannot be read from {type(source).__name__}: {_FORMS}")
+    return _named(CATALOGUE[source], check_split(split))
+
+
+def _named(known: Entry, split: str) -> Data:
+    if known.shipped:
+        return digits.read(known, split)
+    place = found(known, split)
+    pixels, labels = _READERS[place.reader](place.files)
+    if pixels.shape[1:] != known.shape:
+        raise DataError(
+            f"{place.files[0]} holds images of {pixels.shape[1:]}, but those of {known.name} are "
+            f"{known.shape} (channels, height, width): fetch it again"
+        )
+    return Data(
+        name=known.name,
+        split=split,
+        images=from_bytes(pixels),
+        labels=torch.from_numpy(labels),
+        ids=torch.arange(len(labels)),
+        classes=known.classes,
+        class_names=known.class_names,
+    )
+
+
+def _refuse(**options: Any) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name} is for {_OPTIONS[name]}: leave it out")
+
+
+def _existing(source: str | os.PathLike[str]) -> Path:
+    """The folder or .npz file that a text or path names, or an error with what is near."""
+    text = os.fspath(source)
+    if not text:
+        raise InputError(f"the name of the data is empty: {_FORMS}")
+    # The functions of os.path answer for any text; those of Path raise for some.
+    written = os.path.expanduser(text)
+    path = Path(written)
+    if os.path.isdir(written):
+        return path
+    if os.path.exists(written):
+        if path.suffix.lower() == ".npz":
+            return path
+        raise InputError(f"{path} is a file of a kind that is not read: {_FORMS}")
+    if isinstance(source, str) and not any(mark in text for mark in "/\\~."):
+        known = [*NAMES, *_close(text, Path())]
+        raise UnknownNameError(
+            f"no data set is called '{text}', and no folder here is: {near(text, known)} ({_FORMS})"
+        )
+    if not os.path.isdir(path.parent):
+        raise DataError(f"{path} does not exist, and neither does {path.parent}: check the path")
+    close = _close(path.name, path.parent)
+    raise DataError(
+        f"{path} does not exist: " + (near(path.name, close) if close else "check the path")
+    )
+
+
+def _close(name: str, folder: Path) -> list[str]:
+    """What a folder holds under a similar name."""
+    names = [other.name for other in folder.iterdir()]
+    return get_close_matches(name, names, n=3)

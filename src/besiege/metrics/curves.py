@@ -1,0 +1,107 @@
+"""Accuracy against steps and against the budget, with pointwise exact intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+
+from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.rows import Rows
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A share of the samples as a function that only falls; a step function from point to point.
+
+    Attributes
+    ----------
+    x, value, low, high : array
+        From ``x[i]`` up to ``x[i + 1]`` the share is ``value[i]``, with a 95 % interval.
+    count : int
+        Of how many samples.
+    """
+
+    x: Numbers
+    value: Numbers
+    low: Numbers
+    high: Numbers
+    count: int
+
+    def at(self, x: float) -> float:
+        """The share at a point."""
+        return float(self.value[max(int(np.searchsorted(self.x, x, side="right")) - 1, 0)])
+
+
+def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
+    """The share of `count` samples whose end lies beyond each point; those without an end stay.
+
+    Parameters
+    ----------
+    x : array
+        Points, ascending.
+    ends : array
+        Where each sample falls, infinite for those that never do; samples that are not listed
+        fell before the first point.
+    count : int
+        How many samples there are.
+    """
+    ordered = np.sort(np.asarray(ends, dtype=np.float64))
+    left = len(ordered) - np.searchsorted(ordered, x, side="right")
+    low, high = bands(left, count)
+    return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
+
+
+def bands(hits: NDArray[np.int64], count: int, level: float = 0.95) -> tuple[Numbers, Numbers]:
+    """Clopper-Pearson intervals of many counts at once."""
+    hits = np.asarray(hits)
+    tail = (1 - level) / 2
+    misses = count - hits
+    with np.errstate(all="ignore"):
+        low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, tail), 0.0)
+        high = np.where(misses > 0, betaincinv(hits + 1, np.maximum(misses, 1), 1 - tail), 1.0)
+    return low, high
+
+
+def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
+    """Accuracy after 0, 1, 2, ... steps of one run, from the step of each first success.
+
+    Step 0 is the starting point. In a chain, samples that an earlier attack broke count as
+    broken from the start.
+    """
+    if not evidence.count or "first_step" not in trial.rows:
+        return None
+    steps = np.where(trial.broken, trial.rows["first_step"], -1)
+    asked = 0 if trial.steps is None else trial.steps * trial.restarts + trial.restarts - 1
+    last = max(asked, int(steps.max(initial=0)))
+    fell = dict(zip(trial.rows["sample"].tolist(), steps.tolist(), strict=True))
+    before = evidence.clean["correct"].astype(bool)
+    if evidence.chained:
+        before = evidence.standing(evidence.trials[: list(evidence.trials).index(trial)])
+    ends = [
+        np.inf if fell.get(sample, -1) < 0 else float(fell[sample])
+        for sample in evidence.clean["sample"][before].tolist()
+    ]
+    return survival(np.arange(last + 1, dtype=np.float64), np.array(ends), evidence.count)
+
+
+def distances(rows: Rows, norm: str) -> Numbers:
+    """The smallest change found for each sample: 0 where it was wrong already, else infinite
+    where none was found.
+    """
+    found = np.where(rows["success"], rows[norm], np.inf)
+    smallest: Numbers = np.where(rows["correct"], found, 0.0)
+    return smallest
+
+
+def against_budget(rows: Rows, norm: str) -> Curve | None:
+    """Accuracy against the budget, by counting the smallest changes; exact, without a grid."""
+    if not rows.count:
+        return None
+    ends = distances(rows, norm)
+    points = np.unique(np.concatenate(([0.0], ends[np.isfinite(ends)])))
+    return survival(points, ends, rows.count)

@@ -1,0 +1,156 @@
+"""The figures of one evaluation, as plain values for JSON: rates, curves, costs, a gallery."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from besiege.metrics.curves import Curve, against_budget, against_steps, distances
+from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.intervals import Rate
+
+_PICTURES = 12
+_POINTS = 2000
+"""Points of a curve that are written down; with more, evenly chosen ones are."""
+
+
+def rate(hits: int, count: int) -> dict[str, Any] | None:
+    """A rate with its exact interval, None of nothing."""
+    if count < 1:
+        return None
+    found = Rate.of(hits, count)
+    return {
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "count": count,
+        "hits": hits,
+    }
+
+
+def clean_rate(evidence: Evidence) -> dict[str, Any] | None:
+    """The accuracy on clean images."""
+    return rate(int(evidence.clean["correct"].sum()) if evidence.count else 0, evidence.count)
+
+
+def robust_rate(evidence: Evidence) -> dict[str, Any] | None:
+    """The share of samples that no attack broke; unknown where none was tried."""
+    if not evidence.trials:
+        return None
+    return rate(int(evidence.standing().sum()) if evidence.count else 0, evidence.count)
+
+
+def attack_figures(evidence: Evidence, trial: Trial) -> dict[str, Any]:
+    """What one attack did and cost.
+
+    Its accuracy is over the samples it has been judged on, those that earlier attacks of a chain
+    broke included.
+    """
+    rows = trial.rows
+    others = [other for other in evidence.trials if other is not trial]
+    elsewhere = np.concatenate([other.broken_ids() for other in others]) if others else np.array([])
+    mine = trial.broken_ids()
+    found = rows[evidence.norm][trial.broken]
+    seen = np.isin(evidence.clean["sample"], rows["sample"])
+    if evidence.chained:
+        seen = np.ones_like(seen)
+    left = evidence.left_by(trial) & seen
+    return {
+        "accuracy": rate(int(left.sum()), int(seen.sum())),
+        "broken": len(mine),
+        "alone": int((~np.isin(mine, elsewhere)).sum()),
+        "median_distance": float(np.median(found)) if len(found) else None,
+        "forwards": int(rows["forwards"].sum()),
+        "backwards": int(rows["backwards"].sum()),
+        "queries": int(rows["queries"].sum()),
+    }
+
+
+def curve_figures(curve: Curve) -> dict[str, Any]:
+    """A curve as lists; a long one is thinned to points that it passes through."""
+    keep = np.arange(len(curve.x))
+    if len(keep) > _POINTS:
+        keep = np.unique(np.linspace(0, len(keep) - 1, _POINTS).round().astype(int))
+    return {
+        "x": curve.x[keep].tolist(),
+        "value": curve.value[keep].tolist(),
+        "low": curve.low[keep].tolist(),
+        "high": curve.high[keep].tolist(),
+        "count": curve.count,
+    }
+
+
+def steps_figures(evidence: Evidence) -> list[dict[str, Any]]:
+    """Accuracy against steps, for every attack that takes more than one."""
+    curves = []
+    for trial in evidence.trials:
+        curve = None if trial.one_step or trial.steps is None else against_steps(evidence, trial)
+        if curve is not None and len(curve.x) > 1:
+            curves.append({"attack": trial.text, **curve_figures(curve)})
+    return curves
+
+
+def budget_figures(evidence: Evidence) -> dict[str, Any] | None:
+    """Accuracy against the budget, from the smallest changes that were found."""
+    if evidence.curve is None:
+        return None
+    rows = evidence.curve.rows
+    curve = against_budget(rows, evidence.norm)
+    if curve is None:
+        return None
+    ends = np.sort(distances(rows, evidence.norm))
+    middle = float(ends[(len(ends) - 1) // 2])
+    return {
+        "attack": evidence.curve.text,
+        "norm": evidence.norm,
+        **curve_figures(curve),
+        "median": middle if np.isfinite(middle) else None,
+        "unbroken": int(np.isinf(ends).sum()),
+    }
+
+
+def gallery(evidence: Evidence, order: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Which broken samples to show: class after class, by a hash of the id, never by hand.
+
+    `order` says which attack's image is preferred. Each item names the records and rows of its
+    two images.
+    """
+    clean = {record["sample"]: record for record in evidence.clean.records()}
+    chosen: dict[int, dict[str, Any]] = {}
+    for trial in order:
+        for row in np.flatnonzero(trial.broken).tolist():
+            sample = int(trial.rows["sample"][row])
+            if sample in clean:
+                chosen.setdefault(sample, {"trial": trial, "row": row})
+    ranked = sorted(chosen, key=lambda s: hashlib.sha256(str(s).encode()).digest())
+    turns: dict[int, int] = {}
+    places: list[tuple[int, int, int]] = []
+    for sample in ranked:
+        label = int(clean[sample]["label"])
+        turns[label] = turns.get(label, 0) + 1
+        places.append((turns[label], len(places), sample))
+    pictures = []
+    for _, _, sample in sorted(places)[:_PICTURES]:
+        trial, row = chosen[sample]["trial"], chosen[sample]["row"]
+        seen, rows = clean[sample], trial.rows
+        pictures.append(
+            {
+                "sample": sample,
+                "attack": trial.text,
+                "label": int(seen["label"]),
+                "clean_prediction": int(seen["prediction"]),
+                "clean_confidence": float(seen["confidence"]),
+                "prediction": int(rows["prediction"][row]),
+                "confidence": float(rows["confidence"][row]),
+                "distance": float(rows[evidence.norm][row]),
+                "norm": evidence.norm,
+                "clean": f"records/{seen['record']}",
+                "clean_row": int(seen["row"]),
+                "record": f"records/{rows['record'][row]}",
+                "row": int(rows["row"][row]),
+            }
+        )
+    return pictures

@@ -1,0 +1,341 @@
+"""The rules that notice a false sense of security, evaluated on judged rows.
+
+Their ids are those of ``docs/warnings.md``. A tolerance of half a point is used where a rule
+compares two accuracies (Carlini et al. 2019; Croce and Hein 2020; Tramèr et al. 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from besiege.core.errors import Finding
+from besiege.metrics.curves import against_steps, distances
+from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.intervals import Rate
+
+TOLERANCE = 0.005
+_FEW = 20
+"""Below so many samples a share says nothing."""
+
+Rule = Callable[[Evidence], Iterator[Finding]]
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """What the rules say of an evaluation, errors first."""
+    found = [finding for rule in RULES for finding in rule(evidence)]
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda finding: (order[finding.level], finding.id))
+
+
+def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
+    """Accuracy at no budget at all must be the clean accuracy of the same samples."""
+    if evidence.curve is None or not evidence.curve.rows.count:
+        return
+    rows = evidence.curve.rows
+    at_zero = distances(rows, evidence.norm) > 0
+    clean = dict(
+        zip(evidence.clean["sample"].tolist(), evidence.clean["correct"].tolist(), strict=True)
+    )
+    differ = sum(
+        bool(stands) != bool(clean[sample])
+        for sample, stands in zip(rows["sample"].tolist(), at_zero, strict=True)
+        if sample in clean
+    )
+    if differ:
+        yield Finding(
+            "W01",
+            f"at a budget of 0, {differ} of {rows.count} samples are judged otherwise than when "
+            "they were looked at clean.",
+            "The model answers differently from one time to the next, or the search changed what "
+            "it should not: no figure here can be trusted.",
+            "error",
+        )
+
+
+def w02_monotone_budget(evidence: Evidence) -> Iterator[Finding]:
+    """The same attack must not leave more right with a larger budget."""
+    if evidence.eps is None:
+        return
+    for trial in evidence.trials:
+        here = evidence.accuracy(trial)
+        for eps, accuracies in sorted(evidence.elsewhere.items()):
+            there = accuracies.get(trial.text)
+            if there is not None and eps < evidence.eps and here > there + TOLERANCE:
+                yield Finding(
+                    "W02",
+                    f"'{trial.text}' leaves {_percent(here)} right at {evidence.eps:.4g}, but "
+                    f"{_percent(there)} at the smaller budget {eps:.4g}.",
+                    "A larger budget contains every smaller one: the attack is failing at the "
+                    "larger one. Use more steps, restarts or another loss.",
+                )
+
+
+def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
+    """With a budget large enough, any model can be broken."""
+    if evidence.curve is None or not evidence.curve.rows.count:
+        return
+    rows = evidence.curve.rows
+    ends = distances(rows, evidence.norm)
+    unbroken = int(np.isinf(ends).sum())
+    if unbroken:
+        yield Finding(
+            "W03",
+            f"the search for the smallest change found none for {unbroken} of {rows.count} "
+            "samples, however large it might be.",
+            "A change without limit can turn any image into any other: the attack fails, not the "
+            "model. Its gradients may be masked; use loss=margin, restarts, or an attack "
+            "without gradients.",
+        )
+        return
+    width = evidence.box[1] - evidence.box[0]
+    large = 0.5 * width * evidence.pixels ** {"linf": 0.0, "l2": 0.5}.get(evidence.norm, 1.0)
+    labels = evidence.clean["label"]
+    guess = float(np.bincount(labels).max() / len(labels)) if len(labels) else 0.0
+    left = float((ends > large).mean())
+    if left > guess + TOLERANCE:
+        yield Finding(
+            "W03",
+            f"{_percent(left)} of the samples need a change above {large:.4g}, which can make any "
+            "image uniformly grey.",
+            "The attack fails, not the model: its gradients may be masked.",
+        )
+
+
+def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
+    """An attack of many steps must not be weaker than one of a single step."""
+    if evidence.chained:
+        return
+    many = [trial for trial in evidence.trials if (trial.steps or 0) >= 10]
+    if not many:
+        return
+    found = np.concatenate([trial.broken_ids() for trial in many])
+    for one in (trial for trial in evidence.trials if trial.one_step):
+        weaker = [t for t in many if evidence.accuracy(t) > evidence.accuracy(one) + TOLERANCE]
+        missed = int((~np.isin(one.broken_ids(), found)).sum())
+        if weaker:
+            seen = f"'{one.text}' takes one step and breaks more than '{weaker[0].text}'."
+        elif missed > 0.01 * evidence.count:
+            seen = f"'{one.text}' takes one step and breaks {missed} samples no longer attack does."
+        else:
+            continue
+        yield Finding(
+            "W04",
+            seen,
+            "Many steps should find whatever one step finds: gradients are likely masked, or the "
+            "step size is wrong. Use restarts, another loss, or an attack without gradients.",
+        )
+
+
+def w05_more_steps(evidence: Evidence) -> Iterator[Finding]:
+    """Twice the steps must not change the figure by more than a point, nor make it worse."""
+    for trial in evidence.trials:
+        if not trial.plain or trial.steps is None or trial.steps < 10 or trial.restarts > 1:
+            continue
+        curve = against_steps(evidence, trial)
+        gain = 0.0 if curve is None else curve.at(trial.steps // 2) - curve.at(trial.steps)
+        if gain > 0.01:
+            yield Finding(
+                "W05",
+                f"'{trial.text}' still gained {100 * gain:.1f} points in the second half of its "
+                f"{trial.steps} steps.",
+                "It has not converged, so robustness is overstated: give it more steps.",
+            )
+    yield from _series(evidence, "steps", "W05")
+
+
+def w06_restarts(evidence: Evidence) -> Iterator[Finding]:
+    """Twice the restarts must not change the figure by more than a point."""
+    for trial in evidence.trials:
+        if not trial.plain or trial.steps is None or trial.restarts < 2:
+            continue
+        curve = against_steps(evidence, trial)
+        half = trial.restarts // 2 * (trial.steps + 1) - 1
+        if curve is not None and curve.at(half) - float(curve.value[-1]) > 0.01:
+            yield Finding(
+                "W06",
+                f"the second half of the {trial.restarts} restarts of '{trial.text}' still gained "
+                f"{100 * (curve.at(half) - float(curve.value[-1])):.1f} points.",
+                "It has not converged, so robustness is overstated: give it more restarts.",
+            )
+    yield from _series(evidence, "restarts", "W06")
+
+
+def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
+    """Trials that differ in one number alone: more of it must not leave more right."""
+    for one, other in combinations(evidence.trials, 2):
+        if evidence.chained or not one.series or one.series != other.series:
+            continue
+        less, more = sorted((one, other), key=lambda trial: getattr(trial, what) or 0)
+        fixed = "restarts" if what == "steps" else "steps"
+        if getattr(less, what) == getattr(more, what) or getattr(less, fixed) != getattr(
+            more, fixed
+        ):
+            continue
+        gain = evidence.accuracy(less) - evidence.accuracy(more)
+        if gain < -TOLERANCE:
+            yield Finding(
+                rule,
+                f"'{more.text}' leaves {-100 * gain:.1f} points more right than '{less.text}'.",
+                f"More {what} should never hurt: the attack returns its last image instead of "
+                "its best, or its steps grew too small.",
+            )
+        elif gain > 0.01 and getattr(more, what) <= 2 * getattr(less, what):
+            yield Finding(
+                rule,
+                f"'{more.text}' breaks {100 * gain:.1f} points more than '{less.text}'.",
+                f"It has not converged, so robustness is overstated: give it more {what}.",
+            )
+
+
+def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
+    """The loss of samples that stand must have risen, and must have stopped rising."""
+    for trial in evidence.trials:
+        rows = trial.rows
+        if not trial.plain or trial.restarts > 1 or (trial.steps or 0) < 8:
+            continue
+        stands = rows["correct"] & ~rows["success"] & np.isfinite(rows["loss_best"])
+        if int(stands.sum()) < _FEW:
+            continue
+        first, late, best = (rows[f"loss_{when}"][stands] for when in ("first", "late", "best"))
+        idle = int((best <= first).sum())
+        if idle > 0.05 * len(best):
+            yield Finding(
+                "W07",
+                f"the loss of '{trial.text}' never rose above its start for {idle} of {len(best)} "
+                "samples that stand.",
+                "The gradient does not lead upwards there: it is masked, or steps are too large. "
+                "Use smaller steps, another loss, or an attack without gradients.",
+            )
+            continue
+        rise, gain = float((best - first).mean()), float((best - late).mean())
+        if rise > 0 and gain > 0.05 * rise:
+            yield Finding(
+                "W07",
+                f"the loss of '{trial.text}' was still rising at the end: {100 * gain / rise:.0f} "
+                "percent of its whole rise came in the last quarter.",
+                "It has not converged, so robustness may be overstated: give it more steps.",
+            )
+
+
+def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
+    """A gradient that is exactly zero tells an attack nothing."""
+    for trial in evidence.trials:
+        rows = trial.rows
+        gone = int((rows["correct"] & ~rows["success"] & rows["vanished"]).sum())
+        if gone:
+            yield Finding(
+                "W11",
+                f"the gradient was zero or not finite for {gone} samples that '{trial.text}' did "
+                "not break.",
+                "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
+                "or give a non-differentiable layer its surrogate.",
+            )
+
+
+def w15_chance(evidence: Evidence) -> Iterator[Finding]:
+    """A model no better than chance was not given what it was trained on."""
+    if evidence.count < _FEW:
+        return
+    right, chance = float(evidence.clean["correct"].mean()), 1.0 / evidence.classes
+    if right <= 1.5 * chance:
+        yield Finding(
+            "W15",
+            f"the model is right on only {_percent(right)} of the clean images, and chance is "
+            f"{_percent(chance)}.",
+            "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
+            "channels, and the order of the classes.",
+            "error",
+        )
+
+
+def w16_validity(evidence: Evidence) -> Iterator[Finding]:
+    """A change outside the box or beyond the budget is no success."""
+    for trial in _all(evidence):
+        rows = trial.rows
+        bad = int((rows["claimed"] & ~(rows["valid"] & rows["within"])).sum())
+        if bad:
+            yield Finding(
+                "W16",
+                f"{bad} images that '{trial.text}' called successes are not finite, not in the "
+                "box or beyond the budget.",
+                "They are not counted. The attack breaks the rules: mend it before quoting it.",
+                "error",
+            )
+
+
+def w17_reproduced(evidence: Evidence) -> Iterator[Finding]:
+    """What an attack called a success must be one when the model is asked again."""
+    for trial in _all(evidence):
+        rows = trial.rows
+        claimed = int(rows["claimed"].sum())
+        lost = int((rows["claimed"] & rows["valid"] & rows["within"] & ~rows["success"]).sum())
+        if lost and not rows["chance"].any():
+            yield Finding(
+                "W17",
+                f"{lost} of {claimed} successes '{trial.text}' saw do not hold when the model is "
+                "asked again.",
+                "They are not counted, and these samples left early: their robustness is "
+                "overstated. The model is not deterministic, or the attack breaks the rules.",
+                "error",
+            )
+
+
+def w24_few_samples(evidence: Evidence) -> Iterator[Finding]:
+    """An interval wider than three points each way separates few models."""
+    if not evidence.count or evidence.eps is None:
+        return
+    rate = Rate.of(int(evidence.standing().sum()), evidence.count)
+    half = (rate.high - rate.low) / 2
+    if half > 0.03:
+        yield Finding(
+            "W24",
+            f"with {evidence.count} samples the robust accuracy is known to {100 * half:.1f} "
+            "points each way.",
+            "That is too coarse to compare models with: use 1,000 samples for 3 points, 10,000 "
+            "for 1.",
+        )
+
+
+def w28_budget(evidence: Evidence) -> Iterator[Finding]:
+    """A budget far above the usual one measures something else."""
+    width = evidence.box[1] - evidence.box[0]
+    if evidence.eps is None or (evidence.norm == "linf" and evidence.eps >= 0.5 * width):
+        return  # half the range is the threat's own warning
+    if evidence.standard is not None and evidence.eps > 2 * evidence.standard * (1 + 1e-9):
+        yield Finding(
+            "W28",
+            f"the budget {evidence.eps:.4g} is more than twice the {evidence.standard:.4g} usual "
+            "for these data.",
+            "A person may see such changes; compare with published figures only at their budget.",
+            "note",
+        )
+
+
+RULES: Sequence[Rule] = (
+    w01_zero_budget,
+    w02_monotone_budget,
+    w03_large_budget,
+    w04_single_step,
+    w05_more_steps,
+    w06_restarts,
+    w07_loss_trace,
+    w11_vanished,
+    w15_chance,
+    w16_validity,
+    w17_reproduced,
+    w24_few_samples,
+    w28_budget,
+)
+RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
+"""Rules that craft and judge apply to their own rows, too; over all rows these say it better."""
+
+
+def _all(evidence: Evidence) -> list[Trial]:
+    return [*evidence.trials, *([evidence.curve] if evidence.curve is not None else [])]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

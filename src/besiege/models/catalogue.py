@@ -1,0 +1,170 @@
+"""What there is, without torch: architectures, shipped and public models, how a model is written.
+
+Listing and help read this module, and neither may import torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from besiege.models.public import PUBLIC
+
+ZOO = Path(__file__).parent / "zoo"
+
+FORMS = MappingProxyType(
+    {
+        "zoo:NAME": "a model that comes with besiege",
+        "public:NAME": "published weights in the data root, BESIEGE_DATA/weights/NAME.safetensors",
+        "ARCH(mean=..., std=...):path/weights.safetensors": (
+            "own weights of an architecture besiege knows; .pt, .pth, .ckpt, .bin and .tar too, "
+            "where they hold tensors alone"
+        ),
+        "path/to/file.py:factory": (
+            "what a function in a file returns, a torch.nn.Module or a besiege.Classifier; "
+            "with arguments: file.py:factory(width=2)"
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network besiege can build.
+
+    Attributes
+    ----------
+    about : str
+        What it is, in one line.
+    arguments : str
+        Its arguments and their usual values, as they are written.
+    shape : (int, int, int)
+        Channels, height and width of the images it is usually built for.
+    """
+
+    about: str
+    arguments: str
+    shape: tuple[int, int, int]
+
+
+_RESIDUAL = "classes=10, in_channels=3"
+_SIZED_RESIDUAL = "classes=10, in_channels=3, size=32"
+_COLOUR = "in_channels=3, size=32, classes=10"
+_GREY = "in_channels=1, size=28, classes=10"
+_DIGITS = "in_channels=1, size=8, classes=10"
+_32, _28, _8 = (3, 32, 32), (1, 28, 28), (1, 8, 8)
+
+CATALOGUE: Mapping[str, Architecture] = MappingProxyType(
+    {
+        "resnet20": Architecture("CIFAR ResNet, 20 layers, 0.27 M parameters", _RESIDUAL, _32),
+        "resnet32": Architecture("CIFAR ResNet, 32 layers, 0.46 M parameters", _RESIDUAL, _32),
+        "resnet44": Architecture("CIFAR ResNet, 44 layers, 0.66 M parameters", _RESIDUAL, _32),
+        "resnet56": Architecture("CIFAR ResNet, 56 layers, 0.85 M parameters", _RESIDUAL, _32),
+        "preact_resnet18": Architecture(
+            "pre-activation ResNet, 18 layers, 11.2 M parameters at width 64",
+            "width=64, classes=10, in_channels=3",
+            _32,
+        ),
+        "resnet2b": Architecture(
+            "residual network of 2 blocks for verifiers, no batch norm", _SIZED_RESIDUAL, _32
+        ),
+        "resnet4b": Architecture(
+            "residual network of 4 blocks for verifiers, no batch norm", _SIZED_RESIDUAL, _32
+        ),
+        "cnn_a": Architecture(
+            "small network of the verification papers: 2 convolutions, 2 layers", _COLOUR, _32
+        ),
+        "conv_small": Architecture("cnn_a without padding (ERAN's ConvSmall)", _COLOUR, _32),
+        "oval_base": Architecture("OVAL's base network: cnn_a, half the channels", _COLOUR, _32),
+        "oval_wide": Architecture("OVAL's wide network: cnn_a by another name", _COLOUR, _32),
+        "oval_deep": Architecture("OVAL's deep network: 4 convolutions, 2 layers", _COLOUR, _32),
+        "lenet": Architecture(
+            "advertorch's LeNet for MNIST: 2 convolutions with pooling, 2 layers", _GREY, _28
+        ),
+        "deepsec_cnn": Architecture(
+            "DEEPSEC's network for MNIST: 4 convolutions, 3 layers", _GREY, _28
+        ),
+        "digits_cnn": Architecture("2 convolutions, 2 layers, for 8x8 digits", _DIGITS, _8),
+        "digits_mlp": Architecture("fully connected, for 8x8 digits", _DIGITS, _8),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model that has a name.
+
+    Attributes
+    ----------
+    name : str
+        As `besiege.models.load` takes it.
+    architecture, data : str
+        What it is and what it was trained on.
+    clean : str
+        Accuracy on that data's test images; empty where nobody measured it.
+    weights : Path or None
+        Where the weights are or would be; None where no data root is set.
+    present : bool
+        Whether they are there.
+    """
+
+    name: str
+    architecture: str
+    data: str
+    clean: str
+    weights: Path | None
+    present: bool
+
+
+def listing() -> list[Listed]:
+    """Every model that has a name: the zoo first, then the public ones, each by name.
+
+    Examples
+    --------
+    >>> from besiege.models import listing
+    >>> [row.name for row in listing() if row.name.startswith("zoo:digits")]
+    ['zoo:digits-natural', 'zoo:digits-pgd-at']
+    """
+    rows = []
+    for name in zoo_names():
+        card, path = zoo_card(name), ZOO / f"{name}.safetensors"
+        data = str(card.get("data", "")).replace(",", " ").split()
+        clean = str((card.get("accuracy") or {}).get("clean", ""))
+        rows.append(
+            Listed(f"zoo:{name}", card["arch"], data[0] if data else "", clean, path, path.exists())
+        )
+    for name in sorted(PUBLIC):
+        entry, where = PUBLIC[name], public_path(name)
+        rows.append(
+            Listed(
+                f"public:{name}",
+                entry.architecture,
+                entry.data,
+                f"{entry.clean:.2f} %",
+                where,
+                where is not None and where.exists(),
+            )
+        )
+    return rows
+
+
+def zoo_names() -> list[str]:
+    """Names of the models that come with besiege, in alphabetical order."""
+    return sorted(p.stem for p in ZOO.glob("*.json"))
+
+
+def zoo_card(name: str) -> dict[str, Any]:
+    """What is written down about a model of the zoo."""
+    card: dict[str, Any] = json.loads((ZOO / f"{name}.json").read_text())
+    return card
+
+
+def public_path(name: str) -> Path | None:
+    """Where the data root has or would have public weights; None where no root is set."""
+    root = os.environ.get("BESIEGE_DATA")
+    return Path(root) / "weights" / f"{name}.safetensors" if root else None

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.recount import accuracy_after, accuracy_within
+from torch import nn
+
+import besiege
+from besiege.bench.reading import status
+from besiege.bench.results import picture, summarise
+from besiege.bench.single import evaluate
+from besiege.core.errors import AttackError, InputError, StoreError, ThreatError, VictimError
+
+NATURAL = "zoo:digits-natural"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> besiege.Evaluation:
+    return evaluate(
+        NATURAL,
+        "digits",
+        threat="linf:0.1",
+        attacks="fgsm, pgd(steps=10), bim",
+        count=120,
+        shard=50,
+        out=tmp_path_factory.mktemp("run"),
+    )
+
+
+def test_the_figures_are_those_of_the_attacks_alone(found: besiege.Evaluation) -> None:
+    data = besiege.data.load("digits", count=120)
+    standing = torch.ones(120, dtype=torch.bool)
+    for text, rate in found.by_attack.items():
+        alone = besiege.attack(
+            text, NATURAL, data.images, data.labels, ids=data.ids, threat="linf:0.1"
+        )
+        assert rate.count == 120
+        assert round(rate.value * 120) == int(alone.verdicts.robust.sum())
+        standing &= alone.verdicts.robust
+        mine = found.rows.where(found.rows["attack"] == text)
+        assert mine["sample"].tolist() == data.ids.tolist()
+        assert mine["success"].tolist() == alone.success.tolist()
+        assert mine["queries"].tolist() == alone.queries.tolist()
+        assert np.allclose(mine["linf"][mine["success"]], alone.distance[alone.success].numpy())
+    assert found.robust is not None
+    assert round(found.robust.value * 120) == int(standing.sum())
+    assert round(found.clean.value * 120) == int(alone.verdicts.correct.sum())
+    assert list(found.by_attack) == ["fgsm", "pgd(steps=10)", "bim"]
+
+
+def test_both_curves_fall_and_equal_a_script_of_a_few_lines(found: besiege.Evaluation) -> None:
+    data = besiege.data.load("digits", count=120)
+    net = besiege.Classifier.of(NATURAL)
+    bim = next(c for c in found.figures["steps_curve"] if c["attack"] == "bim")
+    assert np.all(np.diff(bim["value"]) <= 0)
+    again = accuracy_after(net, data.images, data.labels, 0.1, 0.015, 20)
+    for step in (1, 4, 20):
+        assert bim["value"][step] == pytest.approx(again[step], abs=1e-9)
+    curve = found.figures["eps_curve"]
+    assert np.all(np.diff(curve["value"]) <= 0) and curve["value"][-1] == 0
+    for eps in (0.02, 0.06, 0.12):
+        value = np.array(curve["value"])[np.searchsorted(curve["x"], eps, side="right") - 1]
+        again_at = accuracy_within(net, found.folder, curve, eps, data.images, data.labels)
+        assert value == pytest.approx(again_at, abs=1e-9)
+    # And another attack, run anew at these budgets, is not far off.
+    for eps in (0.03, 0.06):
+        value = np.array(curve["value"])[np.searchsorted(curve["x"], eps, side="right") - 1]
+        anew = accuracy_after(net, data.images, data.labels, eps, eps / 4, 20)[-1]
+        assert abs(value - anew) < 0.05
+
+
+def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
+    chain = evaluate(
+        NATURAL,
+        "digits",
+        threat="linf:0.05",
+        suite="quick",
+        count=60,
+        shard=25,
+        curve=False,
+        out=tmp_path,
+    )
+    shares = [rate.value for rate in chain.by_attack.values()]
+    assert shares == sorted(shares, reverse=True)
+    assert chain.robust is not None and chain.robust.value == shares[-1]
+    rows = chain.rows
+    first, second, *_ = chain.by_attack
+    broken = rows["sample"][(rows["attack"] == first) & (rows["success"] | ~rows["correct"])]
+    assert len(broken)
+    tried = rows["sample"][rows["attack"] == second]
+    assert not set(broken) & set(tried) and len(broken) + len(tried) == 60
+    assert chain.figures["mode"] == "suite"
+
+
+def test_one_folder_holds_several_evaluations(tmp_path: Path) -> None:
+    for eps in ("0.1", "0.05"):
+        evaluate(
+            NATURAL,
+            "digits",
+            threat=f"linf:{eps}",
+            attacks="fgsm",
+            count=30,
+            curve=False,
+            out=tmp_path,
+        )
+    both = summarise(tmp_path)
+    assert [e["threat"]["text"] for e in both["evaluations"]] == ["linf:0.1", "linf:0.05"]
+    assert both["complete"]
+    # The clean images were looked at once for both.
+    assert len(status(tmp_path)) == 2
+    kinds = [
+        json.loads(p.read_text())["identity"]["kind"]
+        for p in tmp_path.glob("records/*/record.json")
+    ]
+    assert kinds.count("clean") == 1 and kinds.count("craft") == 2
+
+
+def test_other_attacks_later_use_the_records_again(tmp_path: Path) -> None:
+    terms: dict[str, Any] = {"threat": "linf:0.1", "count": 30, "curve": False, "out": tmp_path}
+    evaluate(NATURAL, "digits", attacks="fgsm", **terms)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("records/*/record.json")}
+    more = evaluate(NATURAL, "digits", attacks="fgsm,bim", **terms)
+    assert list(more.by_attack) == ["fgsm", "bim"]
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_budgets_written_differently_are_one(tmp_path: Path) -> None:
+    for text in ("linf:8/255", "linf:16/510"):
+        evaluate(
+            NATURAL, "digits", threat=text, attacks="fgsm", count=10, curve=False, out=tmp_path
+        )
+    kinds = [
+        json.loads(p.read_text())["identity"]["kind"]
+        for p in tmp_path.glob("records/*/record.json")
+    ]
+    assert kinds.count("craft") == 1
+
+
+def test_what_was_not_broken_is_not_stored_twice(found: besiege.Evaluation) -> None:
+    item = found.figures["gallery"][0]
+    clean, adversarial = picture(found.folder, item)
+    assert clean.shape == adversarial.shape == (1, 8, 8)
+    assert np.abs(clean - adversarial).max() == pytest.approx(item["distance"], rel=1e-5)
+    net = besiege.Classifier.of(NATURAL)
+    assert int(net(torch.from_numpy(adversarial[None])).argmax()) == item["prediction"]
+    assert item["prediction"] != item["label"] == item["clean_prediction"]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def test_ones_own_module_and_tensors() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(30, 1, 2, 2), torch.arange(30) % 3
+    own = evaluate(Net(), (x, y), threat="l2:0.3", attacks="pgd(steps=5)")
+    assert own.clean.count == 30 and own.complete
+    assert own.folder.exists()
+    assert "Net" in repr(own)
+
+
+def test_a_smallest_change_is_its_own_curve() -> None:
+    small = evaluate(NATURAL, "digits", threat="linf", attacks="minimal(pgd(steps=5))", count=30)
+    assert small.robust is not None and small.robust.value == 0
+    assert small.figures["eps_curve"]["attack"] == "minimal(pgd(steps=5))"
+    assert small.figures["eps_curve"]["value"][-1] == 0
+    assert small.figures["threat"]["eps"] is None
+
+
+def test_a_defended_model_by_its_text() -> None:
+    hidden = evaluate(
+        f"{NATURAL}+bits(depth=3)", "digits", threat="linf:0.2", attacks="pgd(steps=5)", count=20
+    )
+    assert hidden.figures["model"]["name"] == f"{NATURAL}+bits(depth=3)"
+    chance = evaluate(
+        f"{NATURAL}+resize_pad(least=0.75)",
+        "digits",
+        threat="linf:0.2",
+        attacks="averaged(pgd(steps=3), 4)",
+        count=20,
+    )
+    assert chance.figures["eps_curve"] is None and chance.complete
+
+
+class Cracked(nn.Module):
+    """Answers the clean images and then no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = besiege.models.load(NATURAL).module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("out of order")
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_an_attack_that_fails_is_no_robustness(tmp_path: Path) -> None:
+    failed = evaluate(Cracked(), "digits", threat="linf:0.1", attacks="pgd", count=30, out=tmp_path)
+    assert not failed.complete and failed.robust is None and failed.by_attack == {}
+    (finding,) = [f for f in failed.warnings if f.id == "FAILED"]
+    assert "out of order" in finding.seen and finding.level == "error"
+    assert "unknown" in repr(failed)
+    assert status(tmp_path)[0].attacks[1].failures[0].startswith("VictimError: ")
+
+
+def test_wrong_input_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 10])
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (ThreatError, "linf:8/255", {"threat": "linf:8"}),
+        (ThreatError, "did you mean 'linf'", {"threat": "lin:0.1"}),
+        (AttackError, "listed twice", {"attacks": "pgd,pgd"}),
+        (AttackError, "not both", {"attacks": "pgd", "suite": "quick"}),
+        (besiege.BesiegeError, "did you mean 'quick'", {"suite": "quik"}),
+        (besiege.BesiegeError, "did you mean 'pgd'", {"attacks": "pdg"}),
+        (ThreatError, "targeted:random", {"goal": "targeted:rndom"}),
+        (ThreatError, "did you mean 'score'", {"access": "scores"}),
+        (AttackError, "needs gradient access", {"access": "score"}),
+        (besiege.BesiegeError, "did you mean", {"model": "zoo:digits-naturl"}),
+        (besiege.BesiegeError, "digit", {"data": "digit"}),
+        (InputError, "label 10", {"data": (x, y)}),
+        (
+            VictimError,
+            "could not take images",
+            {"data": (torch.rand(2, 1, 9, 9), y[:2])},
+        ),
+        (InputError, "did you mean 'full'", {"curve": "ful"}),
+        (InputError, "1 to 397", {"count": 1000}),
+        (InputError, "whole number", {"shard": 0}),
+    ]
+    for kind, text, change in cases:
+        terms: dict[str, Any] = {"model": NATURAL, "data": "digits", "threat": "linf:0.1", **change}
+        with pytest.raises(kind, match=text):
+            evaluate(terms.pop("model"), terms.pop("data"), out=out, **terms)
+        assert not out.exists(), change
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is no run folder"):
+        status(tmp_path)
+    with pytest.raises(StoreError, match="does not exist"):
+        summarise(tmp_path / "nowhere")
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        status(tmp_path)
+    (tmp_path / "run.json").write_text('{"schema_number": 7}')
+    with pytest.raises(StoreError, match="another release"):
+        status(tmp_path)
+
+
+def test_the_command_asks_the_same_again(found: besiege.Evaluation) -> None:
+    assert found.figures["command"] == (
+        "besiege evaluate zoo:digits-natural --data digits --threat linf:0.1 --attacks "
+        "'fgsm, pgd(steps=10), bim' --count 120 --shard 50"
+    )

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from besiege.metrics import Evidence, Rows, Trial, against_budget, against_steps, clopper_pearson
+from besiege.metrics.curves import bands, survival
+from besiege.metrics.figures import budget_figures, curve_figures, gallery, rate
+
+
+def rows(**columns: object) -> Rows:
+    return Rows({name: np.asarray(column) for name, column in columns.items()})
+
+
+CLEAN = rows(
+    sample=[10, 11, 12, 13, 14],
+    label=[0, 1, 0, 1, 1],
+    prediction=[0, 1, 0, 1, 0],
+    confidence=[0.9] * 5,
+    correct=[True, True, True, True, False],
+    record=["a"] * 5,
+    row=[0, 1, 2, 3, 4],
+)
+ONE = Trial(
+    "one",
+    rows(
+        sample=[10, 11, 12, 13, 14],
+        correct=[True, True, True, True, False],
+        success=[True, False, True, True, True],
+        linf=[0.1, 0.0, 0.3, 0.1, 0.0],
+        first_step=[0, -1, 2, 1, 0],
+        prediction=[1, 1, 1, 0, 0],
+        confidence=[0.5] * 5,
+        record=["b"] * 5,
+        row=[0, 1, 2, 3, 4],
+    ),
+    steps=3,
+)
+TWO = Trial(
+    "two",
+    rows(
+        sample=[11],
+        correct=[True],
+        success=[True],
+        linf=[0.2],
+        first_step=[4],
+        prediction=[0],
+        confidence=[0.5],
+        record=["c"],
+        row=[0],
+    ),
+    steps=5,
+)
+
+
+def evidence(*trials: Trial, chained: bool = False, **more: object) -> Evidence:
+    return Evidence(CLEAN, trials, chained, "linf", 0.3, (0.0, 1.0), 4, 2, **more)  # type: ignore[arg-type]
+
+
+def test_accuracy_against_steps_counts_first_successes() -> None:
+    curve = against_steps(evidence(ONE), ONE)
+    assert curve is not None
+    assert curve.x.tolist() == [0, 1, 2, 3]
+    assert curve.value.tolist() == [0.6, 0.4, 0.2, 0.2]
+    assert curve.count == 5
+    assert (curve.at(0), curve.at(1.5), curve.at(99)) == (0.6, 0.4, 0.2)
+    for value, low, high in zip(curve.value, curve.low, curve.high, strict=True):
+        assert (low, high) == pytest.approx(clopper_pearson(round(value * 5), 5))
+
+
+def test_in_a_chain_what_fell_before_counts_as_fallen() -> None:
+    chain = evidence(ONE, TWO, chained=True)
+    curve = against_steps(chain, TWO)
+    assert curve is not None
+    assert curve.value.tolist() == [0.2] * 4 + [0.0] * 2
+    assert chain.accuracy(ONE) == 0.2
+    assert chain.accuracy(TWO) == 0.0
+    assert evidence(ONE, TWO).accuracy(TWO) == 0.6  # alone it broke one of the four that were right
+
+
+def test_accuracy_against_the_budget_is_a_step_function() -> None:
+    curve = against_budget(ONE.rows, "linf")
+    assert curve is not None
+    assert curve.x.tolist() == [0.0, 0.1, 0.3]
+    assert curve.value.tolist() == [0.8, 0.4, 0.2]
+    assert curve.at(0.0999) == 0.8 and curve.at(0.1) == 0.4
+    found = budget_figures(evidence(ONE, curve=ONE))
+    assert found is not None
+    assert found["unbroken"] == 1 and found["median"] == 0.1
+
+
+def test_a_median_that_was_never_reached_is_unknown() -> None:
+    never = Trial("never", rows(correct=[True] * 3, success=[False] * 3, linf=[0.0] * 3))
+    found = budget_figures(evidence(ONE, curve=never))
+    assert found is not None and found["median"] is None and found["value"] == [1.0]
+
+
+def test_bands_equal_single_intervals() -> None:
+    low, high = bands(np.arange(8), 7)
+    for hits in range(8):
+        assert (low[hits], high[hits]) == pytest.approx(clopper_pearson(hits, 7))
+
+
+def test_a_long_curve_is_thinned_to_points_it_passes_through() -> None:
+    ends = np.arange(1.0, 10_001.0)
+    curve = survival(np.arange(0.0, 10_001.0), ends, 10_000)
+    thin = curve_figures(curve)
+    assert len(thin["x"]) <= 2000 and thin["x"][0] == 0 and thin["value"][-1] == 0
+    assert all(curve.at(x) == v for x, v in zip(thin["x"], thin["value"], strict=True))
+
+
+def test_the_gallery_goes_through_the_classes_and_names_its_images() -> None:
+    shown = gallery(evidence(ONE, TWO), [ONE, TWO])
+    assert {item["sample"] for item in shown} == {10, 11, 12, 13}
+    assert len({item["label"] for item in shown[:2]}) == 2
+    eleven = next(item for item in shown if item["sample"] == 11)
+    assert (eleven["attack"], eleven["record"], eleven["row"]) == ("two", "records/c", 0)
+    assert (eleven["clean"], eleven["clean_row"]) == ("records/a", 1)
+
+
+def test_a_rate_of_nothing_is_unknown() -> None:
+    assert rate(0, 0) is None
+
+
+def test_rows_are_a_table() -> None:
+    assert CLEAN.where(CLEAN["correct"]).count == 4
+    assert next(CLEAN.records())["sample"] == 10
+    assert Rows.joined([CLEAN, CLEAN.having(extra=1)]).count == 10
+    assert "extra" not in Rows.joined([CLEAN, CLEAN.having(extra=1)])
+    with pytest.raises(KeyError, match="did you mean 'sample'"):
+        CLEAN["sampel"]

@@ -1,0 +1,191 @@
+"""Every rule fires on what it is made for, and is quiet otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from besiege.metrics import Evidence, Rows, Trial
+from besiege.metrics.warnings import RULES, findings
+
+N = 200
+
+
+def trial(text: str, broken: int, **more: Any) -> Trial:
+    """An attack that breaks the first so many of all samples."""
+    success = np.arange(N) < broken
+    columns: dict[str, Any] = {
+        "sample": np.arange(N),
+        "correct": np.ones(N, bool),
+        "success": success,
+        "claimed": success,
+        "valid": np.ones(N, bool),
+        "within": np.ones(N, bool),
+        "vanished": np.zeros(N, bool),
+        "chance": np.zeros(N, bool),
+        "linf": np.where(success, 0.03, 0.0),
+        "first_step": np.where(success, 2, -1),
+        "loss_first": np.zeros(N),
+        "loss_late": np.ones(N),
+        "loss_best": np.ones(N),
+        "forwards": np.ones(N, int),
+        **more.pop("columns", {}),
+    }
+    return Trial(text, Rows(columns), **{"steps": 40, "plain": True, "series": text, **more})
+
+
+def evidence(*trials: Trial, **more: Any) -> Evidence:
+    clean = Rows(
+        {
+            "sample": np.arange(N),
+            "label": np.arange(N) % 10,
+            "correct": np.ones(N, bool),
+        }
+    )
+    terms: dict[str, Any] = {
+        "clean": clean,
+        "trials": trials,
+        "chained": False,
+        "norm": "linf",
+        "eps": 8 / 255,
+        "box": (0.0, 1.0),
+        "pixels": 3072,
+        "classes": 10,
+        **more,
+    }
+    return Evidence(**terms)
+
+
+def ids(case: Evidence) -> list[str]:
+    return [f.id for f in findings(case) if f.id != "W24"]
+
+
+SOUND = trial("pgd", 180)
+
+
+def test_a_sound_evaluation_is_quiet() -> None:
+    curve = trial("minimal(pgd)", N)
+    fgsm = trial("fgsm", 100, steps=1, one_step=True)
+    assert ids(evidence(SOUND, fgsm, curve=curve, standard=8 / 255)) == []
+
+
+def test_every_rule_has_its_number_in_its_name() -> None:
+    assert len({rule.__name__[:3] for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_w01_accuracy_at_no_budget_is_the_clean_one(wrong: int) -> None:
+    correct = np.arange(N) >= wrong
+    curve = trial("minimal(pgd)", N, columns={"correct": correct})
+    case = evidence(SOUND, curve=curve)
+    assert ("W01" in ids(case)) == bool(wrong)
+    assert all(f.level == "error" for f in findings(case) if f.id == "W01")
+
+
+@pytest.mark.parametrize(("there", "fires"), [(0.10, False), (0.097, False), (0.09, True)])
+def test_w02_a_larger_budget_never_leaves_more(there: float, fires: bool) -> None:
+    case = evidence(SOUND, elsewhere={4 / 255: {"pgd": there}})  # 0.1 is left here
+    assert ("W02" in ids(case)) == fires
+    assert "W02" not in ids(evidence(SOUND, elsewhere={16 / 255: {"pgd": there}}))
+
+
+def test_w03_any_model_falls_to_a_change_without_limit() -> None:
+    assert "W03" in ids(evidence(SOUND, curve=trial("minimal(pgd)", N - 1)))
+    far = {"linf": np.full(N, 0.6)}
+    assert "W03" in ids(evidence(SOUND, curve=trial("minimal(pgd)", N, columns=far)))
+
+
+def test_w04_many_steps_find_what_one_step_finds() -> None:
+    fgsm = trial("fgsm", 181, steps=1, one_step=True)
+    assert "W04" not in ids(evidence(SOUND, fgsm))
+    assert "W04" in ids(evidence(SOUND, trial("fgsm", 184, steps=1, one_step=True)))
+    last = np.arange(N) >= N - 3
+    other = trial("fgsm", 0, steps=1, one_step=True, columns={"success": last})
+    assert "W04" in ids(evidence(SOUND, other)), "three samples of their own, weaker as a whole"
+
+
+def test_w05_the_second_half_of_the_steps_gains_little() -> None:
+    late = np.where(np.arange(N) < 180, np.where(np.arange(N) < 176, 2, 30), -1)
+    assert "W05" in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
+    late = np.where(np.arange(N) < 180, np.where(np.arange(N) < 179, 2, 30), -1)
+    assert "W05" not in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
+
+
+def test_w05_more_steps_never_leave_more() -> None:
+    longer = trial("pgd(steps=80)", 178, steps=80, series="pgd")
+    assert "W05" in ids(evidence(SOUND, longer))
+    longer = trial("pgd(steps=80)", 180, steps=80, series="pgd")
+    assert "W05" not in ids(evidence(SOUND, longer))
+    longer = trial("pgd(steps=80)", 184, steps=80, series="pgd")
+    assert "W05" in ids(evidence(SOUND, longer)), "two points more: not converged"
+
+
+def test_w06_the_second_half_of_the_restarts_gains_little() -> None:
+    # Four restarts of 9 steps ask 10 times each: the third begins at request 20.
+    for begin, fires in ((20, True), (19, False)):
+        steps = np.where(np.arange(N) < 180, np.where(np.arange(N) < 170, 2, begin), -1)
+        again = trial("pgd", 180, steps=9, restarts=4, columns={"first_step": steps})
+        assert ("W06" in ids(evidence(again))) == fires
+
+
+def test_w07_the_loss_rises_and_stops_rising() -> None:
+    rising = trial("pgd", 100, columns={"loss_late": np.full(N, 0.9)})
+    assert "W07" in ids(evidence(rising))
+    still = trial("pgd", 100, columns={"loss_late": np.full(N, 0.96)})
+    assert "W07" not in ids(evidence(still))
+    idle = trial("pgd", 100, columns={"loss_best": np.where(np.arange(N) % 10, 1.0, 0.0)})
+    assert "W07" in ids(evidence(idle))
+    few = trial("pgd", N - 19, columns={"loss_late": np.full(N, 0.5)})
+    assert "W07" not in ids(evidence(few)), "19 samples say nothing"
+
+
+def test_w11_a_gradient_that_vanished() -> None:
+    gone = np.arange(N) == 190
+    assert "W11" in ids(evidence(trial("pgd", 180, columns={"vanished": gone})))
+    assert "W11" not in ids(evidence(trial("pgd", 195, columns={"vanished": gone})))
+
+
+def test_w15_no_better_than_chance() -> None:
+    clean = Rows(
+        {
+            "sample": np.arange(N),
+            "label": np.arange(N) % 10,
+            "correct": np.arange(N) < 30,
+        }
+    )
+    assert "W15" in ids(evidence(clean=clean))
+    assert "W15" not in ids(evidence(clean=clean.having(correct=np.arange(N) < 31)))
+
+
+def test_w16_and_w17_nobody_is_believed() -> None:
+    outside = np.arange(N) != 7
+    wrong = trial(
+        "pgd", 180, columns={"within": outside, "success": (np.arange(N) < 180) & outside}
+    )
+    assert ids(evidence(wrong)) == ["W16"]
+    lost = trial("pgd", 180, columns={"success": np.arange(N) < 179})
+    assert ids(evidence(lost)) == ["W17"]
+    by_chance = {"success": np.arange(N) < 179, "chance": np.ones(N, bool)}
+    assert ids(evidence(trial("pgd", 180, columns=by_chance))) == []
+
+
+def test_w24_few_samples() -> None:
+    assert "W24" in [f.id for f in findings(evidence(SOUND))]
+    assert "W24" not in [f.id for f in findings(evidence(trial("pgd", N)))]
+
+
+def test_w28_twice_the_usual_budget() -> None:
+    case = evidence(SOUND, standard=8 / 255)
+    assert ids(replace(case, eps=16 / 255)) == []
+    assert ids(replace(case, eps=17 / 255)) == ["W28"]
+    assert [f.level for f in findings(replace(case, eps=17 / 255)) if f.id == "W28"] == ["note"]
+    assert ids(replace(case, eps=0.5)) == [], "half the range is the threat's own warning"
+
+
+def test_errors_come_first() -> None:
+    lost = trial("pgd", 100, columns={"success": np.arange(N) < 99})
+    case = evidence(lost, standard=1 / 255)
+    assert [f.level for f in findings(case)] == ["error", "warning", "note"]

@@ -1,0 +1,94 @@
+"""Public weights: every file loads by its name and classifies as its source says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from besiege.core.errors import DataError
+from besiege.data import Data
+from besiege.data import load as load_data
+from besiege.models import PUBLIC, load
+
+ROOT = Path(os.environ.get("BESIEGE_DATA", ""))
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("BESIEGE_DATA") or not (ROOT / "weights").is_dir(),
+    reason="needs public weights: set BESIEGE_DATA",
+)
+
+# Of the first 1,000 test images, measured on a CPU.
+RIGHT = {
+    "cifar10_resnet20": 915,
+    "cifar10_resnet32": 928,
+    "cifar10_resnet44": 933,
+    "cifar10_resnet56": 926,
+    "cifar10_cnn_a_adv": 664,
+    "cifar10_cnn_a_adv4": 574,
+    "cifar10_cnn_a_mix": 760,
+    "cifar10_conv_small_pgd": 630,
+    "cifar10_kw_small_8px": 312,
+    "cifar10_kw_small_l2_36px": 553,
+    "cifar10_oval_base_kw": 611,
+    "cifar10_oval_deep_kw": 565,
+    "cifar10_oval_wide_kw": 636,
+    "cifar10_resnet2b_adv": 703,
+    "cifar10_resnet4b_adv": 771,
+    "fashion_kw_small_eps0.1": 793,
+    "mnist_cnn_a_adv": 956,
+    "mnist_conv_small_nat": 980,
+    "mnist_kw_small_eps0.1": 982,
+    "mnist_kw_small_eps0.3": 821,
+    "mnist_lenet_adv": 982,
+    "mnist_lenet_clean": 984,
+}
+
+
+@cache
+def images_of(name: str) -> Data:
+    return load_data(name)
+
+
+def count_right(name: str, count: int) -> int:
+    victim, data = load(f"public:{name}"), images_of(PUBLIC[name].data)
+    assert victim.classes == 10 and tuple(data.images.shape[1:]) == PUBLIC[name].shape
+    images, labels = data.images[:count], data.labels[:count]
+    with torch.no_grad():
+        answers = torch.cat([victim(x).argmax(1) for x in torch.split(images, 250)])
+    return int((answers == labels).sum())
+
+
+def test_every_public_model_is_counted() -> None:
+    assert set(RIGHT) == set(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_public_weights_classify_a_thousand_images_as_measured(name: str) -> None:
+    assert count_right(name, 1000) == RIGHT[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_the_whole_test_set_gives_the_published_accuracy(name: str) -> None:
+    """About three minutes in all, with one thread."""
+    # A few images lie so near a boundary that rounding decides.
+    assert abs(count_right(name, 10_000) - 100 * PUBLIC[name].clean) <= 2 + 1e-6
+
+
+def test_altered_public_weights_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "cifar10_cnn_a_adv"
+    (tmp_path / "weights").mkdir()
+    copy = tmp_path / "weights" / f"{name}.safetensors"
+    shutil.copyfile(ROOT / "weights" / f"{name}.safetensors", copy)
+    content = bytearray(copy.read_bytes())
+    content[-1] ^= 1
+    copy.write_bytes(content)
+    monkeypatch.setenv("BESIEGE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="not the published file"):
+        load(f"public:{name}")
