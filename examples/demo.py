@@ -1,62 +1,39 @@
-"""Both shipped digits models under FGSM, PGD and MIM, in two norms, with 95 % intervals.
+"""Both shipped digits models under two threats: one run folder, one table, one page.
 
-python examples/demo.py
+python examples/demo.py [FOLDER]
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 import besiege
-from besiege.metrics import Rate
+from besiege.bench.results import summarise
+from besiege.report import table, write_page
 
 MODELS = ("zoo:digits-natural", "zoo:digits-pgd-at")
 THREATS = ("linf:0.15", "l2:0.5")
-ATTACKS = ("fgsm", "pgd", "mim")
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     begin = time.perf_counter()
     torch.set_num_threads(1)  # the fastest for networks as small as these
-    data = besiege.data.load("digits")
+    for model in MODELS:
+        for threat in THREATS:
+            besiege.evaluate(model, "digits", threat=threat, out=folder, progress=True)
+    page = write_page(folder)
     console = Console()
-    columns: list[list[str]] = []
-    cases = [(model, threat) for model in MODELS for threat in THREATS]
-    for model, threat in track(cases, "attacking", console=console, transient=True):
-        standing = [
-            besiege.attack(
-                attack, model, data.images, data.labels, ids=data.ids, threat=threat
-            ).verdicts
-            for attack in ATTACKS
-        ]
-        robust = [verdicts.robust for verdicts in standing]
-        worst = torch.stack(robust).all(0)
-        columns.append([percent(c) for c in (standing[0].correct, *robust, worst)])
-    table = Table(
-        title=f"Accuracy on {len(data)} handwritten digits, in percent [95 % interval]",
-        caption="clean: not attacked; all three: right under each; pgd-at: trained against PGD",
-    )
-    table.add_column("attack")
-    for model, threat in cases:
-        table.add_column(f"{model.removeprefix('zoo:')}\n{threat}", justify="right", no_wrap=True)
-    for number, name in enumerate(("clean", *ATTACKS, "all three")):
-        cells = (column[number] for column in columns)
-        table.add_row(name, *cells, end_section=name in ("clean", ATTACKS[-1]))
-    console.print(table)
+    console.print(table(summarise(folder)))
+    console.print(f"The page: {page}", soft_wrap=True, highlight=False)
     console.print(
         f"{time.perf_counter() - begin:.0f} s. Now your own model: see README.md.", highlight=False
     )
 
 
-def percent(correct: torch.Tensor) -> str:
-    found = Rate.of(int(correct.sum()), len(correct))
-    return f"{100 * found.value:.1f} [{100 * found.low:.0f}, {100 * found.high:.0f}]"
-
-
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "besiege-runs/demo"))

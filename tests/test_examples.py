@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -26,25 +27,29 @@ def test_docstring_examples_run(name: str) -> None:
     assert done.attempted > 0 and done.failed == 0
 
 
-def test_the_demo_ends_in_a_table_that_fits_a_terminal() -> None:
+def test_the_demo_ends_in_a_table_and_a_page(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "examples/demo.py"],
+        [sys.executable, "examples/demo.py", str(tmp_path / "demo")],
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = [line for line in done.stdout.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
-    for model in ("digits-natural", "digits-pgd-at"):
-        assert done.stdout.count(model) == 2
-    rows = {line.split()[1]: line for line in lines if line.startswith("│")}
-    assert {"clean", "fgsm", "pgd", "mim", "all"} <= set(rows)
-    for name in ("fgsm", "pgd", "mim"):
-        assert len(re.findall(r"\d+\.\d \[\d+, \d+\]", rows[name])) == 4
-    natural, robust = re.findall(r"(\d+\.\d) \[", rows["pgd"])[::2]
-    assert float(natural) < 25 < 65 < float(robust)
+    figures = json.loads((tmp_path / "demo" / "figures.json").read_text())
+    robust = {
+        (e["model"]["name"], e["threat"]["text"]): e["robust"]["value"]
+        for e in figures["evaluations"]
+    }
+    assert len(robust) == 4 and figures["complete"]
+    assert robust["zoo:digits-natural", "linf:0.15"] < 0.25
+    assert robust["zoo:digits-pgd-at", "linf:0.15"] > 0.65
+    page = (tmp_path / "demo" / "report.html").read_text()
+    for (model, threat), value in robust.items():
+        assert model in page and threat in page and f"{100 * value:.1f}" in page
+        assert f"{100 * value:.1f}" in done.stdout
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,11 @@ def test_a_defended_model_by_its_text() -> None:
     assert chance.figures["eps_curve"] is None and chance.complete
 
 
+class Flat(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1)[:, :10] * 3
+
+
 class Cracked(nn.Module):
     """Answers the clean images and then no more."""
 
@@ -229,12 +235,13 @@ def test_wrong_input_is_found_before_anything_is_written(tmp_path: Path) -> None
         (AttackError, "needs gradient access", {"access": "score"}),
         (besiege.BesiegeError, "did you mean", {"model": "zoo:digits-naturl"}),
         (besiege.BesiegeError, "digit", {"data": "digit"}),
-        (InputError, "label 10", {"data": (x, y)}),
+        (InputError, "is 10, but", {"data": (x, y)}),
         (
             VictimError,
             "could not take images",
             {"data": (torch.rand(2, 1, 9, 9), y[:2])},
         ),
+        (VictimError, "returns probabilities", {"model": nn.Sequential(Flat(), nn.Softmax(1))}),
         (InputError, "did you mean 'full'", {"curve": "ful"}),
         (InputError, "1 to 397", {"count": 1000}),
         (InputError, "whole number", {"shard": 0}),
@@ -244,6 +251,37 @@ def test_wrong_input_is_found_before_anything_is_written(tmp_path: Path) -> None
         with pytest.raises(kind, match=text):
             evaluate(terms.pop("model"), terms.pop("data"), out=out, **terms)
         assert not out.exists(), change
+
+
+def test_the_same_words_for_a_changed_model_replace_the_old_figures(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    code = "import besiege, torch\ndef make():\n    net = besiege.models.load('zoo:{}').module\n"
+    for name in ("digits-natural", "digits-pgd-at"):
+        file.write_text(code.format(name) + "    return net\n")
+        found = evaluate(
+            f"{file}:make",
+            "digits",
+            threat="linf:0.1",
+            attacks="fgsm",
+            count=20,
+            curve=False,
+            out=tmp_path / "run",
+        )
+    both = summarise(tmp_path / "run")
+    assert [e["name"] for e in both["evaluations"]] == [found.figures["name"]]
+
+
+def test_a_judged_record_without_what_it_judged_is_not_done(tmp_path: Path) -> None:
+    evaluate(
+        NATURAL, "digits", threat="linf:0.1", attacks="fgsm", count=20, curve=False, out=tmp_path
+    )
+    (crafted,) = [
+        p.parent
+        for p in tmp_path.glob("records/*/record.json")
+        if json.loads(p.read_text())["identity"]["kind"] == "craft"
+    ]
+    shutil.rmtree(crafted)
+    assert not status(tmp_path)[0].complete and not summarise(tmp_path)["complete"]
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

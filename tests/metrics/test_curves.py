@@ -68,6 +68,13 @@ def test_accuracy_against_steps_counts_first_successes() -> None:
         assert (low, high) == pytest.approx(clopper_pearson(round(value * 5), 5))
 
 
+def test_a_success_that_only_the_judge_saw_is_one_of_the_whole_run() -> None:
+    unseen = ONE.rows.having(first_step=np.array([0, -1, -1, 1, 0]))
+    late = Trial("late", unseen, steps=3)
+    curve = against_steps(evidence(late), late)
+    assert curve is not None and curve.value.tolist() == [0.6, 0.4, 0.4, 0.2]
+
+
 def test_in_a_chain_what_fell_before_counts_as_fallen() -> None:
     chain = evidence(ONE, TWO, chained=True)
     curve = against_steps(chain, TWO)

@@ -114,6 +114,13 @@ def test_w05_the_second_half_of_the_steps_gains_little() -> None:
     assert "W05" not in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
 
 
+def test_what_has_not_converged_matters_less_beside_a_stronger_attack() -> None:
+    late = np.where(np.arange(N) < 100, np.where(np.arange(N) < 90, 2, 30), -1)
+    weak = trial("mim", 100, columns={"first_step": late})
+    assert [f.level for f in findings(evidence(weak)) if f.id == "W05"] == ["warning"]
+    assert [f.level for f in findings(evidence(weak, SOUND)) if f.id == "W05"] == ["note"]
+
+
 def test_w05_more_steps_never_leave_more() -> None:
     longer = trial("pgd(steps=80)", 178, steps=80, series="pgd")
     assert "W05" in ids(evidence(SOUND, longer))

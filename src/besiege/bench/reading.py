@@ -116,7 +116,7 @@ def _progress(name: str, pairs: Sequence[tuple[Task, Task]], known: dict[str, An
             seconds += line.seconds
             if line.failure:
                 failures.append(line.failure)
-            elif key == judge.key and not line.damaged:
+            elif key == judge.key and not line.damaged and craft.key in known:
                 totals.append(line.totals)
     return Progress(
         name,

@@ -128,6 +128,12 @@ class Plan(Value):
             }
         )[:16]
 
+    @property
+    def words(self) -> tuple[object, ...]:
+        """In which words model, samples and threat were asked for."""
+        a = self.asked
+        return (a.model, a.data, a.split, self.threat, a.count, a.seed, a.queries, a.shard)
+
 
 class Run(Value):
     """All that was asked of one run folder."""
@@ -138,10 +144,17 @@ class Run(Value):
     plans: tuple[Plan, ...] = ()
 
     def with_plan(self, plan: Plan) -> Run:
-        """The run with this evaluation; one of the same name gives way."""
-        others = {p.name: p for p in self.plans}
-        others[plan.name] = plan
-        return self.model_copy(update={"plans": tuple(others.values())})
+        """The run with this evaluation.
+
+        One of the same name gives way, and so does one that was asked in the same words: a file
+        has changed since then, and the words mean something else now.
+        """
+        plans = list(self.plans)
+        same = [n for n, p in enumerate(plans) if p.name == plan.name or p.words == plan.words]
+        for number in reversed(same):
+            del plans[number]
+        plans.insert(same[0] if same else len(plans), plan)
+        return self.model_copy(update={"plans": tuple(plans)})
 
 
 def read_run(store: Store) -> Run | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
+Level = Literal["error", "warning", "note"]
+
 
 class BesiegeError(Exception):
     """Root of everything besiege raises on purpose."""
@@ -59,7 +61,7 @@ class Finding:
     id: str
     seen: str
     advice: str
-    level: Literal["error", "warning", "note"] = "warning"
+    level: Level = "warning"
 
     def __str__(self) -> str:
         return f"{self.id}: {self.seen} {self.advice}"

@@ -160,6 +160,23 @@ class Threat:
         """The budget as a number, infinite when the smallest change is sought."""
         return float("inf") if self.eps is None else float(self.eps)
 
+    def check_units(self, box: tuple[float, float], values: int) -> None:
+        """Refuse a budget within which any image of so many values fits: it was meant otherwise."""
+        if self.eps is None or self.norm is L0:
+            return
+        width = box[1] - box[0]
+        far = width * values ** {Linf: 0.0, L2: 0.5}.get(self.norm, 1.0)
+        if self.radius < far * (1 - 1e-9):
+            return
+        advice = "Use a smaller one"
+        if self.norm is not L1:
+            meant = Threat(self.norm, _exact(self.eps) / 255)
+            advice = f"If it is in units of 1/255, write '{meant}'"
+        raise ThreatError(
+            f"the budget of '{self}' is {self.radius:g}, but {far:.4g} turns any image into any "
+            f"other: pixels range from {box[0]:g} to {box[1]:g}. {advice}"
+        )
+
     def findings(self, box: tuple[float, float]) -> list[Finding]:
         """A warning when the budget is so large that it is probably not meant (rule W28)."""
         width = box[1] - box[0]

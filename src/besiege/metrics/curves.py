@@ -75,9 +75,11 @@ def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
     """
     if not evidence.count or "first_step" not in trial.rows:
         return None
-    steps = np.where(trial.broken, trial.rows["first_step"], -1)
+    seen = trial.rows["first_step"]
     asked = 0 if trial.steps is None else trial.steps * trial.restarts + trial.restarts - 1
-    last = max(asked, int(steps.max(initial=0)))
+    last = max(asked, int(seen.max(initial=0)))
+    # A success that only the judge saw is one of the whole run.
+    steps = np.where(trial.broken, np.where(seen < 0, last, seen), -1)
     fell = dict(zip(trial.rows["sample"].tolist(), steps.tolist(), strict=True))
     before = evidence.clean["correct"].astype(bool)
     if evidence.chained:

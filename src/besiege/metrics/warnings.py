@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from besiege.core.errors import Finding
+from besiege.core.errors import Finding, Level
 from besiege.metrics.curves import against_steps, distances
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
@@ -141,7 +141,7 @@ def w05_more_steps(evidence: Evidence) -> Iterator[Finding]:
                 "W05",
                 f"'{trial.text}' still gained {100 * gain:.1f} points in the second half of its "
                 f"{trial.steps} steps.",
-                "It has not converged, so robustness is overstated: give it more steps.",
+                *_not_converged(evidence, trial, "steps"),
             )
     yield from _series(evidence, "steps", "W05")
 
@@ -158,7 +158,7 @@ def w06_restarts(evidence: Evidence) -> Iterator[Finding]:
                 "W06",
                 f"the second half of the {trial.restarts} restarts of '{trial.text}' still gained "
                 f"{100 * (curve.at(half) - float(curve.value[-1])):.1f} points.",
-                "It has not converged, so robustness is overstated: give it more restarts.",
+                *_not_converged(evidence, trial, "restarts"),
             )
     yield from _series(evidence, "restarts", "W06")
 
@@ -216,7 +216,7 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
                 "W07",
                 f"the loss of '{trial.text}' was still rising at the end: {100 * gain / rise:.0f} "
                 "percent of its whole rise came in the last quarter.",
-                "It has not converged, so robustness may be overstated: give it more steps.",
+                *_not_converged(evidence, trial, "steps"),
             )
 
 
@@ -331,6 +331,14 @@ RULES: Sequence[Rule] = (
 )
 RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 """Rules that craft and judge apply to their own rows, too; over all rows these say it better."""
+
+
+def _not_converged(evidence: Evidence, trial: Trial, what: str) -> tuple[str, Level]:
+    """What it means that an attack has not converged: much for the strongest, else little."""
+    least = min(evidence.accuracy(other) for other in evidence.trials)
+    if evidence.accuracy(trial) > least + TOLERANCE:
+        return f"Its own figure is too high; a stronger attack ran. Give it more {what}.", "note"
+    return f"It has not converged, so robustness may be overstated: give it more {what}.", "warning"
 
 
 def _all(evidence: Evidence) -> list[Trial]:

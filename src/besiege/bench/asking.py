@@ -1,0 +1,357 @@
+"""Before any work: what was asked is read, checked against the victim, and made a plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from besiege.attacks.ascent import Ascent
+from besiege.attacks.attack import Attack, parse, spelled, split, told
+from besiege.attacks.combine import Minimal
+from besiege.attacks.suites import suite as suite_of
+from besiege.bench.reading import gather
+from besiege.bench.results import strongest
+from besiege.bench.spec import Asked, Curve, Plan, Sample, Shard, Subject, Weapon
+from besiege.bench.store import Store
+from besiege.core.dice import Dice
+from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError, near
+from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.samples import Samples
+from besiege.core.threat import Goal, Threat
+from besiege.data import load as load_data
+from besiege.data.catalogue import CATALOGUE
+from besiege.data.dataset import Data
+from besiege.defenses.defended import load as load_victim
+from besiege.evaluation.crafting import answers, check, terms
+from besiege.models.classifier import Classifier
+
+DEFAULT = ("fgsm", "pgd", "pgd(loss=margin)")
+"""What runs when nobody says: one step, many steps, and many steps on another loss."""
+SHARD = 250
+CURVE_STEPS = 20
+CURVE_SAMPLES = 200
+CURVE_TOLERANCE = 0.01
+"""Of each distance: finer than a plot can show, and a third cheaper than the search's own."""
+Curves = Literal["short", "full", "none"]
+
+
+def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> Threat:
+    """The threat, with goal and access where they are given apart."""
+    allowed = Threat.parse(threat)
+    if goal is not None:
+        goals = {g.value: g for g in Goal if g is not Goal.GIVEN}
+        if goal not in goals:
+            raise ThreatError(f"the goal is '{goal}': {near(goal, goals)}")
+        if allowed.goal not in (Goal.UNTARGETED, goals[goal]):
+            raise ThreatError(f"the threat '{threat}' and the goal '{goal}' disagree: give one")
+        allowed = replace(allowed, goal=goals[goal])
+    if access is not None:
+        levels = {str(a): a for a in Access}
+        if access not in levels:
+            raise ThreatError(f"the access is '{access}': {near(access, levels)}")
+        if allowed.access not in (Access.GRADIENT, levels[access]):
+            raise ThreatError(f"the threat '{threat}' and the access '{access}' disagree: give one")
+        allowed = replace(allowed, access=levels[access])
+    if allowed.goal is Goal.GIVEN:
+        raise ThreatError(
+            "an evaluation has no targets of its own: use targeted:random, targeted:least-likely "
+            "or targeted:second, or besiege.attack with targets="
+        )
+    return allowed
+
+
+def read_attacks(
+    attacks: str | Attack | Sequence[str | Attack] | None, name: str | None, threat: Threat
+) -> tuple[list[Attack], bool]:
+    """The attacks, and whether each runs on what the ones before left."""
+    if attacks is not None and name is not None:
+        raise AttackError("give attacks or a suite, not both")
+    if name is not None:
+        return [parse(text) for text in suite_of(name).attacks], True
+    given: Sequence[str | Attack]
+    if attacks is None:
+        given = DEFAULT if threat.eps is not None else (f"minimal(pgd(steps={CURVE_STEPS}))",)
+    elif isinstance(attacks, str):
+        given = split(attacks)
+    else:
+        given = [attacks] if isinstance(attacks, Attack) else list(attacks)
+    if not given:
+        raise AttackError("no attack is listed: write for example attacks='pgd'")
+    chosen = [parse(attack) for attack in given]
+    texts = [str(attack) for attack in chosen]
+    twice = next((text for text in texts if texts.count(text) > 1), None)
+    if twice is not None:
+        raise AttackError(f"the attack '{twice}' is listed twice: with one seed it is one attack")
+    return chosen, False
+
+
+def read_curve(curve: str | bool) -> Curves:
+    """How much of a curve is wanted."""
+    if isinstance(curve, bool):
+        return "short" if curve else "none"
+    known: dict[str, Curves] = {"short": "short", "full": "full", "none": "none"}
+    if curve not in known:
+        raise InputError(f"curve is '{curve}': {near(str(curve), known)}")
+    return known[curve]
+
+
+def read_data(
+    source: str | Path | Data | tuple[Any, Any],
+    split: str,
+    count: int | None,
+    seed: int,
+    victim: Victim,
+) -> Data:
+    """The samples, in the victim's box."""
+    if isinstance(source, tuple):
+        return load_data(source, split=split, count=count, seed=seed, box=victim.box)
+    data = load_data(source, split=split, count=count, seed=seed)
+    if victim.box != (0.0, 1.0):
+        # Data are in [0, 1]; the victim says what it takes that to be.
+        low, high = victim.box
+        whole = data.take(torch.arange(len(data)))
+        data = replace(whole, images=whole.images * (high - low) + low)
+    return data
+
+
+def read_victim(model: str | nn.Module | Victim, device: str | None) -> Victim:
+    """The victim, from its text or as it is; a named one goes to a GPU where there is one."""
+    if not isinstance(model, str):
+        victim = Classifier.of(model)
+        return victim if device is None else _moved(victim, device)
+    if device is None and torch.cuda.is_available():
+        device = "cuda"
+    return load_victim(model, device)
+
+
+def _moved(victim: Victim, device: str) -> Victim:
+    move = getattr(victim, "to", None)
+    if callable(move):
+        move(device)
+    elif str(victim.device) != device:
+        raise InputError(f"the model is on {victim.device}: move it to '{device}' first")
+    return victim
+
+
+def _standard(name: str, threat: Threat) -> float | None:
+    """The budget these data are usually attacked with."""
+    usual = CATALOGUE[name].eps(threat.norm) if name in CATALOGUE else None
+    return None if usual is None else float(usual)
+
+
+def shards_of(data: Data, size: int) -> list[Callable[[], Data]]:
+    """What makes each shard of the data when it is needed."""
+    rows = torch.arange(len(data))
+    return [partial(data.take, part) for part in rows.split(size)]  # type: ignore[no-untyped-call]
+
+
+def plan_of(
+    victim: Victim,
+    data: Data,
+    threat: Threat,
+    attacks: Sequence[Attack],
+    chained: bool,
+    asked: Asked,
+) -> Plan:
+    """Check that everything fits, and write down what the records will be made of."""
+    first = data.take(torch.arange(min(8, len(data))))
+    samples = Samples.of(
+        first.images, first.labels, box=victim.box, classes=victim.classes, ids=first.ids
+    )
+    threat.check_units(victim.box, samples.images[0].numel())
+    weapons = [_weapon(victim, attack, threat, samples, asked) for attack in attacks]
+    classes = _probe(victim, samples)
+    _fits(data, classes)
+    shards = _described(data, asked.shard)
+    return Plan(
+        asked=asked,
+        model=Subject(
+            name=asked.model,
+            digest=_digest(victim),
+            kind=type(victim).__name__,
+            classes=classes,
+            parameters=_parameters(victim),
+            box=victim.box,
+            stochastic=victim.stochastic,
+        ),
+        data=Sample(
+            name=data.name,
+            split=data.split,
+            count=len(data),
+            total=data.total,
+            seed=asked.seed if len(data) < data.total else None,
+            digest=data.digest,
+            class_names=tuple(data.class_names),
+            shape=tuple(first.images.shape[1:]),
+            standard=_standard(data.name, threat),
+        ),
+        threat=str(threat),
+        chained=chained,
+        weapons=tuple(weapons),
+        shards=shards,
+    )
+
+
+def _described(data: Data, size: int) -> tuple[Shard, ...]:
+    return tuple(
+        Shard(digest=part.digest, count=len(part))
+        for part in (make() for make in shards_of(data, size))
+    )
+
+
+def _weapon(
+    victim: Victim, attack: Attack, threat: Threat, samples: Samples, asked: Asked
+) -> Weapon:
+    keep, leave = terms(victim, attack, threat)
+    check(
+        victim,
+        attack,
+        threat,
+        samples,
+        keep=keep,
+        leave=leave,
+        queries=asked.queries,
+        seed=asked.seed,
+    )
+    steps = getattr(attack, "steps", None)
+    return Weapon(
+        text=str(attack),
+        told=told(attack),
+        spelled=spelled(attack),
+        # Equal budgets may be written in several ways; the key knows one.
+        threat=str(replace(threat, written=None)),
+        keep=keep,
+        leave=leave,
+        queries=asked.queries,
+        steps=steps if isinstance(steps, int) else None,
+        restarts=int(getattr(attack, "restarts", 1)),
+        plain=isinstance(attack, Ascent),
+        one_step=attack.one_step,
+    )
+
+
+def _probe(victim: Victim, samples: Samples) -> int:
+    """How many classes the victim answers with; whether it takes such images at all."""
+    with victim.held(), plainly(victim.device), torch.no_grad():
+        oracle = Oracle(victim, pad=False)
+        dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
+        scores = oracle.logits(samples.images.to(victim.device), dice)
+        answers(victim, scores)
+        return int(scores.shape[1])
+
+
+def _fits(data: Data, classes: int) -> None:
+    highest = int(data.labels.max())
+    if highest >= classes:
+        row = int(data.labels.argmax())
+        raise InputError(
+            f"the data have the label {highest} (sample {int(data.ids[row])}), but the model "
+            f"answers {classes} classes, 0 to {classes - 1}: these data are not what it was "
+            "trained on, or their labels start at 1"
+        )
+
+
+def with_curve(
+    store: Store, victim: Victim, data: Data, plan: Plan, attacks: Mapping[str, Attack]
+) -> tuple[Plan, Attack, Data] | None:
+    """The plan with a search for the smallest change by the strongest attack, where one fits."""
+    threat = Threat.parse(plan.threat)
+    if plan.asked.curve == "none" or threat.eps is None or victim.stochastic:
+        return None
+    best = strongest(gather(store, plan))
+    if best is None:
+        return None
+    attack, subset = attacks[best.text], data
+    if plan.asked.curve == "short":
+        attack = _with_steps(attack, CURVE_STEPS)
+        if len(data) > CURVE_SAMPLES:
+            subset = data.subset(CURVE_SAMPLES, plan.asked.seed)
+        searcher = attack if attack.minimal else Minimal(attack, tolerance=CURVE_TOLERANCE)
+    else:
+        searcher = attack if attack.minimal else Minimal(attack)
+    free = replace(threat, eps=None, written=None)
+    few = data.take(torch.arange(1))
+    samples = Samples.of(few.images, few.labels, box=victim.box, ids=few.ids)
+    try:
+        weapon = _weapon(victim, searcher, free, samples, plan.asked)
+    except BesiegeError:  # an attack that cannot search: the other figures stand without a curve
+        return None
+    curve = Curve(weapon=weapon, shards=_described(subset, plan.asked.shard))
+    return plan.model_copy(update={"curve": curve}), searcher, subset
+
+
+def _with_steps(attack: Attack, steps: int) -> Attack:
+    """The attack with at most so many steps, its parts too."""
+    changes: dict[str, Any] = {}
+    for f in fields(attack):  # type: ignore[arg-type]  # every attack is a dataclass
+        value = getattr(attack, f.name)
+        if f.name == "steps" and isinstance(value, int) and value > steps:
+            changes["steps"] = steps
+        elif isinstance(value, Attack):
+            changes[f.name] = _with_steps(value, steps)
+        elif isinstance(value, tuple) and value and all(isinstance(v, Attack) for v in value):
+            changes[f.name] = tuple(_with_steps(v, steps) for v in value)
+    return replace(attack, **changes) if changes else attack  # type: ignore[type-var]
+
+
+def _digest(victim: Victim) -> str:
+    make = getattr(victim, "digest", None)
+    if not callable(make):
+        raise InputError(
+            f"a {type(victim).__name__} has no digest(), so that its records could not be told "
+            "from another's: give it one, or wrap the module in besiege.Classifier"
+        )
+    return str(make())
+
+
+def name_of(victim: Victim) -> str:
+    """What reports call a victim."""
+    return str(getattr(victim, "name", victim))
+
+
+def _parameters(victim: Victim) -> int | None:
+    inner = victim
+    while not hasattr(inner, "module") and hasattr(inner, "victim"):
+        inner = inner.victim
+    module = getattr(inner, "module", None)
+    if not isinstance(module, nn.Module):
+        return None
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def whole(value: object, name: str) -> int:
+    """A whole number from 1, or an error."""
+    if type(value) is not int or value < 1:
+        raise InputError(f"{name} is {value!r}, but a whole number from 1 is needed")
+    return value
+
+
+def command_of(asked: Asked) -> str:
+    """The command that asks the same in a shell."""
+    parts = ["besiege", "evaluate", asked.model, "--data", asked.data, "--threat", asked.threat]
+    if asked.suite is not None:
+        parts += ["--suite", asked.suite]
+    else:
+        parts += ["--attacks", ", ".join(asked.attacks)]
+    if asked.split != "test":
+        parts += ["--split", asked.split]
+    if asked.queries is not None:
+        parts += ["--queries", str(asked.queries)]
+    if asked.count is not None:
+        parts += ["--count", str(asked.count)]
+    if asked.seed:
+        parts += ["--seed", str(asked.seed)]
+    if asked.shard != SHARD:
+        parts += ["--shard", str(asked.shard)]
+    if asked.curve == "none":
+        parts.append("--no-curve")
+    elif asked.curve == "full":
+        parts += ["--curve", "full"]
+    return " ".join(map(shlex.quote, parts))

@@ -1,0 +1,17 @@
+"""The command line: one thin file per command, each parses, calls and prints.
+
+Nothing on the way to a help page imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from besiege.cli.entrance import main
+
+__all__ = ["main"]
+
+__getattr__, __dir__ = lazily(__name__, {"main": "entrance"})

@@ -1,0 +1,9 @@
+"""``python -m besiege.cli`` is ``besiege``."""
+
+from __future__ import annotations
+
+import sys
+
+from besiege.cli.entrance import main
+
+sys.exit(main())

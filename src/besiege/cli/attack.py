@@ -1,0 +1,213 @@
+"""``besiege attack``: images in, adversarial images out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import (
+    AsJson,
+    Count,
+    Device,
+    Flag,
+    Model,
+    Seed,
+    Size,
+    Threads,
+    ThreatText,
+    examples,
+    flowing,
+    known_data,
+    side,
+)
+from besiege.core.errors import InputError
+from besiege.core.threat import Threat
+from besiege.report.progress import bar
+
+if TYPE_CHECKING:
+    from besiege.cli.crafting import Outcome
+
+_SHOWN = 12
+
+command = App(
+    name="attack",
+    help_epilogue=examples(
+        "besiege attack zoo:digits-natural --images digits --count 20 \\",
+        "  --attack pgd --threat linf:0.15 --out adversarial",
+        "besiege attack model.py:make --images cat.png --labels 3 \\",
+        '  --attack "pgd(steps=100)" --threat linf:8/255 --out adversarial',
+        "besiege attack model.py:make --images path/to/images --attack pgd \\",
+        "  --threat linf:8/255 --exact npz --out adversarial",
+        written=True,
+    ),
+)
+
+
+@command.default
+@flowing
+def attack(
+    model: Model,
+    /,
+    *,
+    images: Annotated[str, Parameter(metavar="PATH", completer=known_data)],
+    out: Annotated[Path, Parameter(metavar="FOLDER")],
+    attack: Annotated[str, Parameter(metavar="ATTACK")],
+    threat: ThreatText,
+    labels: Annotated[str | None, Parameter(metavar="LABELS")] = None,
+    target: Annotated[int | None, Parameter(metavar="CLASS")] = None,
+    queries: Count = None,
+    count: Count = None,
+    seed: Seed = 0,
+    split: str = "test",
+    resize: Size = None,
+    crop: Size = None,
+    channels: Literal[1, 3] | None = None,
+    exact: Literal["npz", "safetensors"] | None = None,
+    png: Annotated[bool | None, Parameter(show_default=False)] = None,
+    every: Annotated[Flag, Parameter(name="--all")] = False,
+    batch: Count = None,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> int:
+    """Attack images: images in, adversarial images out.
+
+    Writes a PNG for every image that was broken, and results.json for all of them. A PNG holds
+    whole 255ths: the images are rounded, and judged again as they are in the file. Inputs are
+    never overwritten.
+
+    Parameters
+    ----------
+    model
+        What is attacked.
+    images
+        A folder of class folders, a folder of images, one image, an .npz file, or a data set.
+    out
+        Where to: a new or empty folder.
+    attack
+        With what.
+    threat
+        What the attacker may do.
+    labels
+        The classes of images that lie in no class folder: numbers with commas in the order of the
+        file names, or a text file of NAME LABEL lines. What the model itself predicts by default.
+    target
+        The class every image is to be taken for; any wrong one by default.
+    queries
+        The most answers an attack may use for one image.
+    count
+        Take so many images, chosen by the seed; all by default.
+    seed
+        Decides the choice of images and every draw.
+    split
+        Which part of the data.
+    resize
+        The length of the shorter side, or height and width, in pixels.
+    crop
+        The middle part that is kept, after resizing.
+    channels
+        1 makes all images grey, 3 all colour; grey if they are by default.
+    exact
+        Write the exact floating point images too; the default for an .npz file.
+    png
+        Whether PNG files are written; they are by default, but for an .npz file.
+    every
+        Write the images that were not broken too, unchanged.
+    batch
+        Images per call of the model; changes no result.
+    """
+    arrays = images.lower().endswith(".npz")
+    exact = exact or ("npz" if arrays else None)
+    png = not arrays if png is None else png
+    if not png and exact is None:
+        raise InputError("nothing would be written: leave --no-png out, or add --exact npz")
+    _check_out(out, Path(images).expanduser())
+    fit = {"resize": side(resize, "--resize"), "crop": side(crop, "--crop"), "channels": channels}
+    with bar(model, screen.err()) as watch:  # first, because importing torch takes seconds
+        from besiege.attacks import parse
+        from besiege.cli.crafting import besieged, write
+        from besiege.cli.machine import prepare
+        from besiege.cli.pictures import read
+        from besiege.defenses import load
+
+        where = prepare(device, threads)
+        allowed, chosen = Threat.parse(threat), parse(attack)  # what is cheap to check first
+        outcome = besieged(
+            load(model, where),
+            model,
+            read(images, labels, split, count, seed, fit),
+            chosen,
+            allowed,
+            target=target,
+            seed=seed,
+            queries=queries,
+            batch=batch,
+            watch=watch,
+        )
+        found = write(outcome, out, png=png, exact=exact, every=every)
+    if as_json:
+        screen.print_json(found)
+    else:
+        _print(outcome, found, out, png, exact)
+    return 0
+
+
+def _check_out(out: Path, source: Path) -> None:
+    """Refuse a folder in which something could be overwritten or taken for an input."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: name a new folder")
+    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+        raise InputError(
+            f"{out} lies in the folder of the images, which would then be inputs next time: name "
+            "a folder elsewhere"
+        )
+    if out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out} is not empty, and nothing is overwritten: name a new folder")
+
+
+def _print(
+    outcome: Outcome, found: dict[str, Any], out: Path, png: bool, exact: str | None
+) -> None:
+    console = screen.out()
+    console.print(Text(f"{outcome.attack} on {outcome.model}, {outcome.threat}", "bold"))
+    n, broken = outcome.count, outcome.broken
+    wrong = n - found["correct"]
+    facts = {"labels": outcome.inputs.labelled, "broken": f"{broken} of {n} images"}
+    if wrong and not outcome.threat.goal.targeted:
+        facts["broken"] += f", {wrong} of them wrong before the attack"
+    if broken:
+        sizes = outcome.rows["distance"][outcome.rows["success"]]
+        facts["distance"] = (
+            f"median {float(sizes.median()):.4g}, largest {float(sizes.max()):.4g} "
+            f"({outcome.threat.norm})"
+        )
+        facts["as PNG"] = f"{outcome.survived} of {broken} still count after rounding to 255ths"
+    cost = float((outcome.rows["forwards"] + outcome.rows["backwards"]).double().mean())
+    facts["cost"] = f"{cost:.1f} passes per image; {outcome.seconds:.2f} s"
+    for name, value in facts.items():
+        screen.say(console, Text(f"  {name:<9} {value}"))
+    console.print()
+    names = outcome.inputs.data.class_names
+    rows = screen.columns("image", "label", "before", "after", "confidence", "distance", "PNG")
+    for line in found["images"][:_SHOWN]:
+        classes = [_named(line[key], names) for key in ("labels", "before", "after")]
+        size = "-" if line["distance"] is None else f"{line['distance']:.4g}"
+        state = ("yes" if line["rounded"] else "no") if line["success"] else "not broken"
+        rows.add_row(line["name"], *classes, f"{100 * line['confidence']:.0f} %", size, state)
+    console.print(rows)
+    if n > _SHOWN:
+        console.print(Text(f"... and {n - _SHOWN} more in results.json", "dim"))
+    console.print()
+    for finding in outcome.findings:
+        console.print(Text(f"{finding.level} {finding}", "yellow"))
+    written = [f"{sum(line['file'] is not None for line in found['images'])} PNG files"] * png
+    written += [f"adversarial.{exact}"] * (exact is not None)
+    screen.say(console, Text(f"{', '.join([*written, 'results.json'])} in {out}"))
+
+
+def _named(number: int, names: tuple[str, ...]) -> str:
+    return names[number] if number < len(names) else str(number)

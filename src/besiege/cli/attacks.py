@@ -1,0 +1,89 @@
+"""``besiege attacks``: the attacks there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import AsJson, examples, flowing
+from besiege.core.threat import ALL_GOALS, Goal, Norm
+
+if TYPE_CHECKING:
+    from besiege.attacks.attack import Attack
+
+command = App(
+    name="attacks",
+    help_epilogue=examples("besiege attacks", "besiege attacks --json", "besiege show pgd"),
+)
+
+
+@command.default
+@flowing
+def attacks(*, as_json: AsJson = False) -> None:
+    """The attacks there are: norms, goals and what they need to see of the model."""
+    from besiege.attacks.suites import SUITES
+    from besiege.core.siege import ATTACKS
+
+    found = [described(name, thing) for name, thing in ATTACKS.items()]
+    suites = {name: {"attacks": s.attacks, "about": s.told} for name, s in SUITES.items()}
+    if as_json:
+        screen.print_json({"attacks": found, "suites": suites})
+        return
+    console = screen.out()
+    rows = screen.columns("attack", "norms", "sees", "goals")
+    plain = [line for line in found if not line["made_of_attacks"]]
+    for line in plain:
+        norms, goals = " ".join(line["norms"]), _goals(line["goals"])
+        rows.add_row(Text(line["name"], "bold"), norms, line["access"], goals)
+    console.print(rows)
+    console.print()
+    rows = screen.columns("attack", "published in")
+    for line in plain:
+        rows.add_row(Text(line["name"], "bold"), line["about"])
+    console.print(rows)
+    console.print()
+    rows = screen.columns("made of attacks", "")
+    for line in found:
+        if line["made_of_attacks"]:
+            rows.add_row(Text(line["name"], "bold"), line["about"])
+    console.print(rows)
+    console.print()
+    rows = screen.columns("suite", "")
+    for name, suite in SUITES.items():
+        rows.add_row(Text(name, "bold"), f"{suite.told}: {', '.join(suite.attacks)}")
+    console.print(rows)
+    console.print()
+    console.print("`besiege show NAME` tells all about one.")
+
+
+def described(name: str, thing: Any) -> dict[str, Any]:
+    """What a registered attack is and can do."""
+    from besiege.attacks.attack import told
+    from besiege.attacks.combine import Combined
+
+    if isinstance(thing, type) and issubclass(thing, Combined):
+        return {"name": name, "made_of_attacks": True, "about": first_line(thing)}
+    attack: Attack = thing() if isinstance(thing, type) else thing
+    return {
+        "name": name,
+        "made_of_attacks": False,
+        "norms": [str(norm) for norm in Norm if norm in attack.norms],
+        "goals": [str(goal) for goal in Goal if goal in attack.goals],
+        "access": str(attack.access),
+        "minimal": bool(attack.minimal),
+        "about": told(attack),
+    }
+
+
+def first_line(kind: type) -> str:
+    """The first sentence of a class's docstring."""
+    return " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _goals(goals: list[str]) -> str:
+    if len(goals) == len(ALL_GOALS):
+        return "all"
+    return ", ".join(goal.removeprefix("targeted:") for goal in goals)

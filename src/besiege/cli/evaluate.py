@@ -1,0 +1,274 @@
+"""``besiege evaluate``: one model, one data set, one threat; records, a table and a page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import (
+    Accesses,
+    AsJson,
+    Count,
+    Curves,
+    DataSource,
+    Device,
+    Flag,
+    Goals,
+    Model,
+    Seed,
+    Size,
+    Threads,
+    ThreatText,
+    Whole,
+    examples,
+    flowing,
+    known_suites,
+    side,
+)
+from besiege.core.errors import InputError, StoreError
+from besiege.report.progress import bar
+
+if TYPE_CHECKING:
+    from besiege.bench.single import Evaluation
+    from besiege.bench.work import Event
+
+RUNS = Path("besiege-runs")
+SHARD = 250
+_USUAL = {"curve": "short", "seed": 0, "split": "test", "shard": SHARD}
+
+command = App(
+    name="evaluate",
+    help_epilogue=examples(
+        "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15",
+        "besiege evaluate model.py:make --data path/to/images --threat linf:8/255",
+        "besiege evaluate public:cifar10_resnet20 --data cifar10 --threat l2:0.5 \\",
+        '  --attacks "pgd(steps=100, restarts=5), mim" --count 1000 --out my-run',
+        written=True,
+    ),
+)
+
+
+@command.default
+@flowing
+def evaluate(
+    model: Model,
+    /,
+    *,
+    data: DataSource,
+    threat: ThreatText,
+    attacks: Annotated[str | None, Parameter(metavar="A,B")] = None,
+    suite: Annotated[str | None, Parameter(completer=known_suites, metavar="NAME")] = None,
+    goal: Goals | None = None,
+    access: Accesses | None = None,
+    queries: Count = None,
+    curve: Curves | None = None,
+    no_curve: Flag = False,
+    count: Count = None,
+    seed: Seed = 0,
+    split: str = "test",
+    out: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
+    resize: Size = None,
+    crop: Size = None,
+    channels: Literal[1, 3] | None = None,
+    shard: Annotated[Whole, Parameter(metavar="N")] = SHARD,
+    batch: Count = None,
+    device: Device = None,
+    threads: Threads = None,
+    page: Annotated[bool, Parameter(show_default=False)] = True,
+    as_json: AsJson = False,
+) -> int:
+    """Measure how robust a model is: attack it, judge every image afresh, keep the records.
+
+    Prints a table and writes a page. What is finished is kept in a run folder: the same command
+    again goes on where it was interrupted, and has nothing to do when all is done.
+
+    Parameters
+    ----------
+    model
+        What is attacked.
+    data
+        The images and their labels.
+    threat
+        What the attacker may do.
+    attacks
+        Attacks to run, each on every image, separated by commas; fgsm, pgd and pgd(loss=margin)
+        if neither attacks nor a suite are given.
+    suite
+        A named list of attacks, each on what the ones before left.
+    goal
+        What counts as a success; any error by default.
+    access
+        What the attacker sees; gradients by default.
+    queries
+        The most answers an attack may use for one image.
+    curve
+        Accuracy against the budget: short (20 steps, up to 200 images; the default), full or none.
+    no_curve
+        The same as --curve none.
+    count
+        Take so many images, chosen by the seed; all by default.
+    seed
+        Decides the choice of images and every draw.
+    split
+        Which part of the data.
+    out
+        The run folder; one below besiege-runs, named after what is asked, by default.
+    resize
+        Of a folder's images: the length of the shorter side, or height and width, in pixels.
+    crop
+        Of a folder's images: the middle part that is kept, after resizing.
+    channels
+        Of a folder's images: 1 makes all grey, 3 all colour; grey if they are by default.
+    shard
+        Images per record: what is lost at most when a run is killed.
+    batch
+        Images per call of the model; changes no result.
+    page
+        Whether the page is written; it is by default.
+    """
+    if no_curve and curve not in (None, "none"):
+        raise InputError(f"--curve {curve} and --no-curve disagree: give one")
+    question = {
+        "data": data,
+        "threat": threat,
+        "attacks": attacks,
+        "suite": suite,
+        "goal": goal,
+        "access": access,
+        "queries": queries,
+        "curve": "none" if no_curve else curve or "short",
+        "count": count,
+        "seed": seed,
+        "split": split,
+        "shard": shard,
+    }
+    fit = {"resize": resize, "crop": crop, "channels": channels}
+    folder = default_folder(model, question | fit) if out is None else out
+    try:
+        found = _measured(
+            model,
+            question,
+            fit,
+            folder,
+            (device, threads),
+            batch=batch,
+            command=typed(model, question | fit | {"out": out}),
+        )
+    except KeyboardInterrupt:
+        begun = (folder / "run.json").exists()
+        screen.note(
+            f"Interrupted. What is finished stays in {folder}; the same command goes on."
+            if begun
+            else "Interrupted before anything was finished; nothing was written."
+        )
+        return 130
+    except StoreError as problem:
+        if isinstance(problem.__cause__, OSError) and (folder / "run.json").exists():
+            screen.complain(str(problem))  # a disk that filled up on the way, say
+            return 3
+        raise
+    return _told(found, folder, page, as_json)
+
+
+def _measured(
+    model: str,
+    question: dict[str, Any],
+    fit: dict[str, Any],
+    folder: Path,
+    where: tuple[str | None, int | None],
+    **others: Any,
+) -> Evaluation:
+    console = screen.err()
+    with bar(model, console) as watch:  # first, because importing torch takes seconds
+        from besiege.bench.single import evaluate as measure
+        from besiege.cli.machine import prepare
+        from besiege.data import load
+
+        prepare(*where)
+        source = question["data"]
+        if any(fit.values()):
+            given = {name: question[name] for name in ("split", "count", "seed")}
+            sizes = {name: side(fit[name], f"--{name}") for name in ("resize", "crop")}
+            fitted: dict[str, Any] = {**given, **sizes, "channels": fit["channels"]}
+            source = load(source, **fitted)
+        again = (folder / "run.json").exists()
+        said = False
+
+        def told(event: Event) -> None:
+            nonlocal said
+            if not said:  # not before the input is known to be right
+                said = True
+                kept = "goes on in" if again else "records are kept in"
+                screen.say(console, Text(f"{kept} {folder}", "dim"))
+            watch(event)
+
+        return measure(
+            model,
+            source,
+            out=folder,
+            device=where[0],
+            watch=told,
+            **{name: value for name, value in question.items() if name != "data"},
+            **others,
+        )
+
+
+def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
+    figures = json.loads((folder / "figures.json").read_bytes())
+    # The folder may hold other evaluations; their place is the page.
+    figures |= {"evaluations": [found.figures], "complete": found.complete}
+    if as_json:
+        screen.print_json(figures)
+    else:
+        from besiege.report import table
+
+        screen.out().print(table(figures))
+    if page:
+        from besiege.report import write_page
+
+        written = write_page(folder)
+        if not as_json:
+            screen.say(screen.out(), Text(f"page  {written}"))
+    return 0 if found.complete else 3
+
+
+def default_folder(model: str, question: Mapping[str, Any]) -> Path:
+    """Where the records of a question go: the same question, the same folder.
+
+    Examples
+    --------
+    >>> question = {"data": "digits", "threat": "linf:8/255"}
+    >>> default_folder("zoo:digits-natural", question).name
+    'zoo-digits-natural-digits-linf-8-255-3a7f8e67'
+    """
+    asked = json.dumps({"model": model, **question}, sort_keys=True)
+    names = [
+        _plain(model.rsplit("/", 1)[-1]),
+        _plain(os.path.basename(os.path.abspath(question["data"]))),
+    ]
+    names += [_plain(question["threat"]), hashlib.sha256(asked.encode()).hexdigest()[:8]]
+    return RUNS / "-".join(name for name in names if name)
+
+
+def _plain(text: str) -> str:
+    """A text as part of a file name, on every system."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:40].strip("-.")
+
+
+def typed(model: str, question: Mapping[str, Any]) -> str:
+    """The command that asks a question, without what changes no result."""
+    parts = ["besiege", "evaluate", model]
+    for name, value in question.items():
+        if value is not None and value != _USUAL.get(name):
+            parts += [f"--{name}", str(value)]
+    return shlex.join(parts)

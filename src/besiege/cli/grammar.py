@@ -1,0 +1,126 @@
+"""How models, threats, attacks and data are written: texts for help pages, and completion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from cyclopts import Parameter
+from cyclopts.types import PositiveInt
+
+from besiege.core.errors import InputError
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WRITTEN = """\
+How things are written:
+  MODEL   zoo:digits-pgd-at              a model that comes with besiege
+          public:cifar10_resnet20        published weights below BESIEGE_DATA
+          resnet20:weights.safetensors   your weights, besiege's architecture;
+                                         with "(mean=..., std=...)" if needed
+          path/to/model.py:make          what your function make() returns
+          "MODEL+bits(depth=3)"          any of them behind a defense
+  DATA    digits, mnist, cifar10, ...    by name: `besiege data` lists them
+          path/to/folder                 one folder of images per class
+          path/to/file.npz               arrays x (images) and y (labels)
+  THREAT  linf:8/255, l2:0.5, l1:12      norm and largest change, pixels 0 to 1
+          linf                           no budget: the smallest that works
+          "linf:8/255 targeted:random"   with a goal, an access such as score
+  ATTACK  pgd                            by name: `besiege attacks` lists them
+          "pgd(steps=100, loss=margin)"  with parameters: `besiege show pgd`
+          "minimal(pgd)"                 made of another attack
+          path/to/file.py:MyAttack       your own"""
+
+Goals = Literal["untargeted", "targeted:random", "targeted:least-likely", "targeted:second"]
+Accesses = Literal["gradient", "score", "decision"]
+Curves = Literal["short", "full", "none"]
+
+
+def examples(*lines: str, written: bool = False) -> str:
+    """The end of a help page: commands to try, and how things are written where that is asked."""
+    tried = "Examples:\n" + "\n".join(f"  {line}" for line in lines)
+    return f"{WRITTEN}\n\n{tried}" if written else tried
+
+
+def known_models(context: CompletionContext) -> Iterable[tuple[str, str]]:
+    """Names of models, for completion."""
+    from besiege.models.catalogue import listing
+
+    return [(row.name, f"{row.architecture}, {row.data}") for row in listing()]
+
+
+def known_data(context: CompletionContext) -> Iterable[tuple[str, str]]:
+    """Names of data sets, for completion."""
+    from besiege.data.catalogue import CATALOGUE
+
+    return [(name, entry.title) for name, entry in CATALOGUE.items()]
+
+
+def known_suites(context: CompletionContext) -> Iterable[tuple[str, str]]:
+    """Names of suites, for completion."""
+    from besiege.attacks.suites import SUITES
+
+    return [(name, suite.told) for name, suite in SUITES.items()]
+
+
+def known_architectures(context: CompletionContext) -> Iterable[tuple[str, str]]:
+    """Names of architectures, for completion."""
+    from besiege.models.catalogue import CATALOGUE
+
+    return [(name, architecture.about) for name, architecture in CATALOGUE.items()]
+
+
+def flowing(function: F) -> F:
+    """Join the lines of every paragraph of a docstring, so that a help page wraps them anew."""
+    lines = (function.__doc__ or "").splitlines()
+    text = lines[:1]
+    for above, line in pairwise(lines):
+        same = line.strip() and _indent(line) == _indent(above) and above is not lines[0]
+        if same and "---" not in above + line:
+            text[-1] += " " + line.strip()
+        else:
+            text.append(line)
+    function.__doc__ = "\n".join(text)
+    return function
+
+
+def side(text: str | None, option: str) -> int | tuple[int, int] | None:
+    """A length or ``HEIGHTxWIDTH`` in pixels.
+
+    Examples
+    --------
+    >>> side("32", "--resize"), side("32x48", "--resize")
+    (32, (32, 48))
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+    if found is None:
+        raise InputError(f"{option} is '{text}': write a length such as 224, or 224x224")
+    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+Model = Annotated[str, Parameter(completer=known_models)]
+DataSource = Annotated[str, Parameter(completer=known_data, metavar="DATA")]
+ThreatText = Annotated[str, Parameter(metavar="THREAT")]
+Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+Whole = PositiveInt
+Count = Annotated[Whole | None, Parameter(metavar="N")]
+Size = Annotated[str | None, Parameter(metavar="N|HxW")]
+Seed = Annotated[int, Parameter(metavar="N")]
+Device = Annotated[
+    str | None, Parameter(help="Where it computes: cpu, cuda, cuda:1, mps; a GPU if there is one.")
+]
+Threads = Annotated[Whole | None, Parameter(metavar="N", help="How many CPU threads torch uses.")]
+AsJson = Annotated[
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON alone.")
+]

@@ -1,0 +1,155 @@
+"""What there is under a name, whatever kind of thing it is, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field
+from typing import Any
+
+from besiege.core.errors import UnknownNameError, near
+
+
+@dataclass(frozen=True)
+class Found:
+    """Something with a name.
+
+    Attributes
+    ----------
+    kind, name, about : str
+        What it is, what it is called, and one or two sentences.
+    facts : dict
+        What is known of it.
+    parameters : dict
+        What can be set, with the usual values.
+    """
+
+    kind: str
+    name: str
+    about: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+def look_up(name: str) -> Found:
+    """The thing of a name, or an error with the nearest names of every kind.
+
+    Examples
+    --------
+    >>> look_up("digits").kind
+    'data set'
+    """
+    light = _light()
+    if name in light:
+        return light[name]
+    heavy = _heavy()
+    if name in heavy:
+        return heavy[name]
+    if "(" in name or ".py:" in name:
+        return _written(name)
+    close = near(name, [*light, *heavy])
+    if not close.startswith("did you mean"):
+        close = "besiege attacks, besiege models and besiege data list what there is"
+    raise UnknownNameError(f"nothing is called '{name}': {close}")
+
+
+def _light() -> dict[str, Found]:
+    """What is known without torch."""
+    from besiege.attacks.suites import SUITES
+    from besiege.data.catalogue import CATALOGUE as DATA
+    from besiege.models.catalogue import CATALOGUE, listing, zoo_card
+    from besiege.models.public import PUBLIC
+
+    found = {}
+    for name, known in CATALOGUE.items():
+        arguments = dict(part.split("=") for part in known.arguments.split(", "))
+        facts = {"usual images": "x".join(map(str, known.shape))}
+        found[name] = Found("architecture", name, known.about, facts, arguments)
+    for row in listing():
+        scheme, _, short = row.name.partition(":")
+        card = zoo_card(short) if scheme == "zoo" else vars(PUBLIC[short])
+        told = {key: value for key, value in card.items() if key != "name"}
+        told |= {"weights": str(row.weights or "no data root is set"), "here": row.present}
+        about = f"{row.architecture}, trained on {row.data}, {row.clean} clean"
+        found[short] = found[row.name] = Found("model", row.name, about, told)
+    for name, suite in SUITES.items():
+        listed = {"attacks": list(suite.attacks), "how": "each on what the ones before left"}
+        found[name] = Found("suite", name, suite.told, listed)
+    for name, entry in DATA.items():
+        found[name] = Found(
+            "data set",
+            name,
+            entry.title,
+            {
+                "images": dict(entry.images),
+                "shape": "x".join(map(str, entry.shape)),
+                "classes": list(entry.class_names),
+                "usual threats": list(entry.threats),
+                "published at": list(entry.addresses) or "comes with what is installed",
+            },
+        )
+    return found
+
+
+def _heavy() -> dict[str, Found]:
+    """What is known once torch is there."""
+    from besiege.attacks.attack import PIECES
+    from besiege.core.siege import ATTACKS
+    from besiege.defenses.layers import LAYERS
+    from besiege.training.recipes import RECIPES
+
+    found = {name: _made("defense", name, kind) for name, kind in LAYERS.items()}
+    found |= {name: _made("piece", name, kind) for name, kind in PIECES.items()}
+    for name, plan in RECIPES.items():
+        settings = {key: str(value) for key, value in plan.settings().items() if key != "name"}
+        against = f"adversarial training against {plan.threat}"
+        about = "natural training" if plan.attack is None else against
+        found[name] = Found("recipe", name, about, {}, settings)
+    for name, thing in ATTACKS.items():
+        if isinstance(thing, type):
+            found[name] = _made("attack", name, thing)
+        else:
+            found[name] = _attack(name, thing)
+    return found
+
+
+def _written(text: str) -> Found:
+    """An attack in its text form: its parameters as they are then."""
+    from besiege.attacks.attack import parse
+
+    return _attack(text, parse(text))
+
+
+def _attack(name: str, attack: Any) -> Found:
+    from besiege.attacks.attack import LANGUAGE, told
+    from besiege.core.text import parameters
+    from besiege.core.threat import Goal, Norm
+
+    facts = {
+        "norms": [str(norm) for norm in Norm if norm in attack.norms],
+        "goals": [str(goal) for goal in Goal if goal in attack.goals],
+        "access": str(attack.access),
+        "looks for": "the smallest change" if attack.minimal else "a change within the budget",
+        "revision": attack.revision,
+    }
+    values = {f.name: LANGUAGE.text(getattr(attack, f.name)) for f in parameters(attack)}
+    return Found("attack", name, told(attack), facts, values)
+
+
+def _made(kind: str, name: str, cls: Any) -> Found:
+    """A class that makes values of a kind, with the usual values of its fields."""
+    from besiege.attacks.attack import LANGUAGE
+    from besiege.core.text import parameters
+
+    text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
+    usual = {}
+    for f in parameters(cls):
+        value = f.default_factory() if f.default_factory is not MISSING else f.default
+        usual[f.name] = "to be given" if value is MISSING else LANGUAGE.text(value)
+    facts = {"slot": _slot(cls)} if kind == "piece" else {}
+    return Found(kind, name, text, facts, usual)
+
+
+def _slot(cls: type) -> str:
+    slots = {"Start": "start", "Part": "direction", "Schedule": "schedule"}
+    slots |= {"Radius": "radius", "Place": "place"}
+    return next((slots[base.__name__] for base in cls.__mro__ if base.__name__ in slots), "loss")

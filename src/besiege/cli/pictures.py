@@ -1,0 +1,234 @@
+"""Images from files with names to write others by, and adversarial images to files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from besiege.core.errors import DataError, InputError
+from besiege.data import Data, load
+from besiege.data.catalogue import CATALOGUE
+from besiege.data.folders import file_id
+from besiege.data.pictures import ENDINGS, Fit, Pictures, header, shown
+
+PREDICTED = "predicted"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images to attack.
+
+    Attributes
+    ----------
+    data : Data
+        Images, labels and ids; labels of -1 are still to be predicted.
+    names : dict
+        Of an id to the name of its file, without folders above the input.
+    labelled : str
+        Where the labels come from, in words.
+    """
+
+    data: Data
+    names: Mapping[int, str]
+    labelled: str
+
+    @property
+    def predicted(self) -> bool:
+        return bool((self.data.labels < 0).any())
+
+
+def read(
+    source: str,
+    labels: str | None,
+    split: str,
+    count: int | None,
+    seed: int,
+    fit: Mapping[str, Any],
+) -> Inputs:
+    """Images of a folder, a file or a named data set.
+
+    Parameters
+    ----------
+    source : str
+        A folder of class folders, a folder of images, an image, an ``.npz`` file with ``x`` and
+        perhaps ``y``, or the name of a data set.
+    labels : str, optional
+        Where the files do not say them: numbers with commas in the order of the files' names, a
+        text file with a label or a name and a label a line, or 'predicted'.
+    split, count, seed, fit
+        As for `besiege.data.load`.
+    """
+    path = Path(source).expanduser()
+    named = source in CATALOGUE
+    if not named and path.is_file() and path.suffix.lower() in ENDINGS:
+        found = _loose(path.parent, [path.name], fit, labels)
+    elif not named and path.is_dir() and not _folders(path):
+        names = sorted(p.name for p in path.iterdir() if _is_image(p))
+        if not names:
+            kinds = ", ".join(sorted(ending[1:] for ending in ENDINGS))
+            raise DataError(f"{path} holds no images: files that end in {kinds} are read")
+        found = _loose(path, names, fit, labels)
+    elif not named and path.is_file() and path.suffix.lower() == ".npz" and _unlabelled(path):
+        found = _arrays(path, labels)
+    else:
+        if labels is not None and (named or path.exists()):
+            raise InputError(f"{source} says its labels itself: leave --labels out")
+        return _labelled(source, split, count, seed, fit)
+    if count is not None:
+        found = replace(found, data=found.data.subset(count, seed))
+    return found
+
+
+def _labelled(
+    source: str, split: str, count: int | None, seed: int, fit: Mapping[str, Any]
+) -> Inputs:
+    data = load(source, split=split, count=count, seed=seed, **fit)
+    if isinstance(data.pixels, Pictures):
+        pairs = zip(data.ids.tolist(), data.pixels.files, strict=True)
+        return Inputs(data, dict(pairs), "the names of the folders")
+    names = {number: f"{number:05d}" for number in data.ids.tolist()}
+    return Inputs(data, names, "the data")
+
+
+def _loose(root: Path, names: Sequence[str], fit: Mapping[str, Any], labels: str | None) -> Inputs:
+    """Images that lie in no class folder."""
+    how = Fit.of(**fit)
+    heads = [header(root / name) for name in names]
+    channels = how.channels or (1 if all(head.grey for head in heads) else 3)
+    sizes = [how.final(head.size, root / name) for head, name in zip(heads, names, strict=True)]
+    other = next((row for row, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        raise InputError(
+            f"the images have different sizes: {names[0]} is {shown(sizes[0])} and {names[other]} "
+            f"{shown(sizes[other])} (height x width): give --resize, such as --resize 32x32"
+        )
+    numbers = {name: file_id(name) for name in names}
+    order = sorted(names, key=numbers.__getitem__)
+    given = _given(labels, names)
+    data = Data.lazy(
+        Pictures(root.resolve(), tuple(order), (channels, *sizes[0]), how),
+        name=root.name,
+        split="all",
+        labels=torch.tensor([given.get(name, -1) for name in order]),
+        ids=torch.tensor([numbers[name] for name in order]),
+        classes=max(given.values(), default=0) + 1,
+        class_names=(),
+    )
+    return Inputs(data, {numbers[name]: name for name in names}, _words(given))
+
+
+def _arrays(path: Path, labels: str | None) -> Inputs:
+    """An ``.npz`` file with ``x`` alone."""
+    with np.load(path, allow_pickle=False) as file:
+        images = file["x"]
+    names = [f"{row:05d}" for row in range(len(images))]
+    given = _given(labels, names)
+    # The labels are checked with the images, and those to be predicted put in afterwards.
+    data = load((images, [given.get(name, 0) for name in names]))
+    if not given:
+        data = replace(data, labels=torch.full_like(data.labels, -1))
+    return Inputs(data, dict(enumerate(names)), _words(given))
+
+
+def _unlabelled(path: Path) -> bool:
+    try:
+        with path.open("rb") as held, np.load(held, allow_pickle=False) as file:
+            return "x" in file.files and "y" not in file.files
+    except Exception:  # a damaged file: whoever reads it whole says what is wrong
+        return False
+
+
+def _given(labels: str | None, names: Sequence[str]) -> dict[str, int]:
+    """The label of every file, none where they are to be predicted."""
+    if labels is None or labels == PREDICTED:
+        return {}
+    if re.fullmatch(r"\d+(\s*,\s*\d+)*,?", labels.strip()):
+        return _in_order([int(part) for part in re.findall(r"\d+", labels)], names)
+    path = Path(labels).expanduser()
+    if not path.is_file():
+        raise InputError(
+            f"--labels is '{labels}', which is no file: write numbers with commas, a text file "
+            f"with 'NAME LABEL' lines, or '{PREDICTED}'"
+        )
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text: write 'NAME LABEL' lines") from None
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if all(line.isdigit() for line in lines):
+        return _in_order([int(line) for line in lines], names)
+    found = {}
+    for line in lines:
+        pair = re.fullmatch(r"(.*?\S)\s*[,;:=\s]\s*(\d+)", line)
+        if pair is None:
+            raise InputError(f"'{line}' in {path} is not understood: write NAME LABEL")
+        found[pair[1]] = int(pair[2])
+    absent = [name for name in names if name not in found]
+    if absent:
+        raise InputError(f"{path} has no label for {absent[0]}: write a line for every image")
+    return {name: found[name] for name in names}
+
+
+def _in_order(labels: Sequence[int], names: Sequence[str]) -> dict[str, int]:
+    if len(labels) != len(names):
+        raise InputError(
+            f"{len(labels)} labels were given for {len(names)} images: give one for each, in the "
+            "order of the files' names"
+        )
+    return dict(zip(names, labels, strict=True))
+
+
+def _words(given: Mapping[str, int]) -> str:
+    return "--labels" if given else "the model's own predictions, since none were given"
+
+
+def _folders(path: Path) -> list[Path]:
+    return [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS and not path.name.startswith(".") and path.is_file()
+
+
+def file_names(names: Mapping[int, str]) -> dict[int, str]:
+    """Of an id to the PNG file its image goes to; two inputs never share one."""
+    taken: set[str] = set()
+    found = {}
+    for number, name in sorted(names.items(), key=lambda pair: pair[1]):
+        inside = Path(name)
+        plain = inside.with_suffix(".png") if inside.suffix.lower() in ENDINGS else None
+        target = plain or inside.with_name(inside.name + ".png")
+        if target.as_posix() in taken:  # 1.jpg beside 1.png
+            target = inside.with_name(inside.name.replace(".", "-") + ".png")
+        taken.add(target.as_posix())
+        found[number] = target.as_posix()
+    return found
+
+
+def write_png(path: Path, image: Tensor, box: tuple[float, float]) -> None:
+    """An image of whole 255ths of the box as PNG, which loses nothing of it."""
+    low, high = box
+    pixels = ((image.double() - low) / (high - low) * 255).round().to(torch.uint8).cpu().numpy()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shaped = pixels[0] if len(pixels) == 1 else np.moveaxis(pixels, 0, 2)
+    Image.fromarray(np.ascontiguousarray(shaped)).save(path, "PNG")
+
+
+def write_exact(path: Path, arrays: Mapping[str, Tensor]) -> None:
+    """Tensors as they are, into an ``.npz`` or ``.safetensors`` file."""
+    plain = {name: value.detach().cpu().contiguous() for name, value in arrays.items()}
+    if path.suffix == ".npz":
+        held: dict[str, Any] = {name: value.numpy() for name, value in plain.items()}
+        np.savez_compressed(path, **held)
+    else:
+        from safetensors.torch import save_file
+
+        save_file(plain, path)

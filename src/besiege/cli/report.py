@@ -1,0 +1,65 @@
+"""``besiege report``: the table and the page of a run, made anew from its records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import AsJson, Flag, examples, flowing
+
+command = App(
+    name="report",
+    help_epilogue=examples(
+        "besiege report my-run --open",
+        "besiege report my-run --out page.html",
+        "besiege report my-run --json > figures.json",
+    ),
+)
+
+
+@command.default
+@flowing
+def report(
+    run: Annotated[Path, Parameter(metavar="RUN")],
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    show: Annotated[Flag, Parameter(name="--open")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """The table and the page of a run, made anew from its records.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    out
+        Where the page goes; report.html in the run folder by default.
+    show
+        Open the page in a browser.
+    """
+    from besiege.bench.results import summarise
+
+    figures = summarise(run)
+    page = None
+    if not as_json or out is not None or show:
+        from besiege.report import write_page
+
+        page = Path(write_page(run, out))
+    if as_json:
+        screen.print_json(figures)
+    else:
+        from besiege.report import table
+
+        screen.out().print(table(figures))
+        screen.say(screen.out(), Text(f"page  {page}"))
+    if show and page is not None:
+        import webbrowser
+
+        if not webbrowser.open(page.resolve().as_uri()):
+            screen.note("No browser could be opened: open the page yourself.")
+    return 0 if figures["complete"] else 3

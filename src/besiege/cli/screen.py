@@ -1,0 +1,88 @@
+"""Where commands write: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+class Screen(Console):
+    """A console that takes texts as they are, and tells its caller when nobody reads any more."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        # In a file, what fills a table up to its width is only in the way.
+        with self.capture() as held:
+            super().print(*objects, **options)
+        lines = held.get().split("\n")
+        self.file.write("\n".join(line.rstrip() for line in lines))
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def out() -> Screen:
+    """Standard output: what was asked for."""
+    return Screen(markup=False, emoji=False, highlight=False)
+
+
+def err() -> Screen:
+    """Standard error: progress, notes and errors."""
+    return Screen(stderr=True, markup=False, emoji=False, highlight=False)
+
+
+def note(text: str) -> None:
+    """Say something that is no result."""
+    say(err(), Text(text, "dim"))
+
+
+def complain(text: str, advice: str = "") -> None:
+    """Say what went wrong, and how to go on where that is known."""
+    say(err(), Text("error: ", "bold red").append(text, "not bold default"))
+    if advice:
+        note(advice)
+
+
+def say(console: Console, text: Text) -> None:
+    """Print a text wrapped between words; a long path stays whole, so that it can be copied."""
+    text.overflow = "ignore"
+    console.print(text, crop=False)
+
+
+def print_json(value: Any) -> None:
+    """Write a value as JSON, and nothing else, to standard output."""
+    sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")
+
+
+def columns(*names: str, right: tuple[str, ...] = ()) -> Table:
+    """A plain table: no frame, long cells folded."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        table.add_column(name, overflow="fold", justify="right" if name in right else "left")
+    return table
+
+
+def tolerate(stream: TextIO) -> None:
+    """Let a stream write a question mark for a letter its terminal does not have."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if callable(reconfigure):
+        reconfigure(errors="replace")
+
+
+def let_go(stream: TextIO) -> None:
+    """Send what is left of a stream nowhere, or Python would complain of it at its end."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

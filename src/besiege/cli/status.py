@@ -1,0 +1,107 @@
+"""``besiege status``: how far a run is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import AsJson, examples, flowing
+
+if TYPE_CHECKING:
+    from besiege.bench.reading import Progress, Status
+
+command = App(
+    name="status",
+    help_epilogue=examples("besiege status my-run", "besiege status my-run --json"),
+)
+
+
+@command.default
+@flowing
+def status(run: Annotated[Path, Parameter(metavar="RUN")], /, *, as_json: AsJson = False) -> int:
+    """How far a run is; also while it is going on.
+
+    The exit code is 0 when all is done and 3 when something is missing.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    """
+    from besiege.bench.reading import status as read
+
+    found = read(run)
+    complete = bool(found) and all(evaluation.complete for evaluation in found)
+    if as_json:
+        screen.print_json(
+            {"complete": complete, "evaluations": [_plain(evaluation) for evaluation in found]}
+        )
+    else:
+        _print(found)
+    return 0 if complete else 3
+
+
+def _print(found: list[Status]) -> None:
+    console = screen.out()
+    for evaluation in found:
+        plan = evaluation.plan
+        console.print(Text(f"{plan.model.name} against {plan.threat}", "bold"))
+        console.print(Text(f"on {plan.data.count:,} images of {plan.data.name}", "dim"))
+        rows = screen.columns(
+            "",
+            "shards",
+            "images",
+            "right",
+            "broken",
+            "time",
+            right=("shards", "images", "right", "broken", "time"),
+        )
+        for progress in evaluation.attacks:
+            rows.add_row(
+                progress.attack,
+                f"{progress.done} of {progress.shards}",
+                f"{progress.samples:,}",
+                f"{progress.right:,}",
+                "" if progress.attack == "clean" else f"{progress.broken:,}",
+                f"{progress.seconds:.1f} s",
+            )
+        console.print(rows)
+        for problem in _problems(evaluation):
+            console.print(Text(problem, "bold red"))
+        console.print(
+            Text("complete", "green")
+            if evaluation.complete
+            else Text("incomplete: the command that began it goes on", "yellow")
+        )
+        console.print(Text(plan.asked.command, "dim"), soft_wrap=True)
+        console.print()
+
+
+def _problems(evaluation: Status) -> list[str]:
+    failed = [
+        f"{progress.attack} failed: {failure}"
+        for progress in evaluation.attacks
+        for failure in progress.failures
+    ]
+    return [*failed, *(f"damaged: {text}" for text in evaluation.damaged)]
+
+
+def _plain(evaluation: Status) -> dict[str, Any]:
+    plan = evaluation.plan
+    return {
+        "model": plan.model.name,
+        "data": plan.data.name,
+        "threat": plan.threat,
+        "command": plan.asked.command,
+        "complete": evaluation.complete,
+        "damaged": list(evaluation.damaged),
+        "attacks": [_stage(progress) for progress in evaluation.attacks],
+    }
+
+
+def _stage(progress: Progress) -> dict[str, Any]:
+    return {**vars(progress), "failures": list(progress.failures)}

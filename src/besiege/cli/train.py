@@ -1,0 +1,172 @@
+"""``besiege train``: a recipe, a data set and an architecture; weights with a card."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import (
+    AsJson,
+    Count,
+    DataSource,
+    Device,
+    Flag,
+    Seed,
+    Threads,
+    Whole,
+    examples,
+    flowing,
+    known_architectures,
+)
+from besiege.report.progress import bar
+
+if TYPE_CHECKING:
+    from besiege.training import Epoch
+
+command = App(
+    name="train",
+    help_epilogue=examples(
+        "besiege train natural --data digits --arch digits_cnn --out mine.safetensors",
+        "besiege train pgd-at --data digits --arch digits_cnn --threat linf:0.15 \\",
+        "  --epochs 20 --out robust.safetensors",
+        'besiege train "pgd-at(epochs=30, average=0.999)" --data cifar10 \\',
+        '  --arch "preact_resnet18(width=32)" --out robust.safetensors',
+        "besiege evaluate digits_cnn:robust.safetensors --data digits \\",
+        "  --threat linf:0.15",
+    ),
+)
+
+
+@command.default
+@flowing
+def train(
+    recipe: Annotated[str, Parameter(metavar="RECIPE")],
+    /,
+    *,
+    data: DataSource,
+    arch: Annotated[str, Parameter(metavar="ARCH", completer=known_architectures)],
+    out: Annotated[Path, Parameter(metavar="FILE")],
+    epochs: Count = None,
+    batch: Count = None,
+    rate: Annotated[float | None, Parameter(metavar="X")] = None,
+    attack: Annotated[str | None, Parameter(metavar="ATTACK")] = None,
+    threat: Annotated[str | None, Parameter(metavar="THREAT")] = None,
+    seed: Seed = 0,
+    resume: Annotated[bool, Parameter(show_default=False)] = True,
+    half: Flag = False,
+    every: Annotated[Whole, Parameter(metavar="N")] = 1,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> int:
+    """Train a model, naturally or adversarially, and write its weights with a card.
+
+    A checkpoint is kept while it goes on: the same command again goes on from it, and ends with
+    the weights of an uninterrupted training.
+
+    Parameters
+    ----------
+    recipe
+        How: natural or pgd-at, perhaps with changes: "pgd-at(epochs=30)". `besiege show pgd-at`
+        lists what can be changed.
+    data
+        The images to train on, and their labels.
+    arch
+        What is trained: an architecture of besiege, or path/to/file.py:factory.
+    out
+        The file of weights, ending in .safetensors; the card beside it ends in .json.
+    epochs
+        Passes over the data.
+    batch
+        Images per step.
+    rate
+        The highest learning rate.
+    attack
+        What makes the training images adversarial.
+    threat
+        Within what.
+    seed
+        Decides initial weights, order and every draw.
+    resume
+        Whether to go on from a checkpoint; --no-resume starts anew and replaces what is there.
+    half
+        Write half precision, half the size.
+    every
+        Epochs from one checkpoint to the next.
+    """
+    changes = {"epochs": epochs, "batch": batch, "rate": rate, "attack": attack, "threat": threat}
+    given: dict[str, Any] = {name: v for name, v in changes.items() if v is not None}
+    words = {"data": data, "arch": arch, **given, "seed": seed or None, "out": out}
+    parts = [p for name, v in words.items() if v is not None for p in (f"--{name}", str(v))]
+    typed = shlex.join(["besiege", "train", recipe, *parts, *["--half"] * half])
+    checkpoint = out.with_suffix(".checkpoint")
+    history: list[Epoch] = []
+    console = screen.err()
+    try:
+        with bar(f"{recipe} on {data}", console) as watch:  # first: importing torch takes seconds
+            from besiege.cli.machine import prepare
+            from besiege.training import fit
+
+            where = prepare(device, threads)
+            begun = checkpoint.exists() and resume
+
+            def told(epoch: Epoch) -> None:
+                history.append(epoch)
+                screen.say(console, Text(_line(epoch), "dim"))
+
+            path = fit(
+                recipe,
+                data,
+                arch,
+                out,
+                seed=seed,
+                device=where,
+                watch=told,
+                tick=lambda done, total: watch(_Steps(done, total, recipe)),
+                resume=resume,
+                half=half,
+                every=every,
+                about={"command": typed},
+                **given,
+            )
+    except KeyboardInterrupt:
+        screen.note(
+            f"Interrupted. {checkpoint} stays; the same command goes on from it."
+            if checkpoint.exists()
+            else "Interrupted before the first checkpoint; nothing was written."
+        )
+        return 130
+    card = path.with_suffix(".json")
+    if as_json:
+        screen.print_json(json.loads(card.read_text(encoding="utf-8")))
+        return 0
+    if not history:
+        console.print(Text("There was nothing left to do: this training is done.", "dim"))
+    elif begun:
+        console.print(Text(f"went on after epoch {history[0].number - 1}", "dim"))
+    screen.say(screen.out(), Text(f"weights  {path}\ncard     {card}"))
+    return 0
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """How far training is, as a progress bar takes it."""
+
+    done: int
+    total: int
+    text: str
+
+
+def _line(epoch: Epoch) -> str:
+    said = f"epoch {epoch.number}: loss {epoch.loss:.3f}, {100 * epoch.accuracy:.1f} % right"
+    for name, value in (("clean", epoch.clean), ("under attack", epoch.robust)):
+        if value is not None:
+            said += f", held out {100 * value:.1f} % {name}"
+    return f"{said}, {epoch.seconds:.1f} s"

@@ -1,0 +1,30 @@
+"""Figures made readable: a table for the terminal, one HTML page, a snippet for notebooks.
+
+Nothing is computed here. What is shown is what ``figures.json`` says, and nothing is imported that
+would import torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from besiege.report.folder import write_page
+    from besiege.report.page import fragment, write
+    from besiege.report.progress import bar
+    from besiege.report.terminal import table
+
+__all__ = ["bar", "fragment", "table", "write", "write_page"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "bar": "progress",
+        "fragment": "page",
+        "table": "terminal",
+        "write": "page",
+        "write_page": "folder",
+    },
+)

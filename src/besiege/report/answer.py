@@ -1,0 +1,150 @@
+"""What an evaluation says, in sentences: the same words in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from besiege.report.formats import budget_unit, distance, interval, listed, share
+
+Evaluation = dict[str, Any]
+
+
+def failed(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The attacks that raised an error: where they did, they say nothing."""
+    return [attack for attack in evaluation["attacks"] if attack["failure"]]
+
+
+def unfinished(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The attacks that have not seen all their images, and did not fail."""
+    return [a for a in evaluation["attacks"] if not a["complete"] and not a["failure"]]
+
+
+def counted(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The attacks that were judged on something."""
+    return [attack for attack in evaluation["attacks"] if attack["accuracy"] is not None]
+
+
+def strongest(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The attacks that broke most images, several when they are equal, none when none broke any."""
+    shown = counted(evaluation)
+    most = max((attack["broken"] for attack in shown), default=0)
+    return [attack for attack in shown if attack["broken"] == most] if most else []
+
+
+def robust(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The robust accuracy, or nothing when no attack was judged: then nothing is known."""
+    found: dict[str, Any] | None = evaluation["robust"] if counted(evaluation) else None
+    return found
+
+
+def errors(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The warnings that forbid to quote the figures."""
+    return [warning for warning in evaluation["warnings"] if warning["level"] == "error"]
+
+
+def is_minimal(evaluation: Evaluation) -> bool:
+    """Whether the attacker looked for the smallest change instead of keeping a budget."""
+    return evaluation["threat"]["eps"] is None
+
+
+def median_change(evaluation: Evaluation) -> float | None:
+    """The median smallest change, where a curve or an attack states one."""
+    curve = evaluation["eps_curve"]
+    stated = [curve["median"]] if curve else [a["median_distance"] for a in counted(evaluation)]
+    return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
+
+
+def headline(evaluation: Evaluation) -> str:
+    """The answer in one sentence."""
+    threat, rate = evaluation["threat"], robust(evaluation)
+    clean = share(evaluation["clean"])
+    if rate is None:
+        return f"No attack finished, so nothing is known of its robustness; {clean} clean accuracy."
+    if is_minimal(evaluation):
+        median = median_change(evaluation)
+        if median is None:
+            return f"No smallest change is known; without an attack {clean} are right."
+        size = distance(median, budget_unit(threat))
+        return f"The median smallest change that fools it is {size} ({threat['norm']})."
+    kept = "still classified correctly"
+    if threat["goal"] != "untargeted":
+        kept = "still right and kept from the target class"
+    return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
+
+
+def meaning(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """What the answer means in plain words, each with a title."""
+    rate = robust(evaluation)
+    if rate is None:
+        return []
+    return [_certainty(evaluation, rate), _bound(evaluation), _breakers(evaluation)]
+
+
+def _certainty(evaluation: Evaluation, rate: dict[str, Any]) -> tuple[str, str]:
+    low, high = interval(rate)[1:-1].split(", ")
+    hits = f"{rate['hits']:,} of {rate['count']:,} images" if "hits" in rate else share(rate)
+    size = ", whatever the size of the change" if is_minimal(evaluation) else ""
+    return (
+        "How sure",
+        f"{hits} survived every attack{size}. For images like these, and these attacks, the share "
+        f"lies between {low} and {high} % with 95 % confidence.",
+    )
+
+
+def _bound(evaluation: Evaluation) -> tuple[str, str]:
+    names = [attack["text"] for attack in counted(evaluation)]
+    tried = f"the {len(names)} attacks tried" if len(names) > 1 else f"{names[0]} alone"
+    if is_minimal(evaluation):
+        return (
+            "An upper bound",
+            f"These are the smallest changes found by {tried}. A stronger attack can only find "
+            "smaller ones.",
+        )
+    return (
+        "An upper bound",
+        f"It is the worst case over {tried}. A stronger attack can only lower it, so the model is "
+        "at most this robust.",
+    )
+
+
+def _breakers(evaluation: Evaluation) -> tuple[str, str]:
+    most = strongest(evaluation)
+    if not most:
+        return "What broke it", "No attack changed a single correct answer."
+    names = listed([attack["text"] for attack in most])
+    right = (evaluation["clean"] or {}).get("hits")
+    broken = f"{most[0]['broken']:,}" + (" each," if len(most) > 1 else "")
+    of = f" of the {right:,} images that were right before" if right is not None else " images"
+    return "What broke it", f"{names} broke most: {broken}{of}."
+
+
+def is_complete(evaluation: Evaluation) -> bool:
+    """Whether every attack was judged on all its images."""
+    stated: bool = evaluation.get("complete", True)
+    return stated and all(a["complete"] and not a["failure"] for a in evaluation["attacks"])
+
+
+def troubles(evaluation: Evaluation) -> list[str]:
+    """What is missing and no warning says, in sentences."""
+    told = {warning["id"] for warning in errors(evaluation)}
+    said = []
+    if (lost := failed(evaluation)) and "FAILED" not in told:
+        names = listed([attack["text"] for attack in lost])
+        said.append(f"{names} failed: that counts as not attacked, never as robust.")
+    if (short := unfinished(evaluation)) and "UNFINISHED" not in told:
+        names = listed([attack["text"] for attack in short])
+        have = "have" if len(short) > 1 else "has"
+        said.append(f"{names} {have} not finished: what is missing never counts as robust.")
+    return said
+
+
+def sample_choice(evaluation: Evaluation) -> str:
+    """Which images were used."""
+    data = evaluation["data"]
+    where = f"{data['name']} ({data['split']})" if data.get("split") else data["name"]
+    count, total = data["count"], data["total"]
+    if total is None or count == total:
+        return f"all {count:,} images of {where}"
+    chosen = "" if data["seed"] is None else f", chosen with seed {data['seed']}"
+    return f"{count:,} of the {total:,} images of {where}{chosen}"

@@ -1,0 +1,101 @@
+"""The two charts of an evaluation: accuracy against steps and against the size of the change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from besiege.report.drawing import BANDS
+from besiege.report.formats import budget_unit, distance
+from besiege.report.plot import Chart, Curve, Mark
+
+WIDE, NARROW = 720, 340
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with what stands beside it: two widths of it, words and the data."""
+
+    title: str
+    caption: str
+    chart: Chart
+
+    @property
+    def wide(self) -> str:
+        """For desks and paper; markup in which every name is escaped."""
+        return self.chart.svg(WIDE)
+
+    @property
+    def narrow(self) -> str:
+        """For phones, with letters as large."""
+        return self.chart.svg(NARROW)
+
+    @property
+    def points(self) -> int:
+        """How many points there are, drawn or not."""
+        return sum(map(len, self.chart.curves))
+
+    @property
+    def rows(self) -> list[tuple[str, str, float, float, float]]:
+        """The drawn points: curve, place, value and interval in percent."""
+        return [
+            (curve.name, self.chart.x_text(x), 100 * value, 100 * low, 100 * high)
+            for curve in self.chart.drawn
+            for x, value, low, high in zip(curve.x, curve.value, curve.low, curve.high, strict=True)
+        ]
+
+
+def charts(evaluation: dict[str, Any]) -> list[Figure]:
+    """The charts an evaluation has points for."""
+    found = (steps_chart(evaluation), eps_chart(evaluation))
+    return [figure for figure in found if figure is not None]
+
+
+def steps_chart(evaluation: dict[str, Any]) -> Figure | None:
+    """Accuracy against the steps of each attack."""
+    curves = [Curve.of(given["attack"], given) for given in evaluation["steps_curve"]]
+    curves = [curve for curve in curves if len(curve)]
+    if not curves:
+        return None
+    caption = (
+        "How fast each attack breaks the model. A curve that still falls at its right end says "
+        "that more steps would break more."
+    )
+    if len(curves) == 1:
+        caption = (
+            f"How fast {curves[0].name} breaks the model. If the curve still falls at its right "
+            "end, more steps would break more."
+        )
+    if len(curves) > BANDS:
+        caption += " There are too many to draw their intervals: those are in the data below."
+    title = "Accuracy against steps"
+    return Figure(title, caption, Chart(title, curves, "steps of the attack", "step"))
+
+
+def eps_chart(evaluation: dict[str, Any]) -> Figure | None:
+    """Accuracy against the size of the change."""
+    given, threat = evaluation["eps_curve"], evaluation["threat"]
+    if not given:
+        return None
+    curve = Curve.of(given["attack"], given)
+    if not len(curve):
+        return None
+    unit = budget_unit(threat)
+    marks = []
+    if threat["eps"] is not None:
+        marks.append(Mark(threat["eps"], f"budget {threat['eps_text']}"))
+    median = given["median"]
+    if median is not None and math.isfinite(median):
+        marks.append(Mark(median, f"median {distance(median, unit)}", "median"))
+    title = "Accuracy against the size of the change"
+    caption = (
+        f"How large a change it takes: the smallest one that {given['attack']} found for each of "
+        f"{given['count']:,} images. The curve falls where an image is lost."
+    )
+    if given["unbroken"]:
+        caption += f" {given['unbroken']:,} images were not broken at any size tried."
+    chart = Chart(
+        title, [curve], f"size of the change, {given['norm']}", "change", True, unit, marks
+    )
+    return Figure(title, caption, chart)

@@ -1,0 +1,199 @@
+"""Numbers and names as people read them, the same in the terminal and on the page."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from besiege.core.errors import DataError
+
+SCHEMA = 1
+
+NOTHING = "n/a"
+
+
+def checked(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures, or an error when they are of another schema or hold no evaluation."""
+    found = figures.get("schema", SCHEMA)
+    if found != SCHEMA:
+        raise DataError(
+            f"the figures have schema {found!r}, but this version of besiege shows schema "
+            f"{SCHEMA}: make them again with it, or show them with the version that made them"
+        )
+    if not figures.get("evaluations"):
+        raise DataError("the figures hold no evaluation: run one first, with besiege evaluate")
+    return figures
+
+
+def places(count: int) -> int:
+    """Decimals of a percentage of this many samples: enough to see one of them, and at least one.
+
+    Examples
+    --------
+    >>> places(397), places(10_000)
+    (1, 2)
+    """
+    return max(1, min(3, math.ceil(math.log10(max(count, 1))) - 2))
+
+
+def percent(value: float | None, decimals: int = 1) -> str:
+    """A share as a percentage.
+
+    Examples
+    --------
+    >>> percent(0.0806)
+    '8.1 %'
+    """
+    return NOTHING if value is None else f"{100 * value:.{decimals}f} %"
+
+
+def share(rate: dict[str, Any] | None) -> str:
+    """The value of a rate, with as many decimals as its count deserves."""
+    return NOTHING if rate is None else percent(rate["value"], places(rate["count"]))
+
+
+def interval(rate: dict[str, Any] | None) -> str:
+    """The interval of a rate.
+
+    Examples
+    --------
+    >>> interval({"value": 0.5, "low": 0.4685, "high": 0.5315, "count": 1000})
+    '[46.9, 53.1]'
+    """
+    if rate is None:
+        return ""
+    decimals = places(rate["count"])
+    return f"[{100 * rate['low']:.{decimals}f}, {100 * rate['high']:.{decimals}f}]"
+
+
+def number(value: float | None) -> str:
+    """Three digits that matter, and no exponent where people do not expect one.
+
+    Examples
+    --------
+    >>> number(0.14912), number(1234567.0), number(12.04), number(0.00002)
+    ('0.149', '1,234,567', '12', '2e-05')
+    """
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return "infinite" if value == math.inf else NOTHING
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def budget_unit(threat: dict[str, Any]) -> int | None:
+    """The denominator distances are shown over: 255 where the budget was written so."""
+    text = str(threat.get("eps_text") or "")
+    return 255 if text.endswith("/255") and threat["norm"] == "linf" else None
+
+
+def distance(value: float | None, unit: int | None = None) -> str:
+    """A distance, over the denominator of the budget where there is one.
+
+    Examples
+    --------
+    >>> distance(0.0314, 255), distance(0.149)
+    ('8.01/255', '0.149')
+    """
+    if value is None or not math.isfinite(value) or unit is None:
+        return number(value)
+    return f"{number(round(value * unit, 6))}/{unit}"
+
+
+def seconds(value: float | None) -> str:
+    """A duration.
+
+    Examples
+    --------
+    >>> seconds(3.24), seconds(125), seconds(7260)
+    ('3.2 s', '2 min 05 s', '2 h 01 min')
+    """
+    if value is None:
+        return NOTHING
+    if value < 59.95:
+        return f"{value:.2f} s" if value < 0.995 else f"{value:.1f} s"
+    whole = round(value)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(value / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def each(total: float | None, count: int) -> str:
+    """A total per sample.
+
+    Examples
+    --------
+    >>> each(17500, 397)
+    '44.1'
+    """
+    if total is None or not count:
+        return NOTHING
+    value = total / count
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def moment(text: str) -> str:
+    """A date and time without the noise.
+
+    Examples
+    --------
+    >>> moment("2026-11-15T18:40:00+00:00")
+    '2026-11-15 18:40 UTC'
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return str(text)
+    zone = found.strftime("%z")
+    return found.strftime("%Y-%m-%d %H:%M") + (" UTC" if zone == "+0000" else f" {zone}").rstrip()
+
+
+def class_name(names: Sequence[str] | None, label: int) -> str:
+    """The name of a class, or its number where the data set has no names."""
+    if names and 0 <= label < len(names):
+        return str(names[label])
+    return f"class {label}"
+
+
+def sentence(text: str) -> str:
+    """A text that begins with a capital letter.
+
+    Examples
+    --------
+    >>> sentence("the loss was rising.")
+    'The loss was rising.'
+    """
+    return text[:1].upper() + text[1:]
+
+
+def broken_up(name: str, room: int) -> str:
+    """A long name in lines of so many letters, broken after its punctuation where that will do.
+
+    Examples
+    --------
+    >>> broken_up("minimal(pgd(steps=20))", 14).splitlines()
+    ['minimal(pgd(', 'steps=20))']
+    """
+    lines = [""]
+    for piece in re.findall(r"[^(,/:\s]+[(,/:)]*\s*|[(,/:)\s]+", name):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > room:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a list in a sentence.
+
+    Examples
+    --------
+    >>> listed(["fgsm", "pgd", "mim"])
+    'fgsm, pgd and mim'
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,219 @@
+"""The report as one HTML page that needs nothing else: no network, no script, no other file."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from besiege.report import answer, formats
+from besiege.report.charts import charts
+from besiege.report.pictures import ROOM, Pictures, gallery
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_FIRST = 6  # pictures shown at once; the rest unfolds
+
+
+def write(figures: dict[str, Any], pictures: Pictures, path: Path | str) -> Path:
+    """Write the page; whoever reads the file meanwhile sees the old one or the new one, whole.
+
+    Parameters
+    ----------
+    figures : dict
+        The content of ``figures.json``.
+    pictures : callable
+        From an item of a gallery to its clean and adversarial image, float arrays
+        ``[channels, height, width]`` in the threat's box.
+    path : path
+        The file to write; its folder is made when it is missing.
+
+    Returns
+    -------
+    Path
+        Of the file.
+
+    Examples
+    --------
+    >>> import besiege
+    >>> from functools import partial
+    >>> from besiege.bench.results import picture, summarise
+    >>> found = besiege.evaluate(
+    ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
+    ... )
+    >>> folder = found.folder  # lasts as long as what was found
+    >>> write(summarise(folder), partial(picture, folder), folder / "report.html").name
+    'report.html'
+    """
+    target = Path(path)
+    text = rendered(figures, pictures)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def rendered(figures: dict[str, Any], pictures: Pictures) -> str:
+    """The page as text."""
+    evaluations = formats.checked(figures)["evaluations"]
+    room = ROOM // len(evaluations)
+    sections = []
+    for order, evaluation in enumerate(evaluations, 1):
+        shown = gallery(evaluation["gallery"], pictures, evaluation["threat"]["box"], room)
+        sections.append(
+            {**_section(evaluation, order), "first": shown[:_FIRST], "rest": shown[_FIRST:]}
+        )
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            figures=figures,
+            sections=sections,
+            matrix=_matrix(sections),
+            styles=_styles("parts", "page"),
+        )
+    )
+
+
+def fragment(figures: dict[str, Any]) -> str:
+    """The answer, the attacks, the curves and the warnings as a piece of HTML for a notebook.
+
+    Parameters
+    ----------
+    figures : dict
+        The content of ``figures.json``.
+
+    Returns
+    -------
+    str
+        With its own style; without pictures, which the page has.
+
+    Examples
+    --------
+    >>> import besiege
+    >>> found = besiege.evaluate(
+    ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
+    ... )
+    >>> "Under attack" in fragment({"complete": True, "evaluations": [found.figures]})
+    True
+    """
+    evaluations = formats.checked(figures)["evaluations"]
+    sections = [_section(evaluation, order) for order, evaluation in enumerate(evaluations, 1)]
+    return (
+        _environment()
+        .get_template("fragment.html")
+        .render(
+            figures=figures, sections=sections, matrix=_matrix(sections), styles=_styles("parts")
+        )
+    )
+
+
+def _section(evaluation: dict[str, Any], order: int) -> dict[str, Any]:
+    """All that the templates say about one evaluation."""
+    return {
+        "anchor": f"evaluation-{order}",
+        "e": evaluation,
+        "unit": formats.budget_unit(evaluation["threat"]),
+        "robust": answer.robust(evaluation),
+        "minimal": answer.is_minimal(evaluation),
+        "median": answer.median_change(evaluation),
+        "headline": _held(answer.headline(evaluation)),
+        "meaning": [(title, _held(text)) for title, text in answer.meaning(evaluation)],
+        "complete": answer.is_complete(evaluation),
+        "troubles": answer.troubles(evaluation),
+        "errors": answer.errors(evaluation),
+        "most": [attack["text"] for attack in answer.strongest(evaluation)],
+        "sample": answer.sample_choice(evaluation),
+        "charts": charts(evaluation),
+    }
+
+
+def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
+    """Models as rows and threats as columns, with the sections of each cell."""
+    several = len({section["e"]["data"]["name"] for section in sections}) > 1
+    cells: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for section in sections:
+        row = section["e"]["model"]["name"]
+        if several:
+            row += f" on {section['e']['data']['name']}"
+        column = section["e"]["threat"]["text"]
+        cells.setdefault(row, {}).setdefault(column, []).append(section)
+    columns = dict.fromkeys(section["e"]["threat"]["text"] for section in sections)
+    return {"columns": list(columns), "rows": cells}
+
+
+def _styles(*names: str) -> str:
+    return "\n".join((_TEMPLATES / f"{name}.css").read_text("utf-8") for name in names)
+
+
+def _joined(show: Callable[..., str]) -> Callable[..., str]:
+    """The same text, never broken inside."""
+    return lambda *given, **named: show(*given, **named).replace(" ", "\u00a0")
+
+
+def _held(text: str) -> str:
+    """The sentence with every number kept beside its percent sign."""
+    return text.replace(" %", "\u00a0%")
+
+
+def _breakable(name: str) -> str:
+    """A name as markup that a narrow page breaks after its punctuation rather than anywhere."""
+    return re.sub(r"([/:.,_(=]+)(?=\w)", r"\1<wbr>", html.escape(name))
+
+
+def _prose(text: str) -> str:
+    """A sentence as markup in which options such as --count are never broken at their dashes."""
+    return re.sub(
+        r"(?<![\w-])--[a-z][\w-]*",
+        r'<code class="whole">\g<0></code>',
+        html.escape(formats.sentence(text)),
+    )
+
+
+def _percentage(value: float) -> str:
+    """A length in a style."""
+    return f"{100 * min(max(value, 0.0), 1.0):.2f}%"
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    unbroken = (
+        formats.share,
+        formats.percent,
+        formats.interval,
+        formats.number,
+        formats.distance,
+        formats.seconds,
+        formats.each,
+        formats.moment,
+    )
+    found.filters.update({show.__name__: _joined(show) for show in unbroken})
+    found.filters.update(
+        grouped=lambda value: f"{value:,}",
+        named=lambda label, names: formats.class_name(names, label),
+        percentage=_percentage,
+        prose=_prose,
+        breakable=_breakable,
+        first=lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
+        listed=formats.listed,
+    )
+    return found

@@ -1,0 +1,261 @@
+"""The table in the terminal: the answer first, then one row per attack, then what to mind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from besiege.report.answer import (
+    Evaluation,
+    errors,
+    headline,
+    is_complete,
+    is_minimal,
+    median_change,
+    robust,
+    sample_choice,
+    strongest,
+    troubles,
+)
+from besiege.report.formats import (
+    broken_up,
+    budget_unit,
+    checked,
+    distance,
+    each,
+    interval,
+    listed,
+    seconds,
+    sentence,
+    share,
+)
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_NARROW = 76  # below it the interval of an accuracy goes to a second line
+_NONE = "-"
+
+
+def table(figures: dict[str, Any], page: Path | str | None = None) -> RenderableType:
+    """What an evaluation found, to be printed with rich.
+
+    Parameters
+    ----------
+    figures : dict
+        The content of ``figures.json``.
+    page : path, optional
+        Where the HTML page is; named in the last line.
+
+    Returns
+    -------
+    RenderableType
+        It fits the width of the console it is printed on, and is plain text where that is no
+        terminal.
+
+    Examples
+    --------
+    >>> import besiege
+    >>> from rich.console import Console
+    >>> found = besiege.evaluate(
+    ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
+    ... )
+    >>> figures = {"complete": found.complete, "evaluations": [found.figures]}
+    >>> Console(width=80).print(table(figures))  # doctest: +ELLIPSIS
+    zoo:digits-natural against linf:0.15
+    on 20 of the 397 images of digits (test), chosen with seed 0
+    ...
+    """
+    return _Report(checked(figures), None if page is None else str(page))
+
+
+@dataclass(frozen=True)
+class _Report:
+    figures: dict[str, Any]
+    page: str | None
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        evaluations = self.figures["evaluations"]
+        if not self.figures["complete"]:
+            again = "Run the same command again to go on."
+            yield Text(f"NOT COMPLETE: records are missing. {again}", "bold red")
+            yield ""
+        if len(evaluations) > 1:
+            yield _comparison(evaluations, options.max_width)
+            yield ""
+        for evaluation in evaluations:
+            yield from _details(evaluation, options.max_width)
+        yield Text(
+            "* broke most. alone: broken by no other attack. median: size of the change. "
+            "passes: forwards and backwards per image.",
+            "dim",
+        )
+        yield ""
+        if any(evaluation["warnings"] for evaluation in evaluations):
+            yield _warnings(evaluations)
+            yield ""
+        if self.page is not None:
+            yield _pair(Text("page", "dim"), Text(self.page, "underline"))
+
+
+def _rows(width: int) -> Table:
+    """A table without lines, closer together on a narrow terminal."""
+    gap = 1 if width < _NARROW else 2
+    return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+
+
+def _pair(left: Text, right: Text) -> Table:
+    """A word, and a text that is wrapped beside it."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(left, right)
+    return grid
+
+
+def _name(evaluation: Evaluation) -> str:
+    return f"{evaluation['model']['name']} against {evaluation['threat']['text']}"
+
+
+def _figure(evaluation: Evaluation) -> str:
+    """What the comparison says of an evaluation: a share, or the median smallest change."""
+    median = median_change(evaluation)
+    if is_minimal(evaluation) and median is not None:
+        return f"median {distance(median, budget_unit(evaluation['threat']))}"
+    return share(robust(evaluation))
+
+
+def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType:
+    """One line per model and threat; a mark where the figure must not be quoted."""
+    rows = _rows(width)
+    rows.add_column("model", overflow="fold")
+    rows.add_column("threat", overflow="fold")
+    rows.add_column("clean", justify="right", no_wrap=True)
+    rows.add_column("robust", justify="right", no_wrap=True)
+    rows.add_column("95 %", justify="right", no_wrap=True)
+    rows.add_column("", no_wrap=True)
+    for evaluation in evaluations:
+        rate = robust(evaluation)
+        mark = Text("!", "bold red")
+        rows.add_row(
+            Text(evaluation["model"]["name"]),
+            Text(evaluation["threat"]["text"]),
+            share(evaluation["clean"]),
+            Text(_figure(evaluation), "bold"),
+            "" if is_minimal(evaluation) else interval(rate),
+            mark if errors(evaluation) or not is_complete(evaluation) else "",
+        )
+    return rows
+
+
+def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
+    yield Text(_name(evaluation), "bold", overflow="fold")
+    yield Text(f"on {sample_choice(evaluation)}", "dim", overflow="fold")
+    for error in errors(evaluation):
+        yield Text(
+            f"DO NOT QUOTE THESE FIGURES ({error['id']}): {sentence(error['seen'])}", "bold red"
+        )
+    for trouble in troubles(evaluation):
+        yield Text(f"NOT COMPLETE: {trouble}", "bold red")
+    yield ""
+    yield _answer(evaluation, width)
+    yield ""
+    yield _attacks(evaluation, width)
+    for attack in evaluation["attacks"]:
+        if attack["failure"]:
+            yield Text(f"{attack['text']} failed: {attack['failure']}", "red", overflow="fold")
+    yield ""
+
+
+def _answer(evaluation: Evaluation, width: int) -> RenderableType:
+    rate, count = robust(evaluation), len(evaluation["attacks"])
+    if rate is None:
+        return Text(headline(evaluation), "bold red")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(2):
+        grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(overflow="fold")
+    name = "never broken" if is_minimal(evaluation) else "robust"
+    against = f"worst of {count} attacks" if count > 1 else "under this attack"
+    bold = (Text(text, "bold") for text in (name, share(rate).rjust(7), interval(rate)))
+    grid.add_row(*bold, against)
+    clean = evaluation["clean"]
+    grid.add_row("clean", share(clean).rjust(7), interval(clean), "95 % intervals")
+    if not is_minimal(evaluation):
+        return grid
+    return Group(Text(headline(evaluation), "bold"), grid)
+
+
+def _attacks(evaluation: Evaluation, width: int) -> Table:
+    """One row per attack."""
+    narrow = width < _NARROW
+    headings = ["accuracy", "95 %", "broken", "alone", "median", "passes", "time"]
+    if narrow:
+        headings.remove("95 %")
+    unit = budget_unit(evaluation["threat"])
+    cells = [_cells(attack, unit, narrow) for attack in evaluation["attacks"]]
+    columns = zip(headings, *cells, strict=True)
+    taken = sum(max(map(cell_len, "\n".join(column).split("\n"))) for column in columns)
+    rows = _rows(width)
+    rows.add_column("attack", overflow="fold")
+    for heading in headings:
+        rows.add_column(heading, justify="right", no_wrap=True)
+    most = strongest(evaluation)
+    room = width - taken - len(headings) * (1 if narrow else 2)
+    for attack, shown in zip(evaluation["attacks"], cells, strict=True):
+        strong = attack in most
+        name = broken_up(attack["text"] + (" *" if strong else ""), max(room, 8))
+        whole = attack["complete"] and not attack["failure"]
+        rows.add_row(
+            Text(name, "bold" if strong else ""),
+            *(Text(text, "" if whole else "bold red") for text in shown),
+        )
+    return rows
+
+
+def _cells(attack: dict[str, Any], unit: int | None, narrow: bool) -> list[str]:
+    """The figures of an attack; a failure stands where the interval would."""
+    rate, median = attack["accuracy"], attack["median_distance"]
+    sure = interval(rate)
+    if attack["failure"] or not attack["complete"]:
+        sure = "FAILED" if attack["failure"] else "unfinished"
+    accuracy = share(rate) if rate else _NONE
+    return [
+        *([f"{accuracy}\n{sure}"] if narrow else [accuracy, sure]),
+        *(f"{attack[key]:,}" if rate else _NONE for key in ("broken", "alone")),
+        _NONE if median is None else distance(median, unit),
+        each(attack["forwards"] + attack["backwards"], rate["count"]) if rate else _NONE,
+        _short(seconds(attack["seconds"])),
+    ]
+
+
+def _short(duration: str) -> str:
+    """A duration in as few letters as will do: 12m05s."""
+    return duration.replace(" min", "m").replace(" h", "h").replace(" s", "s").replace(" ", "")
+
+
+def _warnings(evaluations: Sequence[Evaluation]) -> RenderableType:
+    """Every warning once, with the evaluations it is about where that is not all of them."""
+    told: dict[tuple[str, str, str, str], list[str]] = {}
+    for evaluation in evaluations:
+        for warning in evaluation["warnings"]:
+            key = (warning["level"], warning["id"], warning["seen"], warning["advice"])
+            told.setdefault(key, []).append(_name(evaluation))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for (level, rule, seen, advice), about in told.items():
+        text = Text(f"{sentence(seen)} {sentence(advice)}")
+        if len(about) < len(evaluations):
+            text.append(f" ({listed(about)})", "dim")
+        name = f"{rule} {level}" if rule[-1:].isdigit() else rule
+        grid.add_row(Text(name, _STYLES.get(level, "")), text)
+    return grid

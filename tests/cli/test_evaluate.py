@@ -1,0 +1,226 @@
+"""``besiege evaluate``, ``status`` and ``report``: from a model to a page, resumable."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Besiege
+
+from besiege.cli.evaluate import default_folder, typed
+
+ASK = ("evaluate", "zoo:digits-natural", "--data", "digits", "--threat", "linf:0.15")
+SMALL = (*ASK, "--count", "20", "--attacks", "fgsm,pgd(steps=3)", "--shard", "10")
+
+
+def records(folder: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_mtime_ns for p in (folder / "records").iterdir()}
+
+
+def kind(record: Path) -> str:
+    return str(json.loads((record / "record.json").read_text())["identity"]["kind"])
+
+
+def test_one_command_gives_a_table_a_page_and_records(besiege: Besiege, tmp_path: Path) -> None:
+    said = besiege(*SMALL)
+    assert said.code == 0
+    (run,) = (tmp_path / "besiege-runs").iterdir()
+    assert run.name.startswith("zoo-digits-natural-digits-linf-0.15-")
+    assert "robust" in said.out and "fgsm" in said.out and "pgd(steps=3)" in said.out
+    assert f"besiege-runs/{run.name}/report.html" in said.out.replace("\n", " ")
+    assert (run / "report.html").stat().st_size > 10_000
+    assert f"records are kept in besiege-runs/{run.name}" in said.flat
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_the_same_command_goes_on_and_does_nothing_twice(besiege: Besiege, tmp_path: Path) -> None:
+    besiege(*SMALL, "--no-curve", "--no-page")
+    (run,) = (tmp_path / "besiege-runs").iterdir()
+    before = records(run)
+    lost = sorted(before)[0]
+    shutil.rmtree(run / "records" / lost)
+    said = besiege(*SMALL, "--no-curve", "--no-page", "--batch", "7", "--threads", "1")
+    assert said.code == 0 and "goes on in" in said.flat
+    after = records(run)
+    assert set(after) == set(before)
+    assert {k: v for k, v in after.items() if k != lost} == {
+        k: v for k, v in before.items() if k != lost
+    }
+
+
+def test_json_is_alone_on_standard_output(besiege: Besiege, tmp_path: Path) -> None:
+    said = besiege(*SMALL, "--no-curve", "--json", "--no-page", "--out", "here")
+    found = json.loads(said.out)
+    assert found["complete"] and len(found["evaluations"]) == 1
+    assert found == json.loads((tmp_path / "here/figures.json").read_text())
+    assert not (tmp_path / "here/report.html").exists()
+    assert found["command"] == (
+        "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15 "
+        "--attacks 'fgsm,pgd(steps=3)' --curve none --count 20 --shard 10 --out here"
+    )
+
+
+def test_what_is_asked_reaches_the_library(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def listen(model: str, data: str, **given: Any) -> None:
+        seen.update(given, model=model, data=data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("besiege.bench.single.evaluate", listen)
+    tokens = "--suite quick --goal targeted:second --access score --queries 9 --curve full"
+    more = "--count 5 --seed 3 --split train --out there --shard 4 --batch 2 --device cpu"
+    said = besiege(*ASK, *tokens.split(), *more.split())
+    assert said.code == 130
+    asked = {key: seen[key] for key in seen if key not in ("watch", "command")}
+    assert asked == {
+        "model": "zoo:digits-natural",
+        "data": "digits",
+        "threat": "linf:0.15",
+        "attacks": None,
+        "suite": "quick",
+        "goal": "targeted:second",
+        "access": "score",
+        "queries": 9,
+        "curve": "full",
+        "count": 5,
+        "seed": 3,
+        "split": "train",
+        "out": Path("there"),
+        "shard": 4,
+        "batch": 2,
+        "device": "cpu",
+    }
+    assert seen["command"].startswith("besiege evaluate") and "--device" not in seen["command"]
+
+
+def test_interrupted_it_says_what_stays(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stop(*_: Any, out: Path, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("besiege.bench.single.evaluate", stop)
+    said = besiege(*SMALL, "--out", "here")
+    assert said.code == 130 and "nothing was written" in said.flat
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/run.json").write_text("{}")
+    said = besiege(*SMALL, "--out", "here")
+    assert said.code == 130
+    assert said.flat == ("Interrupted. What is finished stays in here; the same command goes on.")
+
+
+def test_an_attack_that_fails_makes_it_incomplete(besiege: Besiege, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from besiege import Attack\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(Attack):\n"
+        "    def run(self, siege):\n"
+        "        raise RuntimeError('broken on purpose')\n"
+    )
+    run = (*ASK, "--count", "5", "--attacks", "fgsm,mine.py:Mine", "--no-curve", "--out", "here")
+    said = besiege(*run)
+    assert said.code == 3
+    assert "broken on purpose" in " ".join(said.out.split())
+    said = besiege("status", "here")
+    assert said.code == 3 and "broken on purpose" in " ".join(said.out.split())
+    assert besiege("report", "here").code == 3
+
+
+def test_status_and_report_of_a_run(besiege: Besiege, tmp_path: Path) -> None:
+    figures = json.loads(besiege(*SMALL, "--no-curve", "--no-page", "--out", "here", "--json").out)
+    said = besiege("status", "here")
+    assert said.code == 0 and "complete" in said.out and "2 of 2" in said.out
+    told = json.loads(besiege("status", "here", "--json").out)
+    assert told["complete"] and [a["done"] for a in told["evaluations"][0]["attacks"]] == [2, 2, 2]
+
+    page = tmp_path / "here/report.html"
+    said = besiege("report", "here")
+    assert said.code == 0 and "robust" in said.out and page.exists()
+    page.unlink()
+    assert json.loads(besiege("report", "here", "--json").out) == figures
+    assert not page.exists(), "asked for figures alone, it writes nothing"
+    besiege("report", "here", "--out", "elsewhere.html")
+    assert (tmp_path / "elsewhere.html").exists() and not page.exists()
+
+    shutil.rmtree(next(f for f in (tmp_path / "here/records").iterdir() if kind(f) == "judge"))
+    said = besiege("status", "here")
+    assert said.code == 3 and "incomplete" in said.out
+    assert besiege("report", "here").code == 3
+
+
+def test_report_opens_the_page(besiege: Besiege, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def look(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", look)
+    besiege(*ASK, "--count", "5", "--attacks", "fgsm", "--no-curve", "--out", "here")
+    assert besiege("report", "here", "--open").code == 0
+    assert opened[0].startswith("file://") and opened[0].endswith("here/report.html")
+
+
+def test_images_of_any_size_are_brought_to_one(besiege: Besiege, tmp_path: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for label, size in (("0", 20), ("1", 16)):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(3):
+            pixels = rng.integers(0, 256, (size, size + number, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / label / f"{number}.png")
+    fit = ("--resize", "8x8", "--channels", "1")
+    run = ("evaluate", "zoo:digits-natural", "--data", "pictures", "--threat", "linf:0.1")
+    said = besiege(*run, *fit, "--attacks", "fgsm", "--no-curve", "--no-page", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert found["evaluations"][0]["data"]["shape"] == [1, 8, 8]
+    assert found["command"].endswith("--resize 8x8 --channels 1")
+
+
+def test_the_folder_depends_on_all_that_decides_the_result() -> None:
+    question = {"data": "digits", "threat": "linf:8/255", "count": 5, "attacks": None}
+    folder = default_folder("zoo:a", question)
+    assert folder == default_folder("zoo:a", dict(reversed(question.items())))
+    others = [question | {"count": 6}, question | {"attacks": "pgd"}, question | {"data": "mnist"}]
+    assert (
+        len(
+            {
+                folder,
+                default_folder("zoo:b", question),
+                *(default_folder("zoo:a", o) for o in others),
+            }
+        )
+        == 5
+    )
+
+
+def test_the_folder_has_a_name_any_system_takes() -> None:
+    model = 'resnet20(mean=(0.5, 0.5), std="x"):/some where/w*?.safetensors+bits(depth=3)'
+    folder = default_folder(model, {"data": "../../éé\\:|<>", "threat": "linf:8/255 score"})
+    assert len(folder.parts) == 2
+    assert all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in folder.name)
+
+
+def test_the_command_can_be_typed_again() -> None:
+    import shlex
+
+    line = typed("a b.py:make", {"data": "x", "attacks": "pgd(steps=3), mim", "seed": 0})
+    assert shlex.split(line) == [
+        "besiege",
+        "evaluate",
+        "a b.py:make",
+        "--data",
+        "x",
+        "--attacks",
+        "pgd(steps=3), mim",
+    ]

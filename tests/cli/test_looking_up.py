@@ -1,0 +1,81 @@
+"""``attacks``, ``show``, ``models`` and ``data``: what there is, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.conftest import Besiege
+
+from besiege.attacks.attack import PIECES
+from besiege.attacks.suites import SUITES
+from besiege.cli.lookup import look_up
+from besiege.core.siege import ATTACKS
+from besiege.data.catalogue import CATALOGUE as DATA
+from besiege.defenses.layers import LAYERS
+from besiege.models.catalogue import CATALOGUE, listing
+from besiege.training.recipes import RECIPES
+
+KINDS = {
+    "attack": ATTACKS.names(),
+    "piece": PIECES.names(),
+    "defense": LAYERS.names(),
+    "suite": list(SUITES),
+    "recipe": list(RECIPES),
+    "data set": list(DATA),
+    "architecture": list(CATALOGUE),
+    "model": [row.name for row in listing()],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_that_has_a_name_can_be_shown(kind: str) -> None:
+    for name in KINDS[kind]:
+        found = look_up(name)
+        assert (found.kind, found.name) == (kind, name)
+        assert found.about
+        json.dumps(vars(found), default=str)
+
+
+def test_no_name_has_two_meanings() -> None:
+    names = [name for names in KINDS.values() for name in names]
+    assert len(names) == len(set(names))
+
+
+def test_an_attack_is_shown_with_slots_defaults_and_source(besiege: Besiege) -> None:
+    said = besiege("show", "pgd")
+    for word in ("Madry", "steps", "40", "schedule", "cosine(first=1.0)", "loss", "cross_entropy"):
+        assert word in said.out
+    told = json.loads(besiege("show", "minimal(pgd(steps=20))", "--json").out)
+    assert told["parameters"]["attack"] == "pgd(steps=20)"
+    assert told["facts"]["looks for"] == "the smallest change"
+
+
+def test_a_model_may_be_shown_without_its_scheme(besiege: Besiege) -> None:
+    assert besiege("show", "digits-pgd-at").out == besiege("show", "zoo:digits-pgd-at").out
+
+
+def test_attacks(besiege: Besiege) -> None:
+    said = besiege("attacks")
+    assert all(name in said.out for name in ATTACKS.names())
+    told = {line["name"]: line for line in json.loads(besiege("attacks", "--json").out)["attacks"]}
+    assert set(told) == set(ATTACKS.names())
+    assert told["rfgsm"]["norms"] == ["linf"] and told["rfgsm"]["access"] == "gradient"
+    assert told["llc"]["goals"] == ["untargeted", "targeted:least-likely"]
+    assert told["minimal"]["made_of_attacks"]
+
+
+def test_data(besiege: Besiege) -> None:
+    assert "digits: shipped" in besiege("data").out
+    told = {line["name"]: line for line in json.loads(besiege("data", "--json").out)}
+    assert told["cifar10"]["shape"] == [3, 32, 32] and told["digits"]["where"]["test"] == "shipped"
+
+
+def test_models(besiege: Besiege) -> None:
+    said = besiege("models")
+    assert (
+        "zoo:digits-natural" in said.out and "digits_cnn" in said.out and ".py:factory" in said.out
+    )
+    told = json.loads(besiege("models", "--json").out)
+    assert {"models", "architectures", "forms"} == set(told)
+    assert next(m for m in told["models"] if m["name"] == "zoo:digits-natural")["present"]

@@ -1,0 +1,238 @@
+"""Made-up figures of the shape of figures.json, and pictures to go with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from besiege.metrics import Rate
+
+Figures = dict[str, Any]
+
+
+def rate(hits: int, count: int = 397) -> dict[str, Any]:
+    found = Rate.of(hits, count)
+    return {
+        "value": found.value,
+        "low": found.low,
+        "high": found.high,
+        "count": count,
+        "hits": hits,
+    }
+
+
+def attack(text: str, left: int, alone: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "text": text,
+        "told": f"What {text} does (Someone et al. 2018).",
+        "steps": 40,
+        "accuracy": rate(left),
+        "broken": 383 - left,
+        "alone": alone,
+        "median_distance": 0.149,
+        "forwards": 9000,
+        "backwards": 8500,
+        "queries": 9000,
+        "seconds": 3.24,
+        "complete": True,
+        "failure": None,
+    } | changes
+
+
+def curve(hits: list[int], x: list[float], count: int = 397, **about: Any) -> dict[str, Any]:
+    rates = [rate(k, count) for k in hits]
+    columns = {key: [r[key] for r in rates] for key in ("value", "low", "high")}
+    return {"x": x, **columns, "count": count, **about}
+
+
+def item(sample: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "sample": sample,
+        "attack": "pgd",
+        "label": 3,
+        "clean_prediction": 3,
+        "clean_confidence": 0.991,
+        "prediction": 8,
+        "confidence": 0.713,
+        "distance": 0.15,
+        "norm": "linf",
+        "clean": "records/aa",
+        "clean_row": sample,
+        "record": "records/bb",
+        "row": sample,
+    } | changes
+
+
+def evaluation(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "0123456789abcdef",
+        "model": {
+            "name": "zoo:digits-natural",
+            "digest": "c951b60a92eb35bd" * 4,
+            "kind": "Classifier",
+            "classes": 10,
+            "parameters": 12345,
+        },
+        "data": {
+            "name": "digits",
+            "split": "test",
+            "count": 397,
+            "total": 1797,
+            "seed": 0,
+            "digest": "9f2c1b60a92eb35b" * 4,
+            "class_names": ["zero", "one", "two", "three", *"4567", "eight", "nine"],
+            "shape": [1, 8, 8],
+        },
+        "threat": threat("linf:0.15", 0.15),
+        "mode": "attacks",
+        "suite": None,
+        "seed": 0,
+        "clean": rate(383),
+        "robust": rate(47),
+        "attacks": [attack("fgsm", 69), attack("pgd", 51, 4), attack("mim", 60, 1)],
+        "steps_curve": [
+            curve([383, 200, 90, 60, 51], [0, 1, 2, 3, 4], attack="pgd"),
+            curve([383, 300, 55], [0, 1, 2], attack="mim"),
+        ],
+        "eps_curve": curve(
+            [192, 150, 100, 40, 0],
+            [0.0, 0.05, 0.1, 0.15, 0.21],
+            200,
+            attack="minimal(pgd(steps=20))",
+            norm="linf",
+            median=0.1,
+            unbroken=0,
+        ),
+        "warnings": [
+            {
+                "id": "W24",
+                "level": "warning",
+                "seen": "The interval is 6.6 points wide.",
+                "advice": "Use more samples (--count).",
+            }
+        ],
+        "gallery": [item(sample) for sample in range(8)],
+        "cost": {
+            "forwards": 27000,
+            "backwards": 25500,
+            "queries": 27001,
+            "judged": 1588,
+            "seconds": 9.7,
+        },
+    } | changes
+
+
+def threat(text: str, eps: float | None, eps_text: str = "0.15") -> dict[str, Any]:
+    return {
+        "text": text,
+        "norm": text.partition(":")[0].split()[0],
+        "eps": eps,
+        "eps_text": None if eps is None else eps_text,
+        "goal": "untargeted",
+        "access": "gradient",
+        "queries": None,
+        "box": [0.0, 1.0],
+        "words": "Every pixel may change by at most 0.15. Any wrong answer counts as a success.",
+    }
+
+
+def figures(*evaluations: dict[str, Any], **changes: Any) -> Figures:
+    return {
+        "schema": 1,
+        "created": "2026-11-15T18:40:00+00:00",
+        "command": "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15",
+        "versions": {"besiege": "0.2.0", "python": "3.11.9", "torch": "2.13.0"},
+        "complete": True,
+        "evaluations": list(evaluations) or [evaluation()],
+    } | changes
+
+
+def pictures(
+    item: dict[str, Any], shape: tuple[int, int, int] = (1, 8, 8)
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """An image of whole bytes, and the same with every value moved by a tenth, within the box."""
+    random = np.random.default_rng(item["sample"])
+    clean = (random.integers(0, 256, shape) / 255).astype(np.float32)
+    moved = clean + 0.1 * random.choice([-1.0, 1.0], shape)
+    return clean, np.clip(moved, 0, 1).astype(np.float32)
+
+
+def broken_run() -> Figures:
+    """An evaluation in which all went wrong that can: an error, a failure, an unfinished attack."""
+    error = {
+        "id": "W14",
+        "level": "error",
+        "seen": "The model answered the same images differently.",
+        "advice": "Make it deterministic.",
+    }
+    attacks = [
+        attack("fgsm", 69, accuracy=None, failure="MemoryError: no room", complete=False, broken=0),
+        attack("pgd(steps=100, restarts=5, loss=margin, schedule=cosine)", 51, complete=False),
+        attack("mim", 60),
+    ]
+    bad = evaluation(warnings=[error], attacks=attacks)
+    bad["model"] = {**bad["model"], "name": "path/to/a/deeply/nested/folder/models.py:make_network"}
+    return figures(bad, complete=False)
+
+
+def minimal_run() -> Figures:
+    """The smallest change, among a thousand classes with long names."""
+    found = evaluation(threat=threat("linf", None), mode="suite", suite="standard", warnings=[])
+    names = [f"class number {i}, with its synonyms" for i in range(1000)]
+    found["data"] = {**found["data"], "class_names": names}
+    found["gallery"] = [item(1, label=999, clean_prediction=998, prediction=7)]
+    found["steps_curve"] = found["steps_curve"][:1]
+    return figures(found)
+
+
+def four() -> Figures:
+    """Two models, each against two threats."""
+    made = []
+    for model, left in (("zoo:digits-natural", 47), ("zoo:digits-pgd-at", 297)):
+        for against, eps, text in (("linf:8/255", 8 / 255, "8/255"), ("l2:0.5", 0.5, "0.5")):
+            one = evaluation(threat=threat(against, eps, text), robust=rate(left))
+            one["model"] = {**one["model"], "name": model}
+            made.append(one)
+            left += 30
+    return figures(*made)
+
+
+def vast() -> Figures:
+    """Ten thousand images and attacks that took their time: the widest figures there are."""
+    attacks = [
+        attack(
+            name,
+            0,
+            accuracy=rate(4567, 10_000),
+            broken=5433,
+            alone=1234,
+            median_distance=12.34 / 255,
+            forwards=50_000_000,
+            seconds=45_296.0,
+        )
+        for name in ("pgd(steps=100, restarts=5)", "minimal(pgd(steps=20))")
+    ]
+    return figures(
+        evaluation(
+            threat=threat("linf:16/255", 16 / 255, "16/255"),
+            clean=rate(9173, 10_000),
+            robust=rate(4321, 10_000),
+            attacks=attacks,
+        )
+    )
+
+
+def crowded() -> Figures:
+    """Eight attacks with curves, some of them with long names."""
+    names = ["pgd", "mim", "apgd(loss=dlr)", "minimal(pgd(steps=100, restarts=5, loss=margin))"]
+    names += ["dim", "tim(kernel=5)", "sinifgsm", "bim(steps=200)"]
+    found = evaluation(
+        attacks=[attack(name, 51 + 3 * k) for k, name in enumerate(names)],
+        steps_curve=[
+            curve([383 - 9 * k, 200 - 7 * k, 60 - k, 51], [0, 1, 2, 40 + k], attack=name)
+            for k, name in enumerate(names)
+        ],
+    )
+    return figures(found)

@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.report.sample import (
+    Figures,
+    attack,
+    broken_run,
+    crowded,
+    evaluation,
+    figures,
+    four,
+    item,
+    minimal_run,
+    pictures,
+    rate,
+)
+
+from besiege.core.errors import DataError
+from besiege.report import fragment, write
+from besiege.report.page import rendered
+from besiege.report.pictures import gallery
+
+INLINE = {"a", "b", "code", "strong", "time", "wbr"}
+VOID = {"meta", "link", "img", "br", "wbr", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """The tags of a page, whether they nest, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag not in INLINE:
+            self.words.append(" ")
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """The text with single spaces."""
+        return " ".join("".join(self.words).replace("\u00a0", " ").split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def read(given: Figures) -> Reader:
+    return Reader(rendered(given, pictures))
+
+
+CASES: dict[str, Callable[[], Figures]] = {
+    "one": figures,
+    "four": four,
+    "broken": broken_run,
+    "minimal": minimal_run,
+    "crowded": crowded,
+    "empty": lambda: figures(
+        evaluation(
+            steps_curve=[], eps_curve=None, gallery=[], warnings=[], attacks=[attack("a", 9)]
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_page_is_whole_and_loads_nothing(case: str) -> None:
+    text = rendered(CASES[case](), pictures)
+    page = Reader(text)
+    assert page.open == [], "every tag is closed"
+    assert text.lstrip().startswith("<!doctype html>")
+    assert page.all("html")[0]["lang"] == "en"
+    assert not page.all("script") and not page.all("iframe")
+    for _, attributes in page.tags:
+        for key, value in attributes.items():
+            assert not key.startswith("on"), key
+            if key in ("src", "href", "action", "srcset", "data"):
+                assert (value or "").startswith(("data:", "#")), (key, value)
+    assert "@import" not in text and "url(" not in text
+    policy = next(m["content"] for m in page.all("meta") if "http-equiv" in m)
+    assert policy is not None and policy.startswith("default-src 'none'; img-src data:;")
+    assert "script-src" not in policy
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_headings_are_in_order_and_ids_and_texts_are_there(case: str) -> None:
+    page = read(CASES[case]())
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert all(image["alt"] for image in page.all("img"))
+    assert all("scope" in header for header in page.all("th"))
+    ids = [a["id"] for _, a in page.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    for link in page.all("a"):
+        assert (link["href"] or "").removeprefix("#") in ids
+
+
+def test_names_from_outside_are_text_never_markup() -> None:
+    nasty = "<script>alert('x')</script>"
+    given = evaluation(warnings=[{"id": nasty, "level": "note", "seen": nasty, "advice": nasty}])
+    given["model"] = {**given["model"], "name": nasty, "digest": nasty, "kind": nasty}
+    given["data"] = {**given["data"], "name": nasty, "class_names": [nasty] * 10}
+    given["attacks"] = [attack(nasty, 51, told=nasty), attack("b", 9, failure=nasty)]
+    given["threat"] = {**given["threat"], "text": nasty, "words": nasty}
+    given["steps_curve"] = [{**given["steps_curve"][0], "attack": nasty}]
+    given["eps_curve"] = {**given["eps_curve"], "attack": nasty}
+    text = rendered(figures(given, command=nasty, versions={"besiege": nasty}), pictures)
+    page = Reader(text)
+    assert "<script" not in text.lower()
+    assert page.text.count(nasty) > 20
+    assert "<script" not in fragment(figures(given)).lower()
+
+
+def test_the_answer_is_first_and_says_how_sure_and_against_what() -> None:
+    text = read(figures()).text
+    order = [
+        "zoo:digits-natural against linf:0.15",
+        "Under attack, 11.8 % of the images are still classified correctly; without an attack, ",
+        "[8.8, 15.4] 95 % interval; 47 of 397 images",
+        "[94.2, 98.1] 95 % interval; 383 of 397 images",
+        "Every pixel may change by at most 0.15.",
+        "A stronger attack can only lower it",
+        "pgd broke most: 332 of the 383 images that were right before.",
+        "The attacks",
+        "Accuracy against steps.",
+        "Accuracy against the size of the change.",
+        "Images it misread",
+        "W24 warning The interval is 6.6 points wide. Use more samples (--count).",
+        "What the attacker may do",
+        "Any wrong answer counts as a success.",
+        "How to read this page",
+        "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15",
+        "c951b60a92eb35bd" * 4,
+        "397 of the 1,797 images of digits (test), chosen with seed 0",
+        "9f2c1b60a92eb35b" * 4,
+        "27,000 forwards, 25,500 backwards, 27,001 queries, 1,588 images judged, 9.7 s",
+    ]
+    places = [text.find(said, 0) for said in order]
+    assert -1 not in places, order[places.index(-1)]
+    first = [text.index(order[0])]
+    for said in order[1:]:
+        first.append(text.index(said, first[-1]))
+
+
+def test_the_interval_is_drawn_where_it_lies() -> None:
+    text = rendered(figures(), pictures)
+    found = rate(47)
+    assert f'style="width:{100 * found["value"]:.2f}%"' in text
+    between = f"left:{100 * found['low']:.2f}%;right:{100 - 100 * found['high']:.2f}%"
+    assert between in text
+
+
+def test_every_attack_is_in_the_table_and_the_strongest_stands_out() -> None:
+    text = rendered(figures(), pictures)
+    body = text[text.index("<tbody") : text.index("</tbody")]
+    rows = [Reader(row).text for row in re.findall(r"<tr.*?</tr>", body, re.S)]
+    assert len(rows) == 3
+    assert "17.4 % [13.8, 21.5] 314 0 0.149 44.1 3.2 s" in rows[0]
+    assert ["broke most" in row for row in rows] == [False, True, False]
+    assert "332 4 0.149 44.1 3.2 s" in rows[1]
+
+
+def test_equal_attacks_share_the_mark_and_idle_ones_get_none() -> None:
+    equal = figures(evaluation(attacks=[attack("a", 51), attack("b", 51), attack("c", 99)]))
+    assert "a and b broke most: 332 each, of the 383" in read(equal).text
+    idle = figures(evaluation(attacks=[attack("a", 383)], robust=rate(383)))
+    page = read(idle)
+    assert "No attack changed a single correct answer." in page.text
+    assert "broke most" not in page.text
+
+
+def test_what_went_wrong_is_loud_and_never_a_figure() -> None:
+    text = rendered(broken_run(), pictures)
+    page = Reader(text)
+    assert page.text.index("must not be quoted") < page.text.index("Under attack")
+    assert "W14 The model answered the same images differently." in page.text
+    assert "Failed, which never counts as robust. MemoryError: no room" in page.text
+    assert "fgsm failed: that counts as not attacked, never as robust." in page.text
+    assert "has not finished" in page.text and "unfinished" in page.text
+    row = re.search(r'<tr role="row" class="failed">.*?</tr>', text, re.S)
+    assert row is not None and "%" not in row[0]
+
+
+def test_an_incomplete_run_says_so_even_when_no_attack_does() -> None:
+    assert "This run is not complete." in read(figures(complete=False)).text
+    assert "This run is not complete." in fragment(figures(complete=False))
+    assert "not complete" not in read(figures()).text
+
+
+def test_a_failure_on_part_of_the_images_shows_what_was_finished() -> None:
+    partly = attack("pgd", 51, failure="OSError: gone", complete=False)
+    assert "On the 397 images it finished, 12.8 % [9.7, 16.5] stood." in (
+        read(figures(evaluation(attacks=[partly]))).text
+    )
+
+
+def test_where_no_attack_finished_nothing_is_known() -> None:
+    lost = attack("pgd", 51, accuracy=None, failure="OSError: x", complete=False)
+    # Whatever the figure says: what was never attacked is not robust.
+    page = read(figures(evaluation(attacks=[lost], robust=rate(383), gallery=[])))
+    assert "No attack finished, so nothing is known of its robustness" in page.text
+    assert "unknown" in page.text
+    assert "A stronger attack" not in page.text
+
+
+def test_the_smallest_change_is_the_answer_where_there_is_no_budget() -> None:
+    page = read(minimal_run())
+    assert "The median smallest change that fools it is 0.1 (linf)." in page.text
+    assert "Never broken 11.8 %" in page.text
+    assert "none: the smallest change that works" in page.text
+    assert "each only on the images that those before it had left" in page.text
+    assert "budget" not in re.findall(
+        r'<text class="label (\w+)"', rendered(minimal_run(), pictures)
+    )
+
+
+def test_the_gallery_names_classes_confidences_and_what_it_was_misread_as() -> None:
+    page = read(figures())
+    assert "three misread as eight" in page.text
+    assert "Confidence 99 % before, 71 % after." in page.text
+    assert "change ×4" in page.text
+    assert len([i for i in page.all("img") if (i["src"] or "").startswith("data:image/png")]) == 24
+    assert "2 more" in page.text  # six at once, the rest unfolds
+    thousand = read(minimal_run()).text
+    assert "class number 999, with its synonyms misread as class number 7" in thousand
+    assert "Read as class number 998, with its synonyms even before." in thousand
+
+
+def test_the_three_pictures_of_a_sample_are_in_order() -> None:
+    shown = gallery([item(0)], pictures)[0]
+    sources = [image["src"] for image in read(figures()).all("img")]
+    assert sources[:3] == [shown.clean, shown.change, shown.adversarial]
+    assert len(set(sources[:3])) == 3
+
+
+def test_a_picture_that_cannot_be_read_does_not_lose_the_page() -> None:
+    def none(_: dict[str, Any]) -> Any:
+        raise DataError("the record is damaged")
+
+    text = Reader(rendered(figures(), none)).text
+    assert "The images of sample 0 could not be read. DataError: the record is damaged" in text
+
+
+def test_an_empty_evaluation_has_no_charts_and_no_pictures() -> None:
+    page = read(CASES["empty"]())
+    assert not page.all("svg") and not page.all("img")
+    assert "No rule that applies saw a sign" in page.text
+
+
+def test_the_data_of_a_chart_are_beside_it() -> None:
+    page = read(figures())
+    assert "pgd 1 50.4 [45.3, 55.4]" in page.text
+    assert "minimal(pgd(steps=20)) 0.05 75.0 [68.4, 80.8]" in page.text
+
+
+def test_several_evaluations_are_compared_first_and_linked() -> None:
+    page = read(four())
+    text = page.text
+    assert text.index("At a glance") < text.index("Under attack,")
+    head = text[: text.index("Under attack,")]
+    for said in ("11.8 % [8.8, 15.4]", "19.4 %", "74.8 %", "82.4 %", "linf:8/255", "l2:0.5"):
+        assert said in head
+    assert [a["href"] for a in page.all("a")] == [f"#evaluation-{k}" for k in (1, 2, 3, 4)]
+
+
+def test_the_comparison_marks_what_must_not_be_quoted() -> None:
+    given = four()
+    given["evaluations"][1]["warnings"] = broken_run()["evaluations"][0]["warnings"]
+    head = read(given).text
+    said = "The figures of zoo:digits-natural against l2:0.5 must not be quoted. W14"
+    assert head.index(said) < head.index("do not quote") < head.index("Under attack,")
+
+
+def test_a_fragment_stands_alone() -> None:
+    text = fragment({"evaluations": [evaluation()], "complete": True})
+    page = Reader(text)
+    assert page.open == []
+    assert not {"html", "body", "script", "img"} & {tag for tag, _ in page.tags}
+    assert "11.8 %" in page.text and "pgd broke most" in page.text
+    assert len(page.all("svg")) == 2
+    styles = re.sub(
+        r"/\*.*?\*/", "", re.findall(r"<style>(.*?)</style>", text, re.S)[0], flags=re.S
+    )
+    for selectors in re.findall(r"([^{}]+)\{", re.sub(r"@media[^{]+\{", "", styles)):
+        for selector in selectors.split(","):
+            assert selector.strip().startswith(".besiege"), selector
+
+
+def test_the_file_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new" / "report.html"
+    assert write(figures(), pictures, path) == path
+    before = path.read_text(encoding="utf-8")
+    assert before == rendered(figures(), pictures)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for step in ("fsync", "replace"):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr(os, step, full)
+            write(four(), pictures, path)
+        assert path.read_text(encoding="utf-8") == before
+        assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_long_curves_and_large_pictures_keep_the_page_small() -> None:
+    x = [k / 10_000 for k in range(10_000)]
+    value = [1 - v for v in x]
+    long: dict[str, Any] = {"x": x, "value": value, "low": value, "high": value}
+    given = evaluation(gallery=[item(k) for k in range(24)])
+    given["steps_curve"] = [{**long, "attack": "square"}]
+    given["eps_curve"] = {**given["eps_curve"], **long}
+    text = rendered(figures(given), partial(pictures, shape=(3, 224, 224)))
+    assert len(text) < 3_000_000
+    assert "400 of 10,000 points are drawn and listed" in Reader(text).text

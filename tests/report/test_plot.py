@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from tests.report.sample import crowded, curve, evaluation, threat
+
+from besiege.report.charts import charts
+from besiege.report.drawing import nice_ticks
+from besiege.report.plot import DRAWN, Chart, Curve, Mark, thinned
+
+SPACE = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(chart: Chart, width: int = 720) -> ElementTree.Element:
+    return ElementTree.fromstring(chart.svg(width))
+
+
+def texts(svg: ElementTree.Element, kind: str) -> list[str]:
+    return [t.text or "" for t in svg.iter(f"{SPACE}text") if t.get("class", "").startswith(kind)]
+
+
+def falling(count: int, seed: int = 0) -> Curve:
+    random = np.random.default_rng(seed)
+    x = np.sort(random.exponential(size=count)).tolist()
+    value = np.linspace(1, 0, count).tolist()
+    return Curve("c", x, value, value, value)
+
+
+@pytest.mark.parametrize("width", [720, 340])
+def test_the_drawing_is_well_formed_and_names_are_escaped(width: int) -> None:
+    name = "<script>&\"'"
+    one = Curve(name, [0, 1], [1, 0.5], [0.9, 0.4], [1, 0.6])
+    other = Curve("b", [0, 2], [1, 0.4], [0.9, 0.4], [1, 0.6])
+    svg = drawn(Chart("t<&", [one, other], "x", "step"), width)
+    assert svg.get("aria-label") == "t<&"
+    assert name in texts(svg, "name")
+    assert not list(svg.iter(f"{SPACE}script"))
+
+
+def test_every_point_says_what_it_is_and_can_be_reached_by_keyboard() -> None:
+    svg = drawn(charts(evaluation())[0].chart)
+    points = [g for g in svg.iter(f"{SPACE}g") if g.get("class") == "point"]
+    titles = [p.findtext(f"{SPACE}title") for p in points]
+    assert "pgd, step 1: 50.4 % [45.3, 55.4]" in titles
+    assert all(p.get("tabindex") == "0" and p.get("aria-label") for p in points)
+
+
+def test_the_budget_axis_is_labelled_as_the_budget_was_written() -> None:
+    given = evaluation(threat=threat("linf:8/255", 8 / 255, "8/255"))
+    x = [k / 255 for k in (0, 2, 4, 8, 16)]
+    given["eps_curve"] = given["eps_curve"] | {"x": x, "median": 4 / 255}
+    svg = drawn(charts(given)[1].chart)
+    assert "2/255" in texts(svg, "tick")
+    assert texts(svg, "label budget") == ["budget 8/255"]
+    assert texts(svg, "label median") == ["median 4/255"]
+
+
+def test_a_step_curve_holds_its_value_until_the_next_point() -> None:
+    one = Curve("c", [0, 1, 2], [1, 0.5, 0], [1, 0.5, 0], [1, 0.5, 0])
+    svg = drawn(Chart("t", [one], "x", "at", step=True))
+    line = next(p for p in svg.iter(f"{SPACE}path") if p.get("class") == "line")
+    corners = np.array(re.findall(r"([\d.]+) ([\d.]+)", line.get("d") or ""), float)
+    # Every move is along one axis, and down comes after right.
+    moves = np.diff(corners, axis=0)
+    assert np.all((moves == 0).sum(1) == 1)
+    assert moves[0, 1] == 0 and moves[1, 0] == 0
+
+
+@pytest.mark.parametrize("width", [720, 340])
+@pytest.mark.parametrize("places", [(0.5, 0.51), (0.5, 0.6), (0.01, 0.02), (0.97, 1.0), (0.5, 0.5)])
+def test_marks_that_are_close_have_labels_beside_each_others_lines(
+    places: tuple[float, float], width: int
+) -> None:
+    one = Curve("c", [0, 1], [1, 0], [1, 0], [1, 0])
+    marks = [Mark(places[0], "budget 0.5123"), Mark(places[1], "median 0.5123", "median")]
+    svg = drawn(Chart("t", [one], "x", "at", step=True, marks=marks), width)
+    texts = [t for t in svg.iter(f"{SPACE}text") if "label" in (t.get("class") or "")]
+    lines = [p for p in svg.iter(f"{SPACE}path") if "mark" in (p.get("class") or "")]
+    half = 0.5 * 0.6 * 12 * len("median 0.5123")
+    spots = {
+        (t.get("class") or "").split()[1]: (float(t.get("x", 0)), float(t.get("y", 0)))
+        for t in texts
+    }
+    assert len(spots) == 2
+    (x1, y1), (x2, y2) = spots.values()
+    assert abs(y1 - y2) > 10 or abs(x1 - x2) >= 2 * half
+    for line in lines:
+        found = re.findall(r"([\d.]+) ([\d.]+)", line.get("d") or "")
+        x, top = map(float, found[0])
+        for kind, (middle, base) in spots.items():
+            other = kind not in (line.get("class") or "")
+            if other and top < base - 4 and places[0] != places[1]:
+                assert abs(x - middle) >= half, "a line runs through the other's label"
+
+
+@pytest.mark.parametrize("width", [720, 340])
+def test_all_that_is_drawn_lies_inside_the_drawing(width: int) -> None:
+    for figure in [*charts(evaluation()), *charts(crowded()["evaluations"][0])]:
+        svg = drawn(figure.chart, width)
+        _, _, wide, high = map(float, (svg.get("viewBox") or "").split())
+        assert wide == width
+        for path in svg.iter(f"{SPACE}path"):
+            found = re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d") or "")
+            for x, y in np.array(found, float).reshape(-1, 2):
+                assert 0 <= x <= wide and 0 <= y <= high
+
+
+def test_curves_differ_by_more_than_colour() -> None:
+    svg = drawn(charts(crowded()["evaluations"][0])[0].chart)
+    lines = [p for p in svg.iter(f"{SPACE}path") if p.get("class") == "line"]
+    looks = {(p.get("style"), p.get("stroke-dasharray")) for p in lines}
+    assert len(looks) == 8
+    assert len({p.get("stroke-dasharray") for p in lines[:8]}) > 3
+
+
+def test_nothing_to_draw_gives_no_chart() -> None:
+    assert charts(evaluation(steps_curve=[], eps_curve=None)) == []
+    empty = curve([], [], attack="pgd")
+    assert charts(evaluation(steps_curve=[empty], eps_curve=None)) == []
+    assert Chart("t", [], "x", "at").svg() == ""
+
+
+def test_one_point_is_drawn() -> None:
+    one = Curve("c", [0], [0.5], [0.4], [0.6])
+    assert len(texts(drawn(Chart("t", [one], "x", "at")), "readout")) == 1
+
+
+def test_points_that_are_not_finite_are_left_out() -> None:
+    one = Curve.of(
+        "c", {"x": [0, 1, None], "value": [1, 0.5, 0], "low": [1, 0, 0], "high": [1] * 3}
+    )
+    assert list(one.x) == [0, 1]
+
+
+@pytest.mark.parametrize("count", [401, 10_000])
+def test_thinning_keeps_the_shape(count: int) -> None:
+    whole = falling(count)
+    few = thinned(whole)
+    assert len(few) <= DRAWN
+    assert (few.x[0], few.x[-1]) == (whole.x[0], whole.x[-1])
+    grid = np.linspace(0, whole.x[-1], 5000)
+
+    def held(c: Curve) -> np.ndarray:
+        return np.asarray(c.value)[np.clip(np.searchsorted(c.x, grid, "right") - 1, 0, None)]
+
+    # As an area the two differ by less than a line is thick.
+    assert np.abs(held(whole) - held(few)).mean() < 0.004
+
+
+def test_thinning_keeps_a_spike_and_drops_what_lies_flat() -> None:
+    value = [0.5] * 5000
+    value[2500] = 1.0
+    spike = Curve("c", list(range(5000)), value, value, value)
+    few = thinned(spike)
+    assert max(few.value) == 1.0 and few.x[list(few.value).index(1.0)] == 2500
+    assert len(few) < 10
+
+
+def test_thinning_keeps_the_extremes_of_a_restless_curve() -> None:
+    random = np.random.default_rng(1)
+    value = random.uniform(0.4, 0.6, 5000)
+    value[1234], value[4321] = 0.9, 0.1
+    restless = Curve("c", list(range(5000)), *([value.tolist()] * 3))
+    few = thinned(restless)
+    assert len(few) <= DRAWN
+    assert (few.x[int(np.argmax(few.value))], max(few.value)) == (1234, 0.9)
+    assert (few.x[int(np.argmin(few.value))], min(few.value)) == (4321, 0.1)
+
+
+def test_a_short_curve_is_left_alone() -> None:
+    short = falling(DRAWN)
+    assert thinned(short) is short
+
+
+@pytest.mark.parametrize("high", [0.0137, 0.21, 1.0, 7.3, 40.0, 1234.0])
+def test_ticks_are_round_and_inside(high: float) -> None:
+    ticks = nice_ticks(0, high, 6)
+    assert ticks[0] == 0 and ticks[-1] <= high * (1 + 1e-9)
+    assert 3 <= len(ticks) <= 8
+    step = ticks[1] - ticks[0]
+    assert f"{step:.3g}".strip("0.")[0] in "125"
+    assert np.allclose(np.diff(ticks), step)

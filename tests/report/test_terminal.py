@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from tests.report.sample import (
+    Figures,
+    attack,
+    broken_run,
+    crowded,
+    evaluation,
+    figures,
+    four,
+    minimal_run,
+    threat,
+    vast,
+)
+
+from besiege.report import bar, table
+
+
+def printed(given: Figures, width: int = 80, page: str | None = "runs/one/report.html") -> str:
+    file = io.StringIO()
+    Console(file=file, width=width).print(table(given, page))
+    return file.getvalue()
+
+
+CASES: dict[str, Callable[[], Figures]] = {
+    "one": figures,
+    "four": four,
+    "broken": broken_run,
+    "minimal": minimal_run,
+    "crowded": crowded,
+    "vast": vast,
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("case", CASES)
+def test_it_fits_and_is_plain(case: str, width: int) -> None:
+    text = printed(CASES[case](), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    assert text.isascii(), "plain, and nothing was cut off with an ellipsis"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_answer_comes_first_with_its_interval(width: int) -> None:
+    lines = printed(figures(), width).splitlines()
+    assert lines[0] == "zoo:digits-natural against linf:0.15"
+    assert "397 of the 1,797 images of digits (test), chosen with seed 0" in (
+        " ".join(" ".join(lines[1:3]).split())
+    )
+    start = lines.index("") + 1
+    assert " ".join(lines[start].split()) == "robust 11.8 % [8.8, 15.4] worst of 3 attacks"
+    assert lines[start + 1].split()[:5] == ["clean", "96.5", "%", "[94.2,", "98.1]"]
+    assert lines[-1].split() == ["page", "runs/one/report.html"]
+
+
+def test_every_attack_has_its_figures_and_the_strongest_a_mark() -> None:
+    lines = [" ".join(line.split()) for line in printed(figures()).splitlines()]
+    assert "fgsm 17.4 % [13.8, 21.5] 314 0 0.149 44.1 3.2s" in lines
+    assert "pgd * 12.8 % [9.7, 16.5] 332 4 0.149 44.1 3.2s" in lines
+    assert "mim 15.1 % [11.7, 19.0] 323 1 0.149 44.1 3.2s" in lines
+
+
+def test_distances_in_the_unit_of_the_budget() -> None:
+    given = evaluation(threat=threat("linf:8/255", 8 / 255, "8/255"))
+    given["attacks"] = [attack("pgd", 51, median_distance=6.5 / 255)]
+    assert "6.5/255" in printed(figures(given))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_what_went_wrong_is_said_before_the_figures_and_never_as_accuracy(width: int) -> None:
+    text = printed(broken_run(), width)
+    assert text.startswith("NOT COMPLETE")
+    assert text.index("DO NOT QUOTE") < text.index("robust")
+    assert "FAILED" in text and "fgsm failed: MemoryError: no room" in text
+    assert "unfinished" in text
+    row = next(line for line in text.splitlines() if line.startswith("fgsm"))
+    assert "%" not in row
+
+
+def test_where_no_attack_finished_nothing_is_known() -> None:
+    lost = attack("pgd", 51, accuracy=None, failure="OSError: x", complete=False)
+    text = printed(figures(evaluation(attacks=[lost])))
+    assert "nothing is known" in text
+    assert "robust " not in text.replace("robustness", "").replace("as robust", "")
+
+
+def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
+    text = printed(four())
+    head = [" ".join(line.split()) for line in text.splitlines()[:5]]
+    assert head[0] == "model threat clean robust 95 %"
+    assert head[1] == "zoo:digits-natural linf:8/255 96.5 % 11.8 % [8.8, 15.4]"
+    assert head[4] == "zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]"
+    assert text.count("W24") == 1
+
+
+def test_a_warning_of_some_evaluations_names_them() -> None:
+    given = four()
+    for one in given["evaluations"][:3]:
+        one["warnings"] = []
+    assert "(zoo:digits-pgd-at against l2:0.5)" in printed(given)
+
+
+def test_a_name_is_never_taken_for_markup() -> None:
+    given = evaluation()
+    given["model"] = {**given["model"], "name": "[red]model[/red]"}
+    given["attacks"] = [attack("[bold]x[/bold]", 51)]
+    text = printed(figures(given))
+    assert "[red]model[/red]" in text and "[bold]x[/bold]" in text
+
+
+def test_a_log_gets_a_line_for_each_stage() -> None:
+    file = io.StringIO()
+    with bar("zoo:x", Console(file=file, width=80)) as tell:
+        for done, text in ((0, "pgd"), (50, "pgd"), (100, "mim [1]")):
+            tell(SimpleNamespace(done=done, total=200, text=text))
+    lines = file.getvalue().splitlines()
+    assert [line.partition(" after")[0] for line in lines] == [
+        "zoo:x: pgd, 0 % done",
+        "zoo:x: mim [1], 50 % done",
+    ]
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
+    file = io.StringIO()
+    with bar("zoo:x", Console(file=file, force_terminal=True, width=100)) as tell:
+        tell(SimpleNamespace(done=50, total=200, text="pgd"))
+    text = file.getvalue()
+    assert "zoo:x: pgd" in text and "25 %" in text and "left" in text
+
+
+def test_report_never_imports_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from besiege.report import bar, fragment, table, write\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
