@@ -139,8 +139,8 @@ def evaluate(
         What the attacker may do: ``"linf:8/255"``, ``"l2:0.5"``, or ``"linf"`` for the smallest
         change.
     attacks : str or sequence, optional
-        Attacks to run, each on every sample; ``fgsm``, ``pgd`` and ``pgd(loss=margin)`` when
-        neither attacks nor a suite are given.
+        Attacks to run, each on every sample; one step, many steps, and many steps
+        to each of the three likeliest wrong classes when neither attacks nor a suite are given.
     suite : str, optional
         A named list of attacks, each on what the ones before left.
     goal : str, optional

@@ -101,8 +101,8 @@ def evaluate(
     threat
         What the attacker may do.
     attacks
-        Attacks to run, each on every image, separated by commas; fgsm, pgd and pgd(loss=margin)
-        if neither attacks nor a suite are given.
+        Attacks to run, each on every image, separated by commas; by default
+        "fgsm, pgd, each_target(pgd(loss=margin), 3)".
     suite
         A named list of attacks, each on what the ones before left.
     goal

@@ -108,7 +108,8 @@ def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
     """An attack of many steps must not be weaker than one of a single step."""
     if evidence.chained:
         return
-    many = [trial for trial in evidence.trials if (trial.steps or 0) >= 10]
+    # An attack made of attacks has no steps of its own, but more than one.
+    many = [t for t in evidence.trials if not t.one_step and (t.steps is None or t.steps >= 10)]
     if not many:
         return
     found = np.concatenate([trial.broken_ids() for trial in many])
