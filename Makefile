@@ -3,11 +3,12 @@
 #   make demo                  a first siege, on data that comes with the package
 #   make test                  the fast tests; ARGS="-k warp" passes arguments on to pytest
 #   make check                 format, lint and types
+#   make docs                  the documentation, into docs/_build/html
 #   make clean                 removes the environment and all caches
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: demo test check clean help setup
+.PHONY: demo test check docs clean help setup
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,9 +48,15 @@ check: $(STAMP)
 	@echo "Checking format, lint and types ..."
 	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted; run: $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy $(wildcard src tests examples benchmarks)
+	@$(BIN)/mypy $(wildcard src tests examples benchmarks docs/_ext)
+
+# A warning is an error: a link that leads nowhere, a name that is gone.
+docs: $(STAMP)
+	@echo "Building the documentation ..."
+	@$(BIN)/python -m sphinx -M html docs docs/_build --fail-on-warning --keep-going --quiet
+	@echo "Open docs/_build/html/index.html"
 
 clean:
 	@echo "Removing the environment and all caches ..."
-	@rm -rf $(VENV) .ci/data .mypy_cache .ruff_cache .pytest_cache dist build
+	@rm -rf $(VENV) .ci/data .mypy_cache .ruff_cache .pytest_cache dist build docs/_build docs/attacks docs/reference
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ import numpy as np
 from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.spec import Asked, Curve, Plan, Run, Sample, Shard, Subject, Weapon, write_run
 from besiege.bench.store import Record, Store
+from besiege.metrics.rows import Column
 
 SIZE = 250
 SHAPE = (3, 32, 32)
@@ -107,7 +108,7 @@ def fill(store: Store, asked: Plan) -> None:
     for crafting, judging in pairs:
         ids = crafting.shard * SIZE + np.arange(SIZE)
         won = chance.random(SIZE) < 0.5
-        crafted = {
+        crafted: dict[str, Column] = {
             "sample": ids,
             "claimed": won,
             "first_step": np.where(won, chance.integers(0, 100, SIZE), -1),
@@ -116,9 +117,9 @@ def fill(store: Store, asked: Plan) -> None:
             "vanished": np.zeros(SIZE, bool),
             **{f"loss_{when}": chance.random(SIZE) for when in ("first", "late", "best")},
         }
-        kept = {"images": images[won], "rows": np.flatnonzero(won)}
+        kept: dict[str, Column] = {"images": images[won], "rows": np.flatnonzero(won)}
         store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, kept)
-        judged = {
+        judged: dict[str, Column] = {
             "sample": ids,
             "label": ids % 10,
             "correct": np.ones(SIZE, bool),

@@ -7,11 +7,14 @@ import importlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from besiege.cli import main
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(
@@ -50,6 +53,22 @@ def test_the_demo_ends_in_a_table_and_a_page(tmp_path: Path) -> None:
     for (model, threat), value in robust.items():
         assert model in page and threat in page and f"{100 * value:.1f}" in page
         assert f"{100 * value:.1f}" in done.stdout
+
+
+def test_a_model_of_ones_own_is_measured_in_python_and_in_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("examples/own_model.py", run_name="__main__")
+    robust = re.search(r"robust +(\d+\.\d %)", capsys.readouterr().out)
+    assert robust is not None
+    assert (tmp_path / "besiege-runs" / "own" / "run" / "report.html").exists()
+    source = (ROOT / "examples" / "own_model.py").read_text()
+    told = re.search(r"^    besiege (evaluate .*)$", source, re.MULTILINE)
+    assert told is not None
+    assert main([*told[1].split(), "--no-curve"]) == 0
+    assert f"robust   {robust[1]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])

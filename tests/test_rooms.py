@@ -129,7 +129,7 @@ def test_reading_a_run_needs_no_torch() -> None:
 
 
 def test_craft_judge_and_train_run_with_torch_numpy_and_safetensors_alone() -> None:
-    blocked = ["scipy", "sklearn", "PIL", "rich"]
+    blocked = ["scipy", "sklearn", "PIL", "rich", "cyclopts", "pydantic", "duckdb", "jinja2"]
     code = (
         f"import sys\nfor name in {blocked}: sys.modules[name] = None\n"
         "import torch, besiege\n"

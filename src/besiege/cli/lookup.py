@@ -93,6 +93,7 @@ def _light() -> dict[str, Found]:
 def _heavy() -> dict[str, Found]:
     """What is known once torch is there."""
     from besiege.attacks.attack import PIECES
+    from besiege.attacks.combine import Combined
     from besiege.core.siege import ATTACKS
     from besiege.defenses.layers import LAYERS
     from besiege.training.recipes import RECIPES
@@ -105,10 +106,10 @@ def _heavy() -> dict[str, Found]:
         about = "natural training" if plan.attack is None else against
         found[name] = Found("recipe", name, about, {}, settings)
     for name, thing in ATTACKS.items():
-        if isinstance(thing, type):
+        if isinstance(thing, type) and issubclass(thing, Combined):  # nothing without its parts
             found[name] = _made("attack", name, thing)
         else:
-            found[name] = _attack(name, thing)
+            found[name] = _attack(name, thing() if isinstance(thing, type) else thing)
     return found
 
 

@@ -1,0 +1,71 @@
+"""Pages written from the library itself when the documentation is built.
+
+They say what ``besiege show`` says, because they ask the same function. What they show as an
+example has been run. The folders ``attacks`` and ``reference`` are written anew by every build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import copyfile
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .attacks import attack_pages
+from .catalogue import catalogue_pages
+from .commands import commands_page
+from .examples import measured, run
+from .notebook import notebook_page
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+FOLDERS = ("attacks", "reference")
+TABLE, PAGE = "reference/table.txt", "reference/report.html"
+"""What the example evaluation prints and writes."""
+
+
+def written(pages: Mapping[str, str], source: Path) -> None:
+    """Write pages below a folder, leave equal ones alone and remove those that are gone."""
+    for name, text in pages.items():
+        path = source / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+    for folder in FOLDERS:
+        for path in (source / folder).glob("*.md"):
+            if f"{folder}/{path.stem}" not in pages:
+                path.unlink()
+
+
+def _generate(app: Sphinx) -> None:
+    source = Path(app.srcdir)
+    torch.set_num_threads(1)  # the fastest for networks as small as those of the examples
+    examples = bool(app.config.besiege_examples)
+    pages = {
+        **attack_pages(run if examples else lambda code: "(not run)"),
+        **catalogue_pages(),
+        "reference/commands": commands_page(),
+        "reference/notebook": notebook_page(source / "notebooks" / "start.ipynb"),
+    }
+    written(pages, source)
+    table = measured(source / PAGE) if examples else "(not run)"
+    (source / TABLE).write_text(table, "utf-8")
+
+
+def _publish(app: Sphinx, problem: Exception | None) -> None:
+    page = Path(app.srcdir) / PAGE
+    if problem is None and app.builder.format == "html" and page.exists():
+        copyfile(page, Path(app.outdir) / "example-report.html")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Write the pages before Sphinx looks which there are."""
+    app.add_config_value(
+        "besiege_examples", True, "", types=[bool], description="Whether examples are run."
+    )
+    app.connect("builder-inited", _generate)
+    app.connect("build-finished", _publish)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

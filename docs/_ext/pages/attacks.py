@@ -1,0 +1,270 @@
+"""Pages of attacks, of the pieces they are made of, and of suites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from docstring_parser import DocstringStyle
+from docstring_parser import parse as parse_docstring
+
+from besiege.attacks.ascent import Ascent
+from besiege.attacks.attack import LANGUAGE, PIECES, Attack, parse
+from besiege.attacks.combine import Combined
+from besiege.attacks.suites import SUITES
+from besiege.cli.lookup import Found, look_up
+from besiege.core.siege import ATTACKS
+from besiege.core.text import parameters
+
+from .examples import cost, in_python, in_shell
+from .markup import block, code, contents, facts, first_sentence, joined, table
+
+Run = Callable[[str], str]
+SLOTS = ("start", "loss", "direction", "schedule", "radius", "place")
+_EXAMPLES = {
+    "repeat": "repeat(pgd(steps=10), 3)",
+    "each_target": "each_target(pgd(steps=10, loss=margin), 3)",
+    "cascade": "cascade(fgsm, pgd)",
+    "best_of": "best_of(fgsm, pgd(steps=10))",
+    "averaged": "averaged(pgd(steps=10), 5)",
+    "minimal": "minimal(pgd(steps=20))",
+}
+"""What shows a combinator best; of others an example is made up."""
+_DECIDES = {
+    "start": "Where the climb begins.",
+    "loss": "What is raised.",
+    "direction": "How a gradient becomes a move; links of a `chain` are applied in order.",
+    "schedule": "How far each step moves.",
+    "radius": "The ball each row moves in.",
+    "place": "How a move lands.",
+}
+
+
+def attack_pages(run: Run) -> dict[str, str]:
+    """All pages below ``attacks/`` by name; `run` says what an example prints."""
+    single = [name for name, thing in ATTACKS.items() if not _combines(thing)]
+    made = [name for name, thing in ATTACKS.items() if _combines(thing)]
+    pages = {f"attacks/{name}": attack_page(name, run) for name in [*single, *made]}
+    return {
+        "attacks/index": _index(single, made),
+        "attacks/pieces": pieces_page(),
+        "attacks/suites": suites_page(),
+        **pages,
+    }
+
+
+def example(name: str) -> str:
+    """The text of an attack of a registered name that can be run."""
+    thing = ATTACKS.get(name)
+    if name in _EXAMPLES or not _combines(thing):
+        return _EXAMPLES.get(name, name)
+    many = any(f.metadata.get("each") for f in parameters(thing))
+    return f"{name}(fgsm, pgd)" if many else f"{name}(pgd)"
+
+
+def known(name: str) -> Found:
+    """What is known of a registered name, as ``besiege show`` tells it."""
+    found = look_up(name)
+    if found.facts or _combines(ATTACKS.get(name)):
+        return found
+    # Of a class it knows what its values are once it is called.
+    return replace(look_up(f"{name}()"), name=name, about=found.about)
+
+
+def attack_page(name: str, run: Run) -> str:
+    """What an attack is, what it needs, what can be set, what it costs, and how it is used."""
+    found, text = known(name), example(name)
+    attack = parse(text)
+    shown = in_python(text, attack)
+    return joined(
+        f"# {name}",
+        *_introduction(found, attack),
+        facts(_facts(found, attack)),
+        "## Parameters",
+        _parameters(found, attack),
+        "## As text",
+        *_texts(found, text, attack),
+        "## Try it",
+        block(shown, "python"),
+        block(run(shown)),
+        "In the shell:",
+        block(in_shell(text, attack), "sh"),
+        f"`besiege show {name}` prints most of this page.",
+    )
+
+
+def written_out(found: Found) -> str:
+    """An attack with all its parameters."""
+    return f"{found.name}({', '.join(f'{k}={v}' for k, v in found.parameters.items())})"
+
+
+def pieces_page() -> str:
+    """All values of the slots, slot by slot."""
+    found = [look_up(name) for name, _ in PIECES.items()]
+    parts = []
+    for slot in SLOTS:
+        members = [_piece(piece) for piece in found if piece.facts.get("slot") == slot]
+        parts += [f"## {slot.capitalize()}", _DECIDES[slot], *members]
+    return joined(
+        "# Pieces",
+        "First-order attacks are one loop with six slots (see [concepts](../concepts.md)). These "
+        "are the values that fill them. Write them where an attack has the slot: "
+        "`pgd(loss=margin, schedule=constant(0.25))`.",
+        *parts,
+    )
+
+
+def suites_page() -> str:
+    """The suites and the attacks in them."""
+    parts = []
+    for name, suite in SUITES.items():
+        found = look_up(name)
+        parts += [
+            f"## {name}",
+            f"{found.about.capitalize()}. Its attacks, {found.facts['how']}:",
+            "\n".join(f"1. `{text}`" for text in suite.attacks),
+            block(
+                f"besiege evaluate zoo:digits-pgd-at --data digits --threat linf:0.15 "
+                f"--suite {name}",
+                "sh",
+            ),
+        ]
+    return joined(
+        "# Suites",
+        "A suite is a fixed list of attacks under a name, so that its figure means the same for "
+        "everybody. Each attack runs on the images that those before it left.",
+        *parts,
+    )
+
+
+def _combines(thing: Any) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Combined)
+
+
+def _index(single: list[str], made: list[str]) -> str:
+    rows = []
+    for name in single:
+        found = known(name)
+        norms, access = found.facts["norms"], found.facts["access"]
+        told = first_sentence(found.about)
+        rows.append((f"[{name}]({name}.md)", " ".join(norms), str(access), told))
+    combinators = [
+        (f"[{name}]({name}.md)", first_sentence(look_up(name).about), code(example(name)))
+        for name in made
+    ]
+    return joined(
+        "# Attacks",
+        "An attack is a value with a text form. The norm and the budget belong to the "
+        "[threat](../concepts.md), never to the attack. This list is made from the registry; "
+        "`besiege attacks` prints it.",
+        table(("attack", "norms", "sees", "published in"), rows),
+        "## Attacks made of attacks",
+        table(("combinator", "what it does", "for example"), combinators),
+        "## Pieces and suites",
+        "First-order attacks are made of [pieces](pieces.md); lists of attacks with a name are "
+        "[suites](suites.md). An attack [of your own](../own-attack.md) takes twenty lines.",
+        contents([*single, *made, "pieces", "suites"], "hidden"),
+    )
+
+
+def _introduction(found: Found, attack: Attack) -> Iterator[str]:
+    if not isinstance(attack, Ascent):
+        yield found.about
+        return
+    steps = "One step" if attack.steps == 1 else f"{attack.steps} steps"
+    start = {"origin": "the clean image"}.get(
+        str(attack.start), f"a random start (`{attack.start}`)"
+    )
+    aim = " towards the class that was least likely when clean" if attack.aim != "goal" else ""
+    again = "s" if attack.steps == 1 else ""
+    yield (
+        f"{steps} from {start} that raise{again} `{attack.loss}`{aim}, moving along "
+        f"`{attack.direction}`."
+    )
+    yield f"*Source:* {found.about}" if found.about else ""
+
+
+def _facts(found: Found, attack: Attack) -> dict[str, Any]:
+    stated = dict(found.facts)
+    if not stated:
+        stated["norms, goals, access"] = "those of the attacks it is made of"
+    spent = cost(attack)
+    of = "" if str(attack) == found.name else f" of `{attack}`"
+    if spent is not None:
+        early = "an image that is broken leaves at once"
+        if attack.draws > 1:
+            early = "no image leaves early, since one success against chance proves little"
+        stated["cost per image"] = (
+            f"at most {spent[0]} forward and {spent[1]} backward passes{of}, the look at the clean "
+            f"image included; {early}"
+        )
+    elif attack.minimal:
+        stated["cost per image"] = "as many passes as its search takes"
+    return stated
+
+
+def _parameters(found: Found, attack: Attack) -> str:
+    said = described(type(attack))
+    slots = SLOTS if isinstance(attack, Ascent) else ()
+    rows = [
+        (code(name), code(value) if value != "to be given" else "*to be given*", said.get(name, ""))
+        for name, value in found.parameters.items()
+        if name not in slots
+    ]
+    told = any(text for *_, text in rows)
+    heads = ("parameter", "usual value", "what it is")
+    plain = table(heads if told else heads[:2], rows if told else [r[:2] for r in rows]) or "None."
+    return joined(plain, _pieces(attack)) if isinstance(attack, Ascent) else plain
+
+
+def described(kind: type) -> dict[str, str]:
+    """What a docstring says of each parameter."""
+    said: dict[str, str] = {}
+    parsed = parse_docstring(kind.__doc__ or "", DocstringStyle.NUMPYDOC)
+    for parameter in parsed.params:
+        for name in parameter.arg_name.split(","):
+            said[name.strip()] = first_sentence(parameter.description or "")
+    return said
+
+
+def _pieces(attack: Ascent) -> str:
+    rows = []
+    for slot in SLOTS:
+        value = getattr(attack, slot)
+        for part in getattr(value, "links", None) or (value,):
+            name = LANGUAGE.name_of(part)
+            rows.append((code(slot), f"[{part}](pieces.md#{name.replace('_', '-')})", _told(part)))
+    return joined(
+        "The six slots are parameters, too; other [pieces](pieces.md) fill them:",
+        table(("slot", "usual piece", "what it does"), rows),
+    )
+
+
+def _told(piece: object) -> str:
+    return first_sentence(type(piece).__doc__ or "")
+
+
+def _piece(found: Found) -> str:
+    usual = ", ".join(f"`{name}={value}`" for name, value in found.parameters.items())
+    return joined(f"### {found.name}", found.about, f"Parameters: {usual}" if usual else "")
+
+
+def _texts(found: Found, text: str, attack: Attack) -> Iterator[str]:
+    if isinstance(attack, Combined):
+        yield block(text)
+        return
+    steps = next((f for f in parameters(attack) if f.name == "steps"), None)
+    yield "Only what differs from the usual values is written:"
+    yield block(f"{text}(steps={2 * getattr(attack, 'steps', 5)})" if steps else text)
+    yield "With everything written out, it is"
+    yield block(_wrapped(written_out(found)))
+
+
+def _wrapped(text: str, width: int = 80) -> str:
+    lines = [""]
+    for word in text.split(" "):
+        if len(lines[-1]) + len(word) > width:
+            lines.append("  ")
+        lines[-1] += f" {word}" if lines[-1].strip() else word
+    return "\n".join(lines)

@@ -1,0 +1,158 @@
+"""Pages of what has a name besides attacks: data sets, models, recipes, defenses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import cleandoc
+
+from besiege.cli.lookup import Found, look_up
+from besiege.data.catalogue import CATALOGUE as DATA
+from besiege.defenses.layers import LAYERS
+from besiege.models.catalogue import CATALOGUE as ARCHITECTURES
+from besiege.models.catalogue import FORMS, listing
+from besiege.testing import LAWS
+from besiege.training.recipes import PRESETS, RECIPES, Recipe
+
+from .attacks import described
+from .markup import code, facts, joined, table
+
+_OF_THIS_MACHINE = ("weights", "here")
+_LONG = ("sha256", "entries")
+
+
+def catalogue_pages() -> dict[str, str]:
+    """All pages below ``reference/`` that list names."""
+    return {
+        "reference/data": data_page(),
+        "reference/models": models_page(),
+        "reference/recipes": recipes_page(),
+        "reference/defenses": defenses_page(),
+        "reference/laws": laws_page(),
+    }
+
+
+def data_page() -> str:
+    """The named data sets, and how one's own are given."""
+    return joined(
+        "# Data sets",
+        "A data set is a name, the path of a folder with one folder of images per class, the path "
+        "of an `.npz` file with `x` and `y`, or a pair of tensors (see "
+        "[the start](../start.md)). Named sets that do not come with besiege are looked for below "
+        "the folder that `BESIEGE_DATA` names, then in the user's cache; what is nowhere is "
+        "downloaded when it is used, and checked, unless `BESIEGE_OFFLINE` is set. "
+        "`besiege data` lists where each one lies.",
+        *(_section(look_up(name)) for name in DATA),
+    )
+
+
+def models_page() -> str:
+    """The forms of a model, the models with a name, and the architectures."""
+    rows = [(code(row.name), row.architecture, row.data, row.clean) for row in listing()]
+    cards = [look_up(row.name) for row in listing() if row.name.startswith("zoo:")]
+    return joined(
+        "# Models",
+        "## How a model is written",
+        table(("form", "what it is"), [(code(form), told) for form, told in FORMS.items()]),
+        "Any of them may have defenses behind a plus sign: `zoo:digits-natural+bits(depth=3)` "
+        "(see [defenses](defenses.md)).",
+        "## Models with a name",
+        "The accuracy is that on clean test images of the data it was trained on. Public weights "
+        "belong into `BESIEGE_DATA/weights`.",
+        table(("model", "architecture", "data", "clean"), rows),
+        "## Cards of the zoo",
+        *(joined(f"### {card.name}", card.about, _known(card)) for card in cards),
+        "## Architectures",
+        table(
+            ("architecture", "what it is", "arguments", "images"),
+            [
+                (code(name), known.about, code(known.arguments), "x".join(map(str, known.shape)))
+                for name, known in ARCHITECTURES.items()
+            ],
+        ),
+    )
+
+
+def recipes_page() -> str:
+    """The recipes and what can be changed in one."""
+    told = described(Recipe)
+    usual = look_up("natural").parameters
+    own = [
+        f"On `{data}`, `{name}` stands for `{preset.name}`."
+        for data, presets in PRESETS.items()
+        for name, preset in presets.items()
+    ]
+    return joined(
+        "# Recipes",
+        "A recipe says how a model is trained. Parts of it are changed in its text, such as "
+        "`\"pgd-at(epochs=30, threat='linf:0.1')\"`, or by options of "
+        "[`besiege train`](commands.md#besiege-train).",
+        " ".join(own),
+        "## Fields",
+        table(
+            ("field", "usual value", "what it is"),
+            [(code(name), code(value), told.get(name, "")) for name, value in usual.items()],
+        ),
+        "## Recipes there are",
+        *(_recipe(look_up(name), usual) for name in RECIPES),
+    )
+
+
+def _recipe(found: Found, usual: Mapping[str, str]) -> str:
+    """A recipe by what sets it apart."""
+    own = {name: value for name, value in found.parameters.items() if value != usual[name]}
+    said = ", ".join(code(f"{name}={value}") for name, value in own.items())
+    return joined(
+        f"### {found.name}",
+        f"{found.about.capitalize()}.",
+        f"Other than usual: {said}." if own else "All fields as usual.",
+    )
+
+
+def defenses_page() -> str:
+    """The layers that can stand in front of a model."""
+    parts = []
+    for name, kind in LAYERS.items():
+        chance = "Draws by chance: attack it with `averaged(...)`." if kind.stochastic else ""
+        parts.append(joined(_section(look_up(name)), chance, f"`zoo:digits-natural+{name}`"))
+    return joined(
+        "# Defenses",
+        "A defense is a layer in front of a model, written after a plus sign: "
+        "`zoo:digits-natural+bits(depth=3)`. Several are applied in order. "
+        "[Your own defense](../own-defense.md) is a class of a few lines.",
+        *parts,
+    )
+
+
+def laws_page() -> str:
+    """What every attack is held to."""
+    parts = []
+    for name, law in LAWS.items():
+        told = cleandoc(law.__doc__ or "").partition(": ")[2]
+        first, _, rest = told.replace("``", "`").partition("\n")
+        parts.append(
+            joined(f"## {law.number}. {name}", f"**{first[:1].upper()}{first[1:]}**", rest)
+        )
+    return joined(
+        "# The laws",
+        "Every registered attack is tried against these laws, in every norm and for every goal it "
+        "declares, and so is [your own](../own-attack.md) by `besiege.testing.conform`. A law that "
+        "an attack cannot obey needs a written reason.",
+        *parts,
+    )
+
+
+def _section(found: Found) -> str:
+    parameters = [(code(name), code(str(value))) for name, value in found.parameters.items()]
+    return joined(
+        f"## {found.name}",
+        found.about,
+        _known(found),
+        table(("parameter", "usual value"), parameters),
+    )
+
+
+def _known(found: Found) -> str:
+    left_out = (*_OF_THIS_MACHINE, *_LONG)
+    return facts(
+        {k: v for k, v in found.facts.items() if k not in left_out and v not in (None, "", {}, ())}
+    )

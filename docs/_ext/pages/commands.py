@@ -1,0 +1,38 @@
+"""The command line as one page, from the commands themselves."""
+
+from __future__ import annotations
+
+import re
+
+from besiege.cli.entrance import APP
+from besiege.cli.grammar import WRITTEN
+
+from .markup import block, joined
+
+
+def commands_page() -> str:
+    """Every command with its parameters and examples."""
+    # Its "console" is for lines with a prompt, and greys all others.
+    whole = APP.generate_docs(output_format="markdown").replace("```console", "```text")
+    overview, *parts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
+    # What follows the list of contents groups the commands and says what each is for.
+    groups = parts[0].partition("\n\n**")
+    said = (APP.help_epilogue or "").rpartition("\n\n")[2]
+    return joined(
+        "# The command line",
+        overview.partition("\n")[2],
+        f"**{groups[2]}",
+        said,
+        "(written)=\n## How things are written",
+        block(WRITTEN.partition("\n")[2]),
+        *(_command(part) for part in parts if part.startswith("## besiege ")),
+    )
+
+
+def _command(text: str) -> str:
+    """One command, with the examples of its help page."""
+    name = text.split()[2]
+    text = re.sub(r"\n\*\*Always\*\*:.*", "\n", text, flags=re.DOTALL)
+    examples = (APP[name].help_epilogue or "").rpartition("Examples:\n")[2]
+    shown = "\n".join(line.removeprefix("  ") for line in examples.splitlines())
+    return joined(text, "**Examples**:", block(shown, "sh"))

@@ -1,0 +1,96 @@
+"""Examples that are run while the pages are written, and what they print."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+import besiege
+from besiege.attacks.attack import Attack
+from besiege.bench.results import summarise
+from besiege.core.samples import Samples
+from besiege.core.threat import Linf, Norm, Threat
+from besiege.evaluation import craft
+from besiege.report import table
+
+MODEL = "zoo:digits-natural"
+EVALUATION = f"besiege evaluate {MODEL} --data digits --threat linf:0.1"
+"""What the start page tells a newcomer to type first, and what the example report is of."""
+_BUDGETS = {Norm.Linf: "linf:0.15", Norm.L2: "l2:0.5", Norm.L1: "l1:4", Norm.L0: "l0:10"}
+_NOTHING = 1e-6
+
+
+def run(code: str) -> str:
+    """What a piece of Python prints."""
+    said = io.StringIO()
+    with redirect_stdout(said):
+        exec(compile(code, "<example>", "exec"), {"__name__": "__example__"})
+    return said.getvalue()
+
+
+def threat_of(attack: Attack) -> str:
+    """A threat that suits an attack on the digits."""
+    norm = next(norm for norm in Norm if norm in attack.norms)
+    return str(norm) if attack.minimal else _BUDGETS[norm]
+
+
+def in_python(text: str, attack: Attack) -> str:
+    """An attack of a few images in Python."""
+    model = f"{MODEL}+resize_pad" if attack.draws > 1 else MODEL
+    return f'''import besiege
+
+data = besiege.data.load("digits", count=50)
+result = besiege.attack(
+    "{text}",
+    "{model}",
+    data.images,
+    data.labels,
+    threat="{threat_of(attack)}",
+)
+print(result)
+'''
+
+
+def in_shell(text: str, attack: Attack) -> str:
+    """The measurement of a model with an attack in a shell."""
+    model = f'"{MODEL}+resize_pad"' if attack.draws > 1 else MODEL
+    quoted = f'"{text}"' if "(" in text else text
+    return (
+        f"besiege evaluate {model} --data digits --count 50 \\\n"
+        f"  --threat {threat_of(attack)} --attacks {quoted}"
+    )
+
+
+def cost(attack: Attack) -> tuple[int, int] | None:
+    """Forwards and backwards for an image that is never broken, the look at it clean included.
+
+    Nothing is known beforehand of an attack that searches.
+    """
+    if attack.minimal or Linf not in attack.norms:
+        return None
+    model, samples = _one_image()
+    crafted = craft(model, attack, samples, Threat(Linf, _NOTHING))
+    return int(crafted.forwards.max()), int(crafted.backwards.max())
+
+
+@cache
+def _one_image() -> tuple[besiege.Classifier, Samples]:
+    """A model and an image that it reads correctly."""
+    data, model = besiege.data.load("digits"), besiege.models.load(MODEL)
+    row = int((model(data.images).argmax(1) == data.labels).nonzero()[0])
+    return model, Samples.of(data.images[row : row + 1], data.labels[row : row + 1])
+
+
+def measured(path: Path) -> str:
+    """The table of the example evaluation; its page is written to a file."""
+    with TemporaryDirectory() as folder:
+        found = besiege.evaluate(MODEL, "digits", threat="linf:0.1", out=folder, command=EVALUATION)
+        found.page(path)
+        console = Console(file=io.StringIO(), width=80, record=True)
+        console.print(table(summarise(folder)))
+    return console.export_text()

@@ -1,0 +1,113 @@
+"""Every command and every block of code of the pages for people runs, on data made on the spot."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.docs.blocks import DOCS, Block, blocks
+
+from besiege.cli import main
+
+SKIPPED = {
+    "pip install": "it would install",
+    "conform(": "tests/laws/test_example.py runs it",
+}
+"""What is not run here, and why."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to work in, with the examples beside; modules from it are forgotten."""
+    (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BESIEGE_OFFLINE", "1")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) == str(tmp_path / f"{name}.py"):
+            del sys.modules[name]
+
+
+def run(page: str) -> dict[str, Any]:
+    """Run a page from top to bottom; the names its Python blocks leave behind."""
+    names: dict[str, Any] = {"__name__": "__page__"}
+    for block in blocks(page):
+        if any(part in block.text for part in SKIPPED):
+            continue
+        if block.language == "sh":
+            for command in block.commands():
+                assert obey(command) == 0, command
+        elif block.language == "python" and block.file:
+            Path(block.file).write_text(block.text, "utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, page, "exec"), names)
+        else:
+            assert block.language in ("text", "toml", "{literalinclude}"), block.language
+    return names
+
+
+def obey(command: str) -> int:
+    """The exit code of a command, run in this process, which has torch already."""
+    program, *words = shlex.split(command)
+    if program == "python":
+        runpy.run_path(words[0], run_name="__main__")
+        return 0
+    assert program == "besiege", f"no reader has a program called {program}"
+    return main(words)
+
+
+def test_a_block_is_read_with_its_continued_lines() -> None:
+    assert Block("sh", "besiege a \\\n  b\npip c\n").commands() == ["besiege a b", "pip c"]
+    assert Block("python", "# mine.py\nx = 1\n").file == "mine.py"
+    assert Block("python", "x = 1\n").file is None
+
+
+def test_the_five_minutes_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("start.md")
+    said = capsys.readouterr().out
+    assert "my_model.py:make against linf:8/255" in said
+    assert (place / "my-run" / "report.html").exists()
+    assert len(list((place / "besiege-runs").glob("*/report.html"))) == 3
+    assert 0 < names["result"].robust.value <= names["result"].clean.value
+    assert "images broken" in said
+
+
+def test_an_attack_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("own-attack.md")
+    said = capsys.readouterr().out
+    assert said.startswith("zoo:digits-natural against linf:0.1")
+    assert "minimal(my_attack(steps=5))" in said
+
+
+def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("own-defense.md")
+    said = capsys.readouterr().out
+    assert "my_defense.py:make against linf:0.1" in said
+    assert "my_defense.py:noisy against linf:0.1" in said
+
+
+def test_the_first_command_is_the_same_everywhere() -> None:
+    told = importlib.import_module("pages.examples").EVALUATION
+    for page in ("index.md", "start.md", "report.md"):
+        commands = [c for block in blocks(page) if block.language == "sh" for c in block.commands()]
+        assert told in commands, page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [n for n in importlib.import_module("besiege.attacks").names() if n != "my_attack"]
+)
+def test_the_shell_example_of_an_attack_runs(name: str, place: Path) -> None:
+    attacks, examples = (importlib.import_module(f"pages.{m}") for m in ("attacks", "examples"))
+    text = attacks.example(name)
+    command = examples.in_shell(text, importlib.import_module("besiege.attacks").parse(text))
+    (line,) = Block("sh", command).commands()
+    assert obey(line) == 0

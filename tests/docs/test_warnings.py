@@ -1,0 +1,83 @@
+"""The page of warnings and the rules in the code are the same list."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.docs.blocks import DOCS
+
+from besiege.core.threat import Threat
+
+SOURCE = DOCS.parent / "src" / "besiege"
+_ID = re.compile(r"W\d\d")
+
+
+def findings() -> Iterator[tuple[Path, ast.Call]]:
+    """Every place that makes a finding."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                yield path, node
+
+
+def rules() -> dict[str, set[str]]:
+    """The levels of every rule in the code."""
+    found: dict[str, set[str]] = defaultdict(set)
+    handed_on: list[tuple[Path, str]] = []
+    for path, call in findings():
+        if not call.args:  # one that is read back
+            continue
+        level = ast.literal_eval(call.args[3]) if len(call.args) > 3 else "warning"
+        if isinstance(call.args[0], ast.Constant):
+            found[str(call.args[0].value)].add(level)
+        else:
+            handed_on.append((path, level))
+    for path, level in handed_on:  # made by a function that is given the id
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            given = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(given, str) and _ID.fullmatch(given):
+                found[given] = found[given] or {level}
+    return found
+
+
+def told() -> dict[str, str]:
+    """The rules on the page, each with its section."""
+    text = (DOCS / "warnings.md").read_text("utf-8")
+    parts = re.findall(r"^### (W\d\d|[A-Z]{4,}) .*?\n(.*?)(?=^##)", text, re.M | re.S)
+    return dict(parts)
+
+
+def test_every_rule_is_on_the_page_and_every_rule_there_exists() -> None:
+    assert set(told()) == set(rules())
+    assert {"W01", "W07", "W11", "W18", "W28", "FAILED"} <= set(told())
+
+
+def test_the_levels_agree() -> None:
+    for rule, levels in rules().items():
+        stated = told()[rule].partition("**Level:** ")[2].partition(".")[0]
+        assert set(stated.split(", or ")) == levels, rule
+
+
+def test_every_rule_says_when_it_fires_and_what_to_do() -> None:
+    for rule, text in told().items():
+        for part in ("**Level:**", "**Fires when**", "**What to do:**"):
+            assert part in text, f"{rule} lacks {part}"
+        assert "*Reference:" in text or not _ID.fullmatch(rule), rule
+
+
+def test_references_are_listed() -> None:
+    text = (DOCS / "warnings.md").read_text("utf-8")
+    listed = text.partition("## References")[2]
+    for cited in re.findall(r"\*Reference: (.*?)\.\*", text, re.S):
+        for work in re.split(r";\s+", cited):
+            name, year = work.split()[0], work.split()[-1]
+            assert re.search(rf"{name}.*?{year}\.", listed.replace("\n", " ")), work
+
+
+def test_a_threat_that_is_refused_in_an_evaluation_has_its_warning() -> None:
+    (finding,) = Threat.parse("linf:0.6").findings((0.0, 1.0))
+    assert finding.id in told()
