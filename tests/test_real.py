@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from tests.recount import accuracy_after, accuracy_within
 
 import besiege
 from besiege.core.oracle import Oracle
@@ -67,3 +70,37 @@ def test_transfer_needs_all_steps_and_leaving_at_success_is_the_trap() -> None:
     print(f"fooled: {fooled}, of {len(y)}")
     assert fooled["end"] >= 0.8
     assert fooled["success"] <= 0.3
+
+
+@pytest.mark.slow
+def test_both_curves_of_the_robust_cifar_model_equal_a_script(tmp_path: Path) -> None:
+    model = "zoo:cifar10-pgd-at"
+    data = besiege.data.load("cifar10", count=60)
+    found = besiege.evaluate(
+        model, "cifar10", threat="linf:8/255", attacks="bim(steps=10)", count=60, out=tmp_path
+    )
+    net = besiege.Classifier.of(model)
+    assert found.complete and 0.6 < found.clean.value < 0.95
+    (steps,) = found.figures["steps_curve"]
+    again = accuracy_after(net, data.images, data.labels, 8 / 255, 0.15 * 8 / 255, 10)
+    assert np.all(np.diff(steps["value"]) <= 0) and steps["value"][-1] < steps["value"][0]
+    for step in (1, 4, 10):
+        assert steps["value"][step] == pytest.approx(again[step], abs=1e-9)
+    curve = found.figures["eps_curve"]
+    assert np.all(np.diff(curve["value"]) <= 0) and curve["value"][-1] == 0
+    for eps in (2 / 255, 8 / 255, 16 / 255):
+        value = np.array(curve["value"])[np.searchsorted(curve["x"], eps, side="right") - 1]
+        recounted = accuracy_within(net, tmp_path, curve, eps, data.images, data.labels)
+        assert value == pytest.approx(recounted, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_evaluate_reaches_the_published_accuracy_and_none_under_attack(tmp_path: Path) -> None:
+    model = "public:cifar10_resnet20"
+    whole = besiege.evaluate(
+        model, "cifar10", threat="linf:8/255", attacks="fgsm", curve=False, out=tmp_path
+    )
+    assert whole.clean.value == 0.9173 and whole.clean.count == 10_000
+    few = besiege.evaluate(model, "cifar10", threat="linf:8/255", attacks="pgd", count=200)
+    assert few.robust is not None and few.robust.value == 0
+    assert few.figures["eps_curve"]["value"][-1] == 0
