@@ -1,4 +1,4 @@
-"""Training: recipes as values, and one `train`."""
+"""Training: recipes as values, one `train`, and `fit` from recipe to files."""
 
 from __future__ import annotations
 
@@ -7,20 +7,49 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from besiege.training.loop import Epoch, fresh, train
-    from besiege.training.recipes import RECIPES, Recipe, natural, pgd_at
+    from besiege.training.epochs import Epoch
+    from besiege.training.fitting import fit
+    from besiege.training.loop import fresh, train
+    from besiege.training.recipes import (
+        PRESETS,
+        RECIPES,
+        Recipe,
+        natural,
+        natural_cifar,
+        pgd_at,
+        pgd_at_cifar,
+        recipe,
+    )
 
-__all__ = ["RECIPES", "Epoch", "Recipe", "fresh", "natural", "pgd_at", "train"]
+__all__ = [
+    "PRESETS",
+    "RECIPES",
+    "Epoch",
+    "Recipe",
+    "fit",
+    "fresh",
+    "natural",
+    "natural_cifar",
+    "pgd_at",
+    "pgd_at_cifar",
+    "recipe",
+    "train",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "PRESETS": "recipes",
         "RECIPES": "recipes",
-        "Epoch": "loop",
+        "Epoch": "epochs",
         "Recipe": "recipes",
+        "fit": "fitting",
         "fresh": "loop",
         "natural": "recipes",
+        "natural_cifar": "recipes",
         "pgd_at": "recipes",
+        "pgd_at_cifar": "recipes",
+        "recipe": "recipes",
         "train": "loop",
     },
 )

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
-from besiege.core.ball import ball
-from besiege.core.dice import Dice
 from besiege.core.errors import InputError
 from besiege.core.oracle import Oracle
-from besiege.core.siege import Siege
 from besiege.data.dataset import Data
 from besiege.models.classifier import Classifier
+from besiege.training.checkpoints import Checkpoint, make_room
+from besiege.training.epochs import Epoch, Training, lay_out
 from besiege.training.recipes import Recipe, recipe
 
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one pass over the data gave: mean loss and accuracy on the images trained on."""
-
-    number: int
-    loss: float
-    accuracy: float
+T = TypeVar("T")
 
 
-def fresh(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+def fresh(make: Callable[[], T], seed: int = 0) -> T:
     """A module with initial weights of a seed; the global random state is left alone."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -43,6 +37,11 @@ def train(
     *,
     seed: int = 0,
     watch: Callable[[Epoch], None] | None = None,
+    tick: Callable[[int, int], None] | None = None,
+    checkpoint: Path | str | None = None,
+    every: int = 1,
+    device: torch.device | str | None = None,
+    compiled: bool | None = None,
 ) -> list[Epoch]:
     """Train a model in place.
 
@@ -57,80 +56,102 @@ def train(
     data : Data
         What it is trained on.
     how : str or Recipe
-        A recipe or its name.
+        A recipe or its text, such as ``pgd-at(epochs=20)``.
     seed : int
-        Of the order of the images and of the attack's draws.
+        Of the order of the images, of their augmentation and of the attack's draws.
     watch : callable, optional
         Called after every epoch.
+    tick : callable, optional
+        Called after every step with the steps done and the steps there are.
+    checkpoint : path, optional
+        A file that holds the state after the last epoch. Where it exists, training goes on from
+        there, and on a CPU ends with bitwise the weights of an uninterrupted run. It stays when
+        training is done.
+    every : int
+        Epochs from one checkpoint to the next.
+    device : optional
+        Where to train; the model is moved there. Where it is by default.
+    compiled : bool, optional
+        Whether to compile the model; by default on a GPU, for more than short trainings.
+
+    Returns
+    -------
+    list of Epoch
+        All epochs, those before an interruption included.
     """
     plan = recipe(how)
     if len(data) == 0:
         raise InputError("there is nothing to train on: the data are empty")
+    if plan.held_out >= len(data):
+        raise InputError(
+            f"the recipe holds out {plan.held_out} images of {len(data)}: nothing would be left to "
+            "train on, so choose a smaller held_out"
+        )
+    if every < 1:
+        raise InputError(f"every is {every!r}, but it counts the epochs between checkpoints")
     victim = Classifier.of(model)
-    module = victim.module
-    device = victim.device
-    images, labels, ids = (t.to(device) for t in (data.images, data.labels, data.ids))
-    order = torch.Generator().manual_seed(seed)
-    optimiser = _optimiser(plan, module)
-    steps = plan.epochs * math.ceil(len(data) / plan.batch)
-    falling = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: 1.0 if plan.optimiser == "adam" else max(0.0, 1 - step / steps)
-    )
-    dice = Dice.throw(seed, ids)
-    history = []
-    modes = [(part, part.training) for part in module.modules()]
-    module.train()
-    try:
-        for number in range(1, plan.epochs + 1):
-            total = right = 0.0
-            for rows in torch.randperm(len(data), generator=order).split(plan.batch):  # type: ignore[no-untyped-call]
-                rows = rows.to(device)
-                x, y = images[rows], labels[rows]
-                seen = _adversarial(victim, plan, x, y, dice.at(rows), number)
-                logits = victim(seen)
-                loss = functional.cross_entropy(logits, y)
-                if plan.clean > 0 and seen is not x:
-                    clean = functional.cross_entropy(victim(x), y)
-                    loss = (1 - plan.clean) * loss + plan.clean * clean
-                optimiser.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-                falling.step()
-                total += float(loss.detach()) * len(rows)
-                right += float((logits.argmax(1) == y).sum())
-            history.append(Epoch(number, total / len(data), right / len(data)))
+    if device is not None:
+        victim.module.to(device)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        make_room(path)
+    _must_fit(victim, data)
+    identity = {} if path is None else identify(victim, data, plan, seed)
+    with _as_it_was(victim.module):
+        work = Training(victim, data, plan, seed, compiled)
+        if path is not None and path.exists():
+            found = Checkpoint.read(path)
+            found.must_be(identity, path)
+            work.restore(found)
+        while len(work.history) < plan.epochs:
+            work.epoch(tick)
+            number = len(work.history)
+            if path is not None and (number % every == 0 or number == plan.epochs):
+                work.checkpoint(identity).write(path)
             if watch is not None:
-                watch(history[-1])
+                watch(work.history[-1])
+        work.finish()
+    return work.history
+
+
+def _must_fit(victim: Classifier, data: Data) -> None:
+    """Refuse images the model cannot take and labels it has no class for, before any work."""
+    some = data.images[:8].to(victim.device)
+    with victim.held():
+        classes = Oracle(victim).logits(some).shape[1]
+    low, high = int(data.labels.min()), int(data.labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(
+            f"the labels of {data.name} go from {low} to {high}, but the model tells {classes} "
+            f"classes apart: it needs labels from 0 to {classes - 1}"
+        )
+
+
+def identify(victim: Classifier, data: Data, plan: Recipe, seed: int) -> dict[str, str]:
+    """What makes two trainings the same one; where and how fast it is done does not."""
+    shapes = {k: [str(v.dtype), list(v.shape)] for k, v in victim.module.state_dict().items()}
+    about = [victim.mean, victim.std, victim.box, victim.outputs, shapes]
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    return {
+        "recipe": str(plan),
+        "settings": json.dumps(plan.settings(), sort_keys=True),
+        "data": f"{data.name} {data.split}, sha256 {data.digest}",
+        "model": f"{type(victim.module).__name__}, sha256 {digest}",
+        "seed": str(seed),
+    }
+
+
+@contextmanager
+def _as_it_was(module: nn.Module) -> Iterator[None]:
+    """Keep modes and layout of a module, and leave no gradients behind."""
+    modes = [(part, part.training) for part in module.modules()]
+    usual = all(parameter.is_contiguous() for parameter in module.parameters())
+    try:
+        yield
     finally:
-        optimiser.zero_grad(set_to_none=True)
+        if usual:
+            lay_out(module, torch.contiguous_format)
+        for parameter in module.parameters():
+            parameter.grad = None
         for part, mode in modes:
             part.training = mode
-    return history
-
-
-def _optimiser(plan: Recipe, module: nn.Module) -> torch.optim.Optimizer:
-    if plan.optimiser == "adam":
-        return torch.optim.Adam(module.parameters(), lr=plan.rate, weight_decay=plan.decay)
-    return torch.optim.SGD(
-        module.parameters(), lr=plan.rate, momentum=0.9, nesterov=True, weight_decay=plan.decay
-    )
-
-
-def _adversarial(
-    victim: Classifier, plan: Recipe, x: Tensor, y: Tensor, dice: Dice, epoch: int
-) -> Tensor:
-    """The images an adversarial recipe trains on in this epoch."""
-    if plan.attack is None or plan.threat is None:
-        return x
-    radius = plan.threat.radius * min(1.0, epoch / max(plan.ramp, 1))
-    with victim.held():
-        siege = Siege.lay(
-            Oracle(victim),
-            ball(plan.threat.norm, x, radius, victim.box),
-            y,
-            dice.of("epoch", epoch),
-            keep="last",
-            leave="end",
-        )
-        plan.attack.run(siege)
-    return siege.record.images

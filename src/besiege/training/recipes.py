@@ -1,15 +1,25 @@
-"""Recipes: how a model is trained, as values."""
+"""Recipes: how a model is trained, as values with a text form that reads back."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import math
+import re
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from besiege.attacks.ascent import pgd
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import LANGUAGE, Attack, parse
 from besiege.attacks.pieces import Constant
-from besiege.core.errors import UnknownNameError, near
+from besiege.core.errors import InputError, UnknownNameError, near
+from besiege.core.text import read
 from besiege.core.threat import Threat
+
+_CHOICES = {
+    "optimiser": ("adam", "sgd"),
+    "schedule": ("auto", "constant", "linear", "cosine"),
+    "decayed": ("all", "weights"),
+    "precision": ("float32", "bfloat16"),
+}
 
 
 @dataclass(frozen=True)
@@ -23,9 +33,9 @@ class Recipe:
     epochs, batch : int
         Passes over the data, and images per step.
     optimiser : str
-        'adam', or 'sgd' with Nesterov momentum 0.9 and a learning rate that falls linearly to 0.
+        'adam', or 'sgd' with Nesterov momentum 0.9.
     rate, decay : float
-        Learning rate and weight decay.
+        Highest learning rate, and weight decay.
     attack : Attack, optional
         What makes the training images adversarial; none trains naturally.
     threat : Threat, optional
@@ -34,6 +44,36 @@ class Recipe:
         Epochs over which the budget grows to its full size.
     clean : float
         Weight of the clean images' loss beside the adversarial one: 0 is Madry's training.
+    schedule : str
+        How the rate falls after the warm-up: 'constant' (it does not), 'linear' or 'cosine' (to
+        0); 'auto' is constant for adam and linear for sgd.
+    warmup : float
+        Share of all steps over which the rate first rises.
+    decayed : str
+        What decays: 'all' parameters, or the 'weights' of convolutions and linear layers alone,
+        and neither biases nor batch norm.
+    smoothing : float
+        Label smoothing of the training loss; attacks always use the labels themselves.
+    average : float
+        Decay per step of a moving average of weights and batch-norm statistics, which is the
+        model in the end; 0 keeps none. The attack meets the weights themselves.
+    crop, flip : int, bool
+        Shifts of up to `crop` pixels over a black border, and mirrored images.
+    precision : str
+        'bfloat16' computes forward passes in mixed precision; weights and losses stay float32.
+    early, early_share : Attack, float
+        A cheaper attack for the first epochs, and which share of them.
+    held_out : int
+        Images of the training set that are not trained on: the epoch that does best on them, under
+        the attack if there is one, is the one kept.
+    whole : bool
+        Leave out the last batch of an epoch where it is smaller, as fixed shapes are faster on a
+        GPU; another epoch leaves out other images.
+
+    Examples
+    --------
+    >>> str(replace(pgd_at, epochs=60).within("linf:0.15"))
+    "pgd-at(epochs=60, threat='linf:0.15')"
     """
 
     name: str
@@ -46,16 +86,87 @@ class Recipe:
     threat: Threat | None = None
     ramp: int = 0
     clean: float = 0.0
+    schedule: Literal["auto", "constant", "linear", "cosine"] = "auto"
+    warmup: float = 0.0
+    decayed: Literal["all", "weights"] = "all"
+    smoothing: float = 0.0
+    average: float = 0.0
+    crop: int = 0
+    flip: bool = False
+    precision: Literal["float32", "bfloat16"] = "float32"
+    early: Attack | None = None
+    early_share: float = 0.0
+    held_out: int = 0
+    whole: bool = False
 
     def __post_init__(self) -> None:
+        for what, kind in (("attack", Attack), ("early", Attack), ("threat", Threat)):
+            given = getattr(self, what)
+            if given is not None and not isinstance(given, kind):
+                raise ValueError(f"{what} is {given!r}, which is none")
         if (self.attack is None) != (self.threat is None):
             raise ValueError("an adversarial recipe needs both an attack and a threat")
         if self.threat is not None and self.threat.eps is None:
             raise ValueError(f"the threat '{self.threat}' has no budget to train for")
+        if self.early is not None and self.attack is None:
+            raise ValueError("an early attack belongs to an attack that follows it")
+        for what in ("epochs", "batch", "ramp", "crop", "held_out"):
+            given, least = getattr(self, what), 1 if what in ("epochs", "batch") else 0
+            if not isinstance(given, int) or isinstance(given, bool) or given < least:
+                raise ValueError(f"{what} is {given!r}, but a whole number from {least} is needed")
+        for what in ("rate", "decay", "clean", "warmup", "smoothing", "average", "early_share"):
+            given, most = getattr(self, what), math.inf if what in ("rate", "decay") else 1.0
+            number = isinstance(given, (int, float)) and not isinstance(given, bool)
+            if not (number and math.isfinite(given) and 0 <= given <= most):
+                raise ValueError(f"{what} is {given!r}, but a number from 0 to {most} is needed")
+        for what in ("warmup", "smoothing", "average"):
+            if getattr(self, what) == 1:
+                raise ValueError(f"{what} is 1, but nothing would be learned: use less")
+        for what, known in _CHOICES.items():
+            if getattr(self, what) not in known:
+                raise ValueError(f"{what} is {getattr(self, what)!r}: {near('', known)}")
 
     def within(self, threat: str | Threat) -> Recipe:
         """The recipe for another threat."""
         return replace(self, threat=Threat.parse(threat))
+
+    def attack_at(self, epoch: int) -> Attack | None:
+        """The attack of an epoch, counted from 1."""
+        early = epoch <= round(self.early_share * self.epochs)
+        return self.early if early and self.early is not None else self.attack
+
+    def radius_at(self, epoch: int) -> float:
+        """The budget of an epoch, counted from 1."""
+        whole = 0.0 if self.threat is None else self.threat.radius
+        return whole * min(1.0, epoch / max(self.ramp, 1))
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 0, of so many."""
+        rise = self.warmup * steps
+        if step < rise:
+            return self.rate * (step + 1) / (rise + 1)
+        schedule = self.schedule
+        if schedule == "constant" or (schedule == "auto" and self.optimiser == "adam"):
+            return self.rate
+        gone = (step - rise) / (steps - rise)
+        if schedule == "cosine":
+            return self.rate * 0.5 * (1.0 + math.cos(math.pi * gone))
+        return self.rate * max(0.0, 1 - gone)
+
+    def settings(self) -> dict[str, Any]:
+        """Every field in words and numbers, as cards and checkpoints state it."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        texts = {k: str(v) for k, v in given.items() if isinstance(v, (Attack, Threat))}
+        return given | texts
+
+    def __str__(self) -> str:
+        usual = RECIPES.get(self.name, Recipe(self.name)).settings()
+        shown = [
+            f"{name}={value if name in ('attack', 'early') else repr(value)}"
+            for name, value in self.settings().items()
+            if value != usual[name]
+        ]
+        return f"{self.name}({', '.join(shown)})" if shown else self.name
 
 
 natural = Recipe("natural")
@@ -68,13 +179,92 @@ pgd_at = Recipe(
     ramp=10,
 )
 
-RECIPES = {recipe.name: recipe for recipe in (natural, pgd_at)}
+# For 32x32 colour images and networks with batch norm.
+natural_cifar = Recipe(
+    "natural-cifar",
+    epochs=60,
+    batch=256,
+    optimiser="sgd",
+    rate=0.2,
+    decay=5e-4,
+    warmup=0.1,
+    decayed="weights",
+    crop=4,
+    flip=True,
+    precision="bfloat16",
+    held_out=1000,
+    whole=True,
+)
+pgd_at_cifar = replace(
+    natural_cifar,
+    name="pgd-at-cifar",
+    epochs=90,
+    attack=replace(pgd, steps=10, schedule=Constant(0.25)),
+    threat=Threat.parse("linf:8/255"),
+    # The moving average does away with most of what late epochs overfit (Rice et al. 2020).
+    average=0.999,
+    smoothing=0.1,
+    early=replace(pgd, steps=3, schedule=Constant(0.5)),
+    early_share=0.3,
+)
+
+RECIPES = {recipe.name: recipe for recipe in (natural, pgd_at, natural_cifar, pgd_at_cifar)}
+# A data set's own form of a recipe, which is taken where the recipe is asked for by its name.
+PRESETS = {"cifar10": {"natural": natural_cifar, "pgd-at": pgd_at_cifar}}
 
 
-def recipe(name: str | Recipe) -> Recipe:
-    """The recipe of a name."""
-    if isinstance(name, Recipe):
-        return name
-    if name not in RECIPES:
+def recipe(source: str | Recipe, data: str | None = None, **changes: Any) -> Recipe:
+    """The recipe of a text, with some of its fields changed.
+
+    Parameters
+    ----------
+    source : str or Recipe
+        A name, or a name with changes: ``pgd-at(epochs=30, threat='linf:0.1')``.
+    data : str, optional
+        The name of the data set: it may have its own form of the recipe.
+    **changes
+        Fields and their values; attacks and threats may be texts.
+
+    Examples
+    --------
+    >>> recipe("pgd-at(epochs=30)", threat="linf:0.1").epochs
+    30
+    >>> recipe("pgd-at", data="cifar10").name
+    'pgd-at-cifar'
+    """
+    if isinstance(source, Recipe):
+        return _changed(source, changes)
+    found = re.fullmatch(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", source, re.DOTALL)
+    name = found[1] if found else source
+    known = {**RECIPES, **PRESETS.get(data or "", {})}
+    if found is None or name not in known:
         raise UnknownNameError(f"no recipe is called '{name}': {near(name, RECIPES)}")
-    return RECIPES[name]
+    return _changed(known[name], {**_arguments(found[2] or "", source), **changes})
+
+
+def _arguments(inside: str, source: str) -> dict[str, Any]:
+    def call(name: str, args: list[Any], given: dict[str, Any]) -> Any:
+        if name != "recipe":
+            return LANGUAGE.make(name, args, given)
+        if args:
+            raise InputError(f"'{source}' has values without names: write epochs=30")
+        return given
+
+    return dict(read(f"recipe({inside})", call))
+
+
+def _changed(plan: Recipe, changes: dict[str, Any]) -> Recipe:
+    known = [f.name for f in fields(Recipe) if f.name != "name"]
+    for field in changes:
+        if field not in known:
+            raise InputError(f"a recipe has no field '{field}': {near(field, known)}")
+    given = dict(changes)
+    for field in ("attack", "early"):
+        if isinstance(given.get(field), str):
+            given[field] = parse(given[field])
+    if isinstance(given.get("threat"), str):
+        given["threat"] = Threat.parse(given["threat"])
+    try:
+        return replace(plan, **given)
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"the recipe '{plan.name}' cannot be changed so: {problem}") from None

@@ -1,0 +1,161 @@
+"""Checkpoints: all that training needs to go on exactly where it was, in one safe file.
+
+Tensors and, in the header, JSON: nothing is unpickled. The file is written under another name,
+flushed and renamed, so that a reader finds a whole one or the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as write_tensors
+from torch import Tensor
+
+from besiege.core.errors import DataError, InputError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training after some epoch.
+
+    Attributes
+    ----------
+    identity : mapping
+        What was being trained, how and on what: texts that must be equal to go on.
+    facts : mapping
+        Numbers and texts: epoch, history, what the optimiser keeps beside tensors.
+    tensors : mapping
+        Weights, averages, the optimiser's state, the state of the order of the images.
+    """
+
+    identity: Mapping[str, str]
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    def write(self, path: Path) -> None:
+        """Put the checkpoint in place of the one before."""
+        # Copies: safetensors refuses tensors that share memory, as tied weights do.
+        tensors = {k: v.detach().cpu().clone().contiguous() for k, v in self.tensors.items()}
+        header = {
+            "schema": SCHEMA,
+            "identity": dict(self.identity),
+            "facts": dict(self.facts),
+            "sha256": _digest(tensors),
+        }
+        replace_file(path, write_tensors(tensors, {"besiege": json.dumps(header)}))
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """A checkpoint that is whole, or an error that says what to do."""
+        spoiled = f"{path} is damaged or not a checkpoint of besiege: remove it to start anew"
+        try:
+            with safe_open(path, "pt") as file:
+                header = json.loads((file.metadata() or {})["besiege"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            schema, sha256 = header["schema"], header["sha256"]
+            found = cls(header["identity"], header["facts"], tensors)
+        except (SafetensorError, KeyError, TypeError, ValueError):
+            raise DataError(spoiled) from None
+        if schema != SCHEMA:
+            raise DataError(
+                f"{path} is a checkpoint of schema {schema}, and this version reads {SCHEMA}: "
+                "go on with the version that wrote it, or remove it to start anew"
+            )
+        if _digest(tensors) != sha256:
+            raise DataError(spoiled)
+        return found
+
+    def must_be(self, identity: Mapping[str, str], path: Path) -> None:
+        """Refuse to go on with something else than what was begun."""
+        keys = [*self.identity, *(key for key in identity if key not in self.identity)]
+        others = [
+            f"{key} {_short(self.identity.get(key))}, not {_short(identity.get(key))}"
+            for key in keys
+            if self.identity.get(key) != identity.get(key)
+        ]
+        if others:
+            raise InputError(
+                f"the checkpoint {path} belongs to another training (it has {'; '.join(others)}): "
+                "choose another path, or remove it to start anew"
+            )
+
+
+def make_room(path: Path) -> None:
+    """Make the folder of a file to be written; a place that takes none is refused at once."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise DataError(f"{path} cannot be written: {problem.strerror} ({path.parent})") from None
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise DataError(f"{path} cannot be written: choose a file in a folder of your own")
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all, a power cut included."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as problem:
+        partial.unlink(missing_ok=True)
+        raise DataError(
+            f"{path} could not be written: {problem.strerror}; what was written before is still "
+            "there, and running again goes on from it"
+        ) from problem
+    # The new name is only safe once its folder is, where the system can say so of folders.
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What an optimiser remembers: numbers by name, and tensors by name."""
+    facts: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    for number, kept in optimiser.state_dict()["state"].items():
+        for name, value in kept.items():
+            (tensors if isinstance(value, Tensor) else facts)[f"{number}.{name}"] = value
+    return facts, tensors
+
+
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """Give an optimiser back what `optimiser_state` took."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in (*facts.items(), *tensors.items()):
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "none"
+    return text if len(text) <= 60 else text[:57] + "..."

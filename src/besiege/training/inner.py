@@ -1,0 +1,151 @@
+"""The inner attack: what makes the images an adversarial recipe trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.ascent import Ascent
+from besiege.attacks.attack import Attack
+from besiege.attacks.directions import Steepest, Stride
+from besiege.attacks.losses import CrossEntropy
+from besiege.attacks.pieces import Constant, Cosine, Fixed, Origin, Spread, Uniform, Within
+from besiege.core.answer import Aim, Loss
+from besiege.core.ball import LinfBall, ball
+from besiege.core.dice import Dice
+from besiege.core.oracle import Oracle
+from besiege.core.siege import Siege
+from besiege.core.threat import Goal, Linf, Threat
+from besiege.models.classifier import Classifier
+from besiege.training.recipes import Recipe
+
+# What the direct climb knows how to do, slot by slot.
+_PLAIN = {
+    "start": (Origin, Uniform),
+    "loss": (CrossEntropy,),
+    "direction": (Steepest, Stride),
+    "schedule": (Constant, Cosine, Spread),
+    "radius": (Fixed,),
+    "place": (Within,),
+}
+
+
+def plain(attack: Attack, threat: Threat) -> bool:
+    """Whether an attack is a simple climb in linf, which `Inner` can make without a siege."""
+    return (
+        type(attack) is Ascent
+        and threat.norm is Linf
+        and threat.goal is Goal.UNTARGETED
+        and attack.restarts == 1
+        and attack.aim == "goal"
+        and all(type(getattr(attack, slot)) in kinds for slot, kinds in _PLAIN.items())
+    )
+
+
+class Inner:
+    """Makes the adversarial images of a recipe, the model held in evaluation mode.
+
+    The images are the last iterates of the same attacks that measure models. A siege looks at
+    every answer on the way, for which a GPU must wait: with `direct`, a plain climb is made without
+    one, with the same draws and to the same images, and on a GPU as one captured graph.
+
+    Parameters
+    ----------
+    victim : Classifier
+        The model as it stands.
+    plan : Recipe
+        Says which attack, within what.
+    direct : bool
+        Whether plain climbs are made without a siege.
+    precision : callable
+        Gives the context in which the model is asked.
+    """
+
+    def __init__(
+        self,
+        victim: Classifier,
+        plan: Recipe,
+        direct: bool,
+        precision: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.victim = victim
+        self.plan = plan
+        self.direct = direct and victim.grid is None
+        self.precision = precision
+        self._captured: dict[tuple[object, ...], Callable[..., Tensor]] = {}
+
+    def __call__(self, x: Tensor, y: Tensor, dice: Dice, epoch: int) -> Tensor:
+        """The images of an epoch: within the budget of clean images `x` with labels `y`."""
+        attack, threat = self.plan.attack_at(epoch), self.plan.threat
+        if attack is None or threat is None:
+            return x
+        around = ball(threat.norm, x, self.plan.radius_at(epoch), self.victim.box)
+        dice = dice.of("epoch", epoch)
+        if self.direct and plain(attack, threat):
+            assert isinstance(attack, Ascent) and isinstance(around, LinfBall)
+            return self._climb(attack, around, y, dice)
+        siege = Siege.lay(Oracle(self.victim), around, y, dice, keep="last", leave="end")
+        with self.victim.held(), self.precision():
+            attack.run(siege)
+        return siege.record.images
+
+    def _climb(self, attack: Ascent, around: LinfBall, y: Tensor, dice: Dice) -> Tensor:
+        x = around.center
+        if isinstance(attack.start, Uniform):
+            draw = dice.of("restart", 0).of("start").uniform(x.shape[1:])
+            x = around.project(x + draw.mul_(2.0).sub_(1.0) * around.scaled(around.radius))
+        shares = [attack.schedule.length(step, attack.steps) for step in range(attack.steps)]
+        # In float64 first, as in a siege.
+        lengths = [(share * around.radius).to(x.dtype) for share in shares]
+        given = (x, y, *around.bounds(), *lengths)
+        steps = partial(self._steps, attack.loss)
+        if x.device.type != "cuda":
+            return steps(*given)
+        key = (x.shape, attack)
+        if key not in self._captured:
+            try:
+                self._captured[key] = _Captured(steps, given)
+            except RuntimeError:  # a model that waits for the GPU itself cannot be captured
+                self._captured[key] = steps
+        return self._captured[key](*given)
+
+    def _steps(
+        self, loss: Loss, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, *lengths: Tensor
+    ) -> Tensor:
+        aim = Aim(y)
+        with self.victim.held():
+            for length in lengths:
+                with torch.enable_grad(), self.precision():
+                    point = x.detach().requires_grad_(True)
+                    value = loss(self.victim(point), aim).sum()
+                (gradient,) = torch.autograd.grad(value, point)
+                x = x + torch.sign(gradient).mul_(length.view(-1, 1, 1, 1))
+                x = torch.minimum(torch.maximum(x, lower), upper)
+        return x
+
+
+class _Captured:
+    """A function of tensors of fixed shapes as one CUDA graph: hundreds of launches become one."""
+
+    def __init__(self, function: Callable[..., Tensor], given: tuple[Tensor, ...]) -> None:
+        self.given = tuple(t.clone() for t in given)
+        # Compiling and choosing algorithms must be over before anything is captured.
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                function(*self.given)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.answer = function(*self.given)
+
+    def __call__(self, *given: Tensor) -> Tensor:
+        for held, new in zip(self.given, given, strict=True):
+            held.copy_(new)
+        self.graph.replay()
+        return self.answer.clone()
