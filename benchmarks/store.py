@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+import besiege
 from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.spec import Asked, Curve, Plan, Run, Sample, Shard, Subject, Weapon, write_run
 from besiege.bench.store import Record, Store
@@ -147,7 +148,9 @@ def main(rows: int) -> None:
         asked = plan(rows // 10, 9)
         begin = time.perf_counter()
         with store.writing():
-            run = Run(created="2026-01-01T00:00:00+00:00", versions={}).with_plan(asked)
+            run = Run(
+                created="2026-01-01T00:00:00+00:00", versions={"besiege": besiege.__version__}
+            ).with_plan(asked)
             write_run(store, run)
             fill(store, asked)
         size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())

@@ -12,7 +12,7 @@ from tests.recount import accuracy_after, accuracy_within
 from torch import nn
 
 import besiege
-from besiege.bench.reading import status
+from besiege.bench.overview import status
 from besiege.bench.results import picture, summarise
 from besiege.bench.single import evaluate
 from besiege.core.errors import AttackError, InputError, StoreError, ThreatError, VictimError

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import besiege
+from besiege.bench.overview import open_run, status
 from besiege.bench.plan import all_keys
-from besiege.bench.reading import open_run, status
 from besiege.bench.store import Store
 from besiege.bench.work import Event
 from besiege.core.errors import StoreError

@@ -1,53 +1,23 @@
-"""The reading side of a run folder: status, rows and figures, without a model and without torch."""
+"""The judged rows of a run folder, without a model and without torch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from besiege.bench.index import lines
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import Plan, Run, Weapon, read_run
+from besiege.bench.spec import Plan, Run, Weapon
 from besiege.bench.store import DamagedError, Store
-from besiege.core.errors import Finding, StoreError
+from besiege.core.errors import Finding
 from besiege.core.threat import Threat
 from besiege.metrics import warnings
 from besiege.metrics.curves import distances
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.rows import Rows
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far one attack of one evaluation is: shards done, samples, broken ones, seconds."""
-
-    attack: str
-    done: int
-    shards: int
-    samples: int
-    right: int
-    broken: int
-    seconds: float
-    failures: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far one evaluation is."""
-
-    plan: Plan
-    attacks: tuple[Progress, ...]
-    damaged: tuple[str, ...]
-
-    @property
-    def complete(self) -> bool:
-        return all(p.done == p.shards for p in self.attacks) and not self.damaged
 
 
 @dataclass(frozen=True)
@@ -66,68 +36,6 @@ class Gathered:
     @property
     def complete(self) -> bool:
         return not (self.missing or self.failures or self.damaged)
-
-
-def open_run(folder: Path | str) -> tuple[Store, Run]:
-    """The store and the run of a folder, or an error that says where there is none."""
-    store = Store(folder)
-    run = read_run(store)
-    if run is None:
-        what = "is no run folder" if store.folder.exists() else "does not exist"
-        raise StoreError(
-            f"{store.folder} {what}: a run folder is what besiege evaluate --out writes, and holds "
-            "a run.json"
-        )
-    return store, run
-
-
-def status(folder: Path | str) -> list[Status]:
-    """How far a run is; may be asked while it is going on."""
-    store, run = open_run(folder)
-    known = lines(store)
-    told = []
-    for plan in run.plans:
-        stages = [("clean", [(task, task) for task in clean_tasks(plan)])]
-        weapons = zip(plan.weapons, attack_tasks(plan), strict=True)
-        stages += [(weapon.text, pairs) for weapon, pairs in weapons]
-        if plan.curve is not None:
-            stages.append((plan.curve.weapon.text, curve_tasks(plan)))
-        damaged = [
-            line.damaged
-            for _, pairs in stages
-            for pair in pairs
-            for task in pair
-            if (line := known.get(task.key)) is not None and line.damaged
-        ]
-        attacks = tuple(_progress(name, pairs, known) for name, pairs in stages)
-        told.append(Status(plan, attacks, tuple(damaged)))
-    return told
-
-
-def _progress(name: str, pairs: Sequence[tuple[Task, Task]], known: dict[str, Any]) -> Progress:
-    totals: list[dict[str, Any]] = []
-    failures: list[str] = []
-    seconds = 0.0
-    for craft, judge in pairs:
-        for key in dict.fromkeys((craft.key, judge.key)):
-            line = known.get(key)
-            if line is None:
-                continue
-            seconds += line.seconds
-            if line.failure:
-                failures.append(line.failure)
-            elif key == judge.key and not line.damaged and craft.key in known:
-                totals.append(line.totals)
-    return Progress(
-        name,
-        len(totals),
-        len(pairs),
-        sum(t["rows"] for t in totals),
-        sum(t["correct"] for t in totals),
-        sum(t.get("broken", 0) for t in totals),
-        seconds,
-        tuple(dict.fromkeys(failures)),
-    )
 
 
 def gather(store: Store, plan: Plan, run: Run | None = None) -> Gathered:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from besiege.bench.reading import Gathered, gather, open_run
+from besiege.bench.overview import open_run
+from besiege.bench.reading import Gathered, gather
 from besiege.bench.spec import Weapon
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError

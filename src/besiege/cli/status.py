@@ -12,7 +12,7 @@ from besiege.cli import screen
 from besiege.cli.grammar import AsJson, examples, flowing
 
 if TYPE_CHECKING:
-    from besiege.bench.reading import Progress, Status
+    from besiege.bench.overview import Progress, Status
 
 command = App(
     name="status",
@@ -32,7 +32,7 @@ def status(run: Annotated[Path, Parameter(metavar="RUN")], /, *, as_json: AsJson
     run
         The run folder.
     """
-    from besiege.bench.reading import status as read
+    from besiege.bench.overview import status as read
 
     found = read(run)
     complete = bool(found) and all(evaluation.complete for evaluation in found)
