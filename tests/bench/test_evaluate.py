@@ -191,6 +191,10 @@ def test_a_defended_model_by_its_text() -> None:
         count=20,
     )
     assert chance.figures["eps_curve"] is None and chance.complete
+    assert "one draw of luck" in chance.figures["no_curve"]
+    rows = chance.rows
+    expected = 100 * (1 - rows["share"].mean())
+    assert f"under the worst attack is {expected:.1f} %" in chance.figures["threat"]["words"]
 
 
 class Flat(nn.Module):

@@ -5,7 +5,14 @@ import pytest
 
 from besiege.metrics import Evidence, Rows, Trial, against_budget, against_steps, clopper_pearson
 from besiege.metrics.curves import bands, survival
-from besiege.metrics.figures import budget_figures, curve_figures, gallery, rate
+from besiege.metrics.figures import (
+    attack_figures,
+    budget_figures,
+    curve_figures,
+    gallery,
+    rate,
+    robust_rate,
+)
 
 
 def rows(**columns: object) -> Rows:
@@ -29,6 +36,9 @@ ONE = Trial(
         success=[True, False, True, True, True],
         linf=[0.1, 0.0, 0.3, 0.1, 0.0],
         first_step=[0, -1, 2, 1, 0],
+        forwards=[1] * 5,
+        backwards=[1] * 5,
+        queries=[1] * 5,
         prediction=[1, 1, 1, 0, 0],
         confidence=[0.5] * 5,
         record=["b"] * 5,
@@ -82,24 +92,68 @@ def test_in_a_chain_what_fell_before_counts_as_fallen() -> None:
     assert curve.value.tolist() == [0.2] * 4 + [0.0] * 2
     assert chain.accuracy(ONE) == 0.2
     assert chain.accuracy(TWO) == 0.0
-    assert evidence(ONE, TWO).accuracy(TWO) == 0.6  # alone it broke one of the four that were right
+    assert evidence(ONE, TWO).accuracy(TWO) == 0.0  # of the one sample it was tried on
 
 
 def test_accuracy_against_the_budget_is_a_step_function() -> None:
-    curve = against_budget(ONE.rows, "linf")
+    case = evidence(curve=ONE)
+    curve = against_budget(case)
     assert curve is not None
     assert curve.x.tolist() == [0.0, 0.1, 0.3]
     assert curve.value.tolist() == [0.8, 0.4, 0.2]
     assert curve.at(0.0999) == 0.8 and curve.at(0.1) == 0.4
-    found = budget_figures(evidence(ONE, curve=ONE))
+    found = budget_figures(case)
     assert found is not None
     assert found["unbroken"] == 1 and found["median"] == 0.1
 
 
+def test_the_smallest_change_is_that_of_any_attack() -> None:
+    # TWO broke sample 11 at its fixed budget, which the search did not.
+    curve = against_budget(evidence(ONE, TWO, curve=ONE))
+    assert curve is not None
+    assert curve.x.tolist() == [0.0, 0.1, 0.2, 0.3]
+    assert curve.value.tolist() == [0.8, 0.4, 0.2, 0.0]
+
+
 def test_a_median_that_was_never_reached_is_unknown() -> None:
-    never = Trial("never", rows(correct=[True] * 3, success=[False] * 3, linf=[0.0] * 3))
-    found = budget_figures(evidence(ONE, curve=never))
-    assert found is not None and found["median"] is None and found["value"] == [1.0]
+    never = Trial("never", ONE.rows.having(success=np.zeros(5, bool)))
+    case = evidence(curve=never)
+    found = budget_figures(case)
+    assert found is not None and found["median"] is None and found["value"] == [0.8]
+    assert found["unbroken"] == 4
+
+
+def test_what_was_not_attacked_is_not_robust() -> None:
+    part = Trial("part", ONE.rows.where(np.array([0, 1])), steps=3)
+    case = evidence(part)
+    assert case.covered(part).tolist() == [True, True, False, False, False]
+    assert case.accuracy(part) == 0.5
+    robust = robust_rate(case)
+    assert robust is not None and (robust["hits"], robust["count"]) == (1, 2)
+    told = attack_figures(case, part)
+    assert (told["accuracy"]["hits"], told["accuracy"]["count"]) == (1, 2)
+    curve = against_steps(case, part)
+    assert curve is not None and curve.count == 2 and curve.value[-1] == 0.5
+    nothing = Trial("nothing", ONE.rows.where(np.zeros(5, bool)))
+    assert robust_rate(evidence(ONE, nothing)) is None
+    assert robust_rate(evidence()) is None
+    assert against_steps(evidence(nothing), nothing) is None
+    both = robust_rate(evidence(ONE, part))
+    assert both is not None and both["count"] == 2
+
+
+def test_in_a_chain_what_fell_is_covered_and_what_was_not_tried_is_not() -> None:
+    left_out = Trial("left", TWO.rows.where(np.zeros(1, bool)))
+    case = evidence(ONE, left_out, chained=True)
+    assert case.covered(left_out).tolist() == [True, False, True, True, True]
+    robust = robust_rate(case)
+    assert robust is not None and (robust["hits"], robust["count"]) == (0, 4)
+
+
+def test_a_success_counts_whatever_the_judge_thinks_of_the_clean_image() -> None:
+    doubtful = Trial("doubtful", ONE.rows.having(correct=np.zeros(5, bool)), steps=3)
+    robust = robust_rate(evidence(doubtful))
+    assert robust is not None and robust["hits"] == 1
 
 
 def test_bands_equal_single_intervals() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -72,8 +73,12 @@ def test_a_sound_evaluation_is_quiet() -> None:
     assert ids(evidence(SOUND, fgsm, curve=curve, standard=8 / 255)) == []
 
 
-def test_every_rule_has_its_number_in_its_name() -> None:
-    assert len({rule.__name__[:3] for rule in RULES}) == len(RULES)
+def test_every_rule_gives_the_number_in_its_name() -> None:
+    for rule in RULES:
+        number = rule.__name__[:3].upper()
+        texts = [str(part) for part in rule.__code__.co_consts]
+        others = {text for text in texts if re.fullmatch(r"W\d\d", text)}
+        assert others <= {number}, rule.__name__
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
@@ -95,7 +100,7 @@ def test_w02_a_larger_budget_never_leaves_more(there: float, fires: bool) -> Non
 def test_w03_any_model_falls_to_a_change_without_limit() -> None:
     assert "W03" in ids(evidence(SOUND, curve=trial("minimal(pgd)", N - 1)))
     far = {"linf": np.full(N, 0.6)}
-    assert "W03" in ids(evidence(SOUND, curve=trial("minimal(pgd)", N, columns=far)))
+    assert "W03" in ids(evidence(curve=trial("minimal(pgd)", N, columns=far)))
 
 
 def test_w04_many_steps_find_what_one_step_finds() -> None:
@@ -112,6 +117,14 @@ def test_w05_the_second_half_of_the_steps_gains_little() -> None:
     assert "W05" in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
     late = np.where(np.arange(N) < 180, np.where(np.arange(N) < 179, 2, 30), -1)
     assert "W05" not in ids(evidence(trial("pgd", 180, columns={"first_step": late})))
+
+
+def test_samples_that_were_not_attacked_are_not_compared() -> None:
+    fgsm = trial("fgsm", 100, steps=1, one_step=True)
+    half = Trial("pgd", SOUND.rows.where(np.arange(100)), steps=40, plain=True)
+    assert ids(evidence(fgsm, half)) == [], "pgd breaks all of the hundred that it was tried on"
+    none = Trial("pgd", SOUND.rows.where(np.zeros(N, bool)), steps=40, plain=True)
+    assert ids(evidence(fgsm, none)) == []
 
 
 def test_what_has_not_converged_matters_less_beside_a_stronger_attack() -> None:
@@ -156,15 +169,15 @@ def test_w11_a_gradient_that_vanished() -> None:
 
 
 def test_w15_no_better_than_chance() -> None:
-    clean = Rows(
-        {
-            "sample": np.arange(N),
-            "label": np.arange(N) % 10,
-            "correct": np.arange(N) < 30,
-        }
-    )
-    assert "W15" in ids(evidence(clean=clean))
-    assert "W15" not in ids(evidence(clean=clean.having(correct=np.arange(N) < 31)))
+    clean = evidence().clean
+
+    def case(right: int, classes: int) -> list[str]:
+        return ids(evidence(clean=clean.having(correct=np.arange(N) < right), classes=classes))
+
+    # 29 of 200 is 14.5 % [9.9, 20.2], 30 is 15.0 % [10.4, 20.7].
+    assert "W15" in case(29, 10) and "W15" not in case(30, 10)
+    # An honest model for two classes: 72 % [65.2, 78.1].
+    assert "W15" not in case(144, 2) and "W15" in case(105, 2)
 
 
 def test_w16_and_w17_nobody_is_believed() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from hashlib import sha256
-from inspect import getsource
 from typing import Any, ClassVar, TypeVar
 
 from besiege.core.errors import AttackError, InputError
+from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
 from besiege.core.siege import ATTACKS, Siege
@@ -24,7 +24,6 @@ PIECES: Registry[Any] = Registry(
     ("besiege.attacks.losses", "besiege.attacks.pieces", "besiege.attacks.directions"),
 )
 LANGUAGE = Vocabulary(ATTACKS, PIECES)
-_THIS_PROCESS = os.urandom(16).hex()
 
 
 class Attack(ABC):
@@ -135,19 +134,30 @@ def spelled(value: object) -> Any:
     """An attack or piece with all its parts, defaults included, as plain values for JSON.
 
     The text of an attack leaves defaults out, and another release may have others: content keys
-    are made of this. Classes that are not besiege's own are named with a hash of their source.
+    are made of this. Classes that are not besiege's own stand with a hash of their source and of
+    what it uses; other things with their content, never with their address.
     """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise AttackError(f"an attack has the parameter {value!r}: give finite numbers")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
     if isinstance(value, (tuple, list)):
         return [spelled(part) for part in value]
-    if not is_dataclass(value) or isinstance(value, type):
-        return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
-    told = {f.name: spelled(getattr(value, f.name)) for f in parameters_of(value)}
     kind = type(value)
+    ours = kind.__module__.partition(".")[0] == "besiege"
+    if not is_dataclass(value) or isinstance(value, type):
+        return hashed(plain(value))
+    told = {f.name: spelled(getattr(value, f.name)) for f in parameters_of(value)}
     if isinstance(value, Attack):
         told["revision"] = value.revision
-    if kind.__module__.partition(".")[0] != "besiege":
-        told["source"] = _source(kind)
+    if not ours:
+        told["source"] = hashed(code(kind))
     return {"name": LANGUAGE.name_of(value), **told}
+
+
+def hashed(text: str) -> str:
+    """SHA-256 of a text, as hexadecimal text."""
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def told(attack: Attack) -> str:
@@ -157,14 +167,6 @@ def told(attack: Attack) -> str:
         return str(source)
     text = (type(attack).__doc__ or "").strip()
     return "" if text.startswith(type(attack).__name__ + "(") else text.partition("\n")[0]
-
-
-def _source(kind: type) -> str:
-    """A hash of a class's source; of this process alone where the source cannot be read."""
-    try:
-        return sha256(getsource(kind).encode()).hexdigest()
-    except (OSError, TypeError):
-        return f"unread {_THIS_PROCESS}"
 
 
 def split(source: str) -> list[str]:

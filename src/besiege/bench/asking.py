@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,13 @@ from torch import nn
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse, spelled, split, told
-from besiege.attacks.combine import Minimal
+from besiege.attacks.combine import Combined, Minimal
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.reading import gather
 from besiege.bench.results import strongest
 from besiege.bench.spec import Asked, Curve, Plan, Sample, Shard, Subject, Weapon
-from besiege.bench.store import Store
+from besiege.bench.store import Store, key_of
+from besiege.bench.work import boxed
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError, near
 from besiege.core.oracle import Access, Oracle, Victim, plainly
@@ -29,7 +30,8 @@ from besiege.data import load as load_data
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
-from besiege.evaluation.crafting import answers, check, terms
+from besiege.evaluation.crafting import answers, check, check_grid, terms
+from besiege.evaluation.judging import DRAWS
 from besiege.models.classifier import Classifier
 
 DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
@@ -72,29 +74,33 @@ def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> T
 
 def read_attacks(
     attacks: str | Attack | Sequence[str | Attack] | None, name: str | None, threat: Threat
-) -> tuple[list[Attack], bool]:
-    """The attacks, and whether each runs on what the ones before left."""
+) -> tuple[dict[str, Attack], bool]:
+    """The attacks by the words they were asked in, and whether each runs on what is left."""
     if attacks is not None and name is not None:
         raise AttackError("give attacks or a suite, not both")
-    if name is not None:
-        return [parse(text) for text in suite_of(name).attacks], True
     given: Sequence[str | Attack]
-    if attacks is None:
+    if name is not None:
+        given = suite_of(name).attacks
+    elif attacks is None:
         given = DEFAULT if threat.goal is Goal.UNTARGETED else DEFAULT_TARGETED
         if threat.eps is None:
             given = (f"minimal(pgd(steps={CURVE_STEPS}))",)
     elif isinstance(attacks, str):
         given = split(attacks)
+    elif isinstance(attacks, Sequence):
+        given = attacks
     else:
-        given = [attacks] if isinstance(attacks, Attack) else list(attacks)
+        given = [attacks]
     if not given:
         raise AttackError("no attack is listed: write for example attacks='pgd'")
-    chosen = [parse(attack) for attack in given]
-    texts = [str(attack) for attack in chosen]
-    twice = next((text for text in texts if texts.count(text) > 1), None)
-    if twice is not None:
-        raise AttackError(f"the attack '{twice}' is listed twice: with one seed it is one attack")
-    return chosen, False
+    chosen: dict[str, Attack] = {}
+    for one in given:
+        attack = parse(one)
+        if str(attack) in map(str, chosen.values()):
+            raise AttackError(f"the attack '{attack}' is listed twice: with one seed it is one")
+        # A file's own attack is found again by its file alone.
+        chosen[one if isinstance(one, str) and ".py:" in one else str(attack)] = attack
+    return chosen, name is not None
 
 
 def read_curve(curve: str | bool) -> Curves:
@@ -114,16 +120,10 @@ def read_data(
     seed: int,
     victim: Victim,
 ) -> Data:
-    """The samples, in the victim's box."""
+    """The samples: tensors in the victim's box, everything else in [0, 1]."""
     if isinstance(source, tuple):
         return load_data(source, split=split, count=count, seed=seed, box=victim.box)
-    data = load_data(source, split=split, count=count, seed=seed)
-    if victim.box != (0.0, 1.0):
-        # Data are in [0, 1]; the victim says what it takes that to be.
-        low, high = victim.box
-        whole = data.take(torch.arange(len(data)))
-        data = replace(whole, images=whole.images * (high - low) + low)
-    return data
+    return load_data(source, split=split, count=count, seed=seed)
 
 
 def read_victim(model: str | nn.Module | Victim, device: str | None) -> Victim:
@@ -161,20 +161,19 @@ def plan_of(
     victim: Victim,
     data: Data,
     threat: Threat,
-    attacks: Sequence[Attack],
+    attacks: Iterable[Attack],
     chained: bool,
     asked: Asked,
+    in_box: bool,
 ) -> Plan:
     """Check that everything fits, and write down what the records will be made of."""
-    first = data.take(torch.arange(min(8, len(data))))
-    samples = Samples.of(
-        first.images, first.labels, box=victim.box, classes=victim.classes, ids=first.ids
-    )
-    threat.check_units(victim.box, samples.images[0].numel())
-    weapons = [_weapon(victim, attack, threat, samples, asked) for attack in attacks]
-    classes = _probe(victim, samples)
+    scaled = victim.box != (0.0, 1.0) and not in_box
+    first = boxed(data.take(torch.arange(min(8, len(data)))), victim, scaled)
+    threat.check_units(victim.box, first.images[0].numel())
+    weapons = [_weapon(victim, attack, threat, first, asked) for attack in attacks]
+    classes = _probe(victim, first)
     _fits(data, classes)
-    shards = _described(data, asked.shard)
+    shards = _described(data, asked.shard, victim, scaled)
     return Plan(
         asked=asked,
         model=Subject(
@@ -185,6 +184,7 @@ def plan_of(
             parameters=_parameters(victim),
             box=victim.box,
             stochastic=victim.stochastic,
+            draws=DRAWS if victim.stochastic else 1,
         ),
         data=Sample(
             name=data.name,
@@ -192,23 +192,47 @@ def plan_of(
             count=len(data),
             total=data.total,
             seed=asked.seed if len(data) < data.total else None,
-            digest=data.digest,
+            # Undecoded images are looked at once for their shards; that says as much.
+            digest=data.digest if data.decoded else key_of({"shards": [s.digest for s in shards]}),
             class_names=tuple(data.class_names),
             shape=tuple(first.images.shape[1:]),
+            scaled=scaled,
             standard=_standard(data.name, threat),
         ),
         threat=str(threat),
         chained=chained,
         weapons=tuple(weapons),
         shards=shards,
+        no_curve=_no_curve(asked, threat, victim),
     )
 
 
-def _described(data: Data, size: int) -> tuple[Shard, ...]:
-    return tuple(
-        Shard(digest=part.digest, count=len(part))
-        for part in (make() for make in shards_of(data, size))
-    )
+def _no_curve(asked: Asked, threat: Threat, victim: Victim) -> str | None:
+    """Why no curve of accuracy against the budget is to be expected, if none is."""
+    if asked.curve == "none":
+        return "It was not asked for."
+    if threat.eps is None:
+        return "Every attack looks for the smallest change: their own distances are the curve."
+    if victim.stochastic:
+        return "The smallest change that fools a model which answers by chance is one draw of luck."
+    if asked.queries is not None:
+        return "A search for the smallest change takes more answers than were allowed."
+    return None
+
+
+def _described(data: Data, size: int, victim: Victim, scaled: bool) -> tuple[Shard, ...]:
+    """The shards of the data, every sample checked on the way."""
+    if len(torch.unique(data.ids)) < len(data):
+        raise InputError("the ids are not unique: every sample needs an id of its own")
+    shards = []
+    for make in shards_of(data, size):
+        part = make()
+        samples = boxed(part, victim, scaled)
+        check_grid(victim, samples)
+        # The same pixels mean something else where they are brought to another box.
+        digest = key_of({"digest": part.digest, "box": victim.box}) if scaled else part.digest
+        shards.append(Shard(digest=digest, count=len(part)))
+    return tuple(shards)
 
 
 def _weapon(
@@ -237,8 +261,8 @@ def _weapon(
         queries=asked.queries,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
-        plain=isinstance(attack, Ascent),
-        one_step=attack.one_step,
+        plain=isinstance(attack, Ascent) and asked.queries is None,
+        one_step=attack.one_step and not isinstance(attack, Combined),
     )
 
 
@@ -265,30 +289,26 @@ def _fits(data: Data, classes: int) -> None:
 
 def with_curve(
     store: Store, victim: Victim, data: Data, plan: Plan, attacks: Mapping[str, Attack]
-) -> tuple[Plan, Attack, Data] | None:
+) -> tuple[Plan, Attack | None, Data]:
     """The plan with a search for the smallest change by the strongest attack, where one fits."""
-    threat = Threat.parse(plan.threat)
-    if plan.asked.curve == "none" or threat.eps is None or victim.stochastic:
-        return None
-    best = strongest(gather(store, plan))
+    best = strongest(gather(store, plan)) if plan.no_curve is None else None
     if best is None:
-        return None
-    attack, subset = attacks[best.text], data
+        return plan, None, data
+    attack, subset, tolerance = attacks[best.text], data, Minimal.tolerance
     if plan.asked.curve == "short":
-        attack = _with_steps(attack, CURVE_STEPS)
+        attack, tolerance = _with_steps(attack, CURVE_STEPS), CURVE_TOLERANCE
         if len(data) > CURVE_SAMPLES:
             subset = data.subset(CURVE_SAMPLES, plan.asked.seed)
-        searcher = attack if attack.minimal else Minimal(attack, tolerance=CURVE_TOLERANCE)
-    else:
-        searcher = attack if attack.minimal else Minimal(attack)
-    free = replace(threat, eps=None, written=None)
-    few = data.take(torch.arange(1))
-    samples = Samples.of(few.images, few.labels, box=victim.box, ids=few.ids)
+    searcher = attack if attack.minimal else Minimal(attack, tolerance=tolerance)
+    free = replace(Threat.parse(plan.threat), eps=None, written=None)
+    few = boxed(data.take(torch.arange(1)), victim, plan.data.scaled)
     try:
-        weapon = _weapon(victim, searcher, free, samples, plan.asked)
-    except BesiegeError:  # an attack that cannot search: the other figures stand without a curve
-        return None
-    curve = Curve(weapon=weapon, shards=_described(subset, plan.asked.shard))
+        weapon = _weapon(victim, searcher, free, few, plan.asked)
+    except BesiegeError as problem:  # the other figures stand without a curve
+        said = f"The strongest attack cannot search: {problem}"
+        return plan.model_copy(update={"curve": None, "no_curve": said}), None, data
+    shards = _described(subset, plan.asked.shard, victim, plan.data.scaled)
+    curve = Curve(weapon=weapon, shards=shards)
     return plan.model_copy(update={"curve": curve}), searcher, subset
 
 
@@ -331,15 +351,25 @@ def _parameters(victim: Victim) -> int | None:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def whole(value: object, name: str) -> int:
-    """A whole number from 1, or an error."""
-    if type(value) is not int or value < 1:
-        raise InputError(f"{name} is {value!r}, but a whole number from 1 is needed")
-    return value
+def check_numbers(**given: object) -> None:
+    """Refuse what is no whole number from 1, or for the seed no whole number; None is unset."""
+    for name, value in given.items():
+        if value is None and name != "seed":
+            continue
+        if type(value) is not int or (name != "seed" and value < 1):
+            least = "" if name == "seed" else " from 1"
+            raise InputError(f"{name} is {value!r}, but a whole number{least} is needed")
 
 
 def command_of(asked: Asked) -> str:
-    """The command that asks the same in a shell."""
+    """What asks the same again: a command where everything has a name, else a call."""
+    if not asked.textual:
+        given = [f"threat={asked.threat!r}"]
+        given.append(f"suite={asked.suite!r}" if asked.suite else f"attacks={[*asked.attacks]!r}")
+        usual = {"split": "test", "queries": None, "count": None, "seed": 0, "shard": SHARD}
+        usual["curve"] = "short"
+        given += [f"{k}={getattr(asked, k)!r}" for k, v in usual.items() if getattr(asked, k) != v]
+        return f"besiege.evaluate(<{asked.model}>, <{asked.data}>, {', '.join(given)})"
     parts = ["besiege", "evaluate", asked.model, "--data", asked.data, "--threat", asked.threat]
     if asked.suite is not None:
         parts += ["--suite", asked.suite]

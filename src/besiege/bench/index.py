@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from besiege.bench.store import DamagedError, Store
 
-_TABLE = """CREATE TABLE IF NOT EXISTS records (
-    key TEXT PRIMARY KEY, kind TEXT, failure TEXT, damaged TEXT, totals TEXT, seconds REAL)"""
+_TABLE = """CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY, stamp TEXT, kind TEXT, failure TEXT, damaged TEXT, totals TEXT,
+    seconds REAL)"""
 
 
 @dataclass(frozen=True)
@@ -28,23 +29,34 @@ class Line:
 
 
 def lines(store: Store) -> dict[str, Line]:
-    """A line per record; reads only what is new since the last time."""
-    present = store.present()
-    with _index(store.folder) as index:
-        known = {key for (key,) in index.execute("SELECT key FROM records")}
-        gone = known - present
-        index.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in gone])
-        index.executemany(
-            "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)",
-            [_entry(store, key) for key in sorted(present - known)],
-        )
-        index.commit()
-        found = index.execute("SELECT key, kind, failure, damaged, totals, seconds FROM records")
+    """A line per record; reads only what is new or changed since the last time."""
+    stamps = {key: _stamp(store, key) for key in store.present()}
+    try:
+        return _synchronised(store, stamps, _opened(store.folder / "index.sqlite"))
+    except (sqlite3.DatabaseError, OSError):
+        # Damaged, held by another, or a folder that may only be read: the records suffice.
+        return _synchronised(store, stamps, _opened(None))
+
+
+def _synchronised(
+    store: Store, stamps: dict[str, str], index: sqlite3.Connection
+) -> dict[str, Line]:
+    try:
+        known = dict(index.execute("SELECT key, stamp FROM entries").fetchall())
+        changed = [key for key, stamp in stamps.items() if known.get(key) != stamp]
+        entries = [(key, stamps[key], *_entry(store, key)) for key in changed]
+        gone = [(key,) for key in known if key not in stamps]
+        if entries or gone:  # read first, written in one short moment
+            index.executemany("DELETE FROM entries WHERE key = ?", gone)
+            index.executemany("INSERT OR REPLACE INTO entries VALUES (?,?,?,?,?,?,?)", entries)
+            index.commit()
+        found = index.execute("SELECT key, kind, failure, damaged, totals, seconds FROM entries")
         return {
             key: Line(kind, failure, damaged, json.loads(totals), seconds)
             for key, kind, failure, damaged, totals, seconds in found
-            # What failed or was damaged may be done again under the same key.
         }
+    finally:
+        index.close()
 
 
 def rebuild(store: Store) -> dict[str, Line]:
@@ -54,16 +66,24 @@ def rebuild(store: Store) -> dict[str, Line]:
     return lines(store)
 
 
+def _stamp(store: Store, key: str) -> str:
+    """What changes when a record does."""
+    try:
+        about = os.stat(store.records / key / "record.json")
+    except OSError:
+        return "nothing"
+    return f"{about.st_mtime_ns} {about.st_size} {about.st_ino}"
+
+
 def _entry(store: Store, key: str) -> Sequence[Any]:
     try:
         record = store.read(key)
     except DamagedError as problem:
-        return (key, "unknown", None, str(problem), "{}", 0.0)
+        return ("unknown", None, str(problem), "{}", 0.0)
     if record is None:  # moved away while we were looking
-        return (key, "unknown", None, "gone", "{}", 0.0)
+        return ("unknown", None, "gone", "{}", 0.0)
     failure = record.failure and f"{record.failure['type']}: {record.failure['message']}"
     return (
-        key,
         record.identity["kind"],
         failure,
         None,
@@ -72,28 +92,14 @@ def _entry(store: Store, key: str) -> Sequence[Any]:
     )
 
 
-@contextmanager
-def _index(folder: Path) -> Iterator[sqlite3.Connection]:
-    index = _opened(folder)
+def _opened(path: Path | None) -> sqlite3.Connection:
+    index = sqlite3.connect(":memory:" if path is None else path, timeout=2)
     try:
-        # Only sound results stay: a failure may since have been done again under its key.
-        index.execute("DELETE FROM records WHERE failure IS NOT NULL OR damaged IS NOT NULL")
-        yield index
-    finally:
+        if path is not None:
+            index.execute("PRAGMA journal_mode=WAL")
+            index.execute("PRAGMA synchronous=NORMAL")
+        index.execute(_TABLE)
+    except sqlite3.DatabaseError:
         index.close()
-
-
-def _opened(folder: Path) -> sqlite3.Connection:
-    path = folder / "index.sqlite"
-    for where in (path, None):
-        try:
-            index = sqlite3.connect(":memory:" if where is None else where, timeout=5)
-            if where is not None:
-                index.execute("PRAGMA journal_mode=WAL")
-                index.execute("PRAGMA synchronous=NORMAL")
-            index.execute(_TABLE)
-            return index
-        except sqlite3.DatabaseError:
-            # Damaged, locked for long, or a folder that may only be read: the records suffice.
-            continue
-    raise AssertionError("a table in memory can always be made")
+        raise
+    return index

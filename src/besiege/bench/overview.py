@@ -38,7 +38,8 @@ class Status:
 
     @property
     def complete(self) -> bool:
-        return all(p.done == p.shards for p in self.attacks) and not self.damaged
+        done = all(p.done == p.shards for p in self.attacks)
+        return done and not self.damaged and not self.plan.awaits_curve
 
 
 def open_run(folder: Path | str) -> tuple[Store, Run]:

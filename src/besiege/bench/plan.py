@@ -85,12 +85,15 @@ def all_keys(plan: Plan) -> set[str]:
 
 
 def _base(plan: Plan, kind: Kind) -> dict[str, Any]:
-    return {
+    base = {
         "kind": kind,
         "schema": SCHEMA,
         "victim": plan.model.digest,
         "seed": plan.asked.seed,
     }
+    if plan.model.stochastic and kind != "craft":
+        base["draws"] = plan.model.draws
+    return base
 
 
 def _pair(

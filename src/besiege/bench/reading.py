@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from besiege.bench.columns import CLEAN, CRAFTED, JUDGED, no_rows
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import Plan, Run, Weapon
-from besiege.bench.store import DamagedError, Store
+from besiege.bench.spec import Plan, Weapon
+from besiege.bench.store import DamagedError, Record, Store, judges
 from besiege.core.errors import Finding
 from besiege.core.threat import Threat
 from besiege.metrics import warnings
-from besiege.metrics.curves import distances
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.rows import Rows
 
@@ -35,10 +34,11 @@ class Gathered:
 
     @property
     def complete(self) -> bool:
-        return not (self.missing or self.failures or self.damaged)
+        lacking = self.missing or self.failures or self.damaged
+        return not (lacking or self.plan.awaits_curve)
 
 
-def gather(store: Store, plan: Plan, run: Run | None = None) -> Gathered:
+def gather(store: Store, plan: Plan) -> Gathered:
     """The judged rows of an evaluation; what is not there or damaged is said, not guessed."""
     collector = _Collector(store)
     clean = collector.clean(clean_tasks(plan))
@@ -50,10 +50,8 @@ def gather(store: Store, plan: Plan, run: Run | None = None) -> Gathered:
     if plan.curve is not None:
         curve = collector.trial(plan.curve.weapon, curve_tasks(plan), plan)
     threat = Threat.parse(plan.threat)
-    trials = [trial for trial in trials if len(trial.rows)]
-    if threat.eps is None and trials and not plan.chained:
-        # Every attack searches for the smallest change: the curve is that of the best of them.
-        curve = min(trials, key=lambda t: float(np.mean(_closeness(t, str(threat.norm)))))
+    if threat.eps is None and not plan.chained:
+        curve = trials[0]  # every attack searches: the smallest change of all of them counts
     evidence = Evidence(
         clean,
         trials,
@@ -63,9 +61,8 @@ def gather(store: Store, plan: Plan, run: Run | None = None) -> Gathered:
         plan.model.box,
         int(np.prod(plan.data.shape)),
         plan.model.classes,
-        curve if curve is not None and len(curve.rows) else None,
+        curve,
         plan.data.standard,
-        {} if run is None else _elsewhere(store, plan, run, threat),
     )
     return Gathered(
         plan,
@@ -79,30 +76,29 @@ def gather(store: Store, plan: Plan, run: Run | None = None) -> Gathered:
     )
 
 
-def _closeness(trial: Trial, norm: str) -> NDArray[np.float64]:
-    """Distances with the infinite ones counted as the largest found."""
-    found = distances(trial.rows, norm)
-    finite = found[np.isfinite(found)]
-    return np.where(np.isfinite(found), found, 2 * finite.max(initial=1.0))
-
-
-def _elsewhere(store: Store, plan: Plan, run: Run, threat: Threat) -> dict[float, dict[str, float]]:
-    """The same attacks on the same victim and samples at other budgets of the same threat."""
+def elsewhere(gathered: Gathered, others: Sequence[Gathered]) -> dict[float, dict[str, float]]:
+    """The same attacks on the same victim and samples, but for the size of the budget."""
+    plan = gathered.plan
+    threat = Threat.parse(plan.threat)
     found: dict[float, dict[str, float]] = {}
-    for other in run.plans:
-        their = Threat.parse(other.threat)
+    for other in others:
+        their = Threat.parse(other.plan.threat)
         if (
-            other.name == plan.name
+            other.plan.name == plan.name
             or threat.eps is None
             or their.eps is None
-            or other.chained
+            or other.plan.chained
             or (their.norm, their.goal, their.access) != (threat.norm, threat.goal, threat.access)
-            or other.model.digest != plan.model.digest
-            or other.shards != plan.shards
+            or other.plan.model.digest != plan.model.digest
+            or other.plan.shards != plan.shards
+            or other.plan.asked.seed != plan.asked.seed
+            or other.plan.asked.queries != plan.asked.queries
         ):
             continue
-        evidence = gather(store, other).evidence
-        found[float(their.eps)] = {t.text: evidence.accuracy(t) for t in evidence.trials}
+        accuracy = {
+            t.text: other.evidence.accuracy(t) for t in other.evidence.trials if t.rows.count
+        }
+        found.setdefault(float(their.eps), {}).update(accuracy)
     return found
 
 
@@ -119,20 +115,23 @@ class _Collector:
         self.judged = 0
 
     def clean(self, tasks: Sequence[Task]) -> Rows:
-        return self._rows([task for task in tasks if self._sound("clean", task)])
+        sound = [task for task in tasks if self._sound("clean", task)]
+        return self._rows(sound) if sound else no_rows(CLEAN)
 
     def trial(self, weapon: Weapon, pairs: Sequence[tuple[Task, Task]], plan: Plan) -> Trial:
         name = weapon.text
-        whole = [pair for pair in pairs if all(self._sound(name, task) for task in pair)]
-        crafted = self._rows([craft for craft, _ in whole])
-        judged = self._rows([judge for _, judge in whole])
-        chance = np.full(judged.count, plan.model.stochastic)
-        # The place of a row is that of its image, which lies with what was crafted.
-        rows = Rows({**judged, **crafted, "chance": chance})
+        whole = [pair for pair in pairs if self._both(name, *pair)]
+        rows = no_rows(CRAFTED, JUDGED)
+        if whole:
+            crafted = self._rows([craft for craft, _ in whole])
+            judged = self._rows([judge for _, judge in whole])
+            # The place of a row is that of its image, which lies with what was crafted.
+            rows = Rows({**judged, **crafted})
+        rows = rows.having(chance=plan.model.stochastic)
         series = {k: v for k, v in weapon.spelled.items() if k not in ("steps", "restarts")}
         return Trial(
             name,
-            rows if whole else Rows({}),
+            rows,
             weapon.steps,
             weapon.restarts,
             weapon.plain,
@@ -143,21 +142,32 @@ class _Collector:
     def _rows(self, tasks: Sequence[Task]) -> Rows:
         return self.store.rows([task.key for task in tasks])
 
-    def _sound(self, name: str, task: Task) -> bool:
+    def _both(self, name: str, craft: Task, judge: Task) -> bool:
+        """Whether both records are there, and the second judges what the first holds."""
+        crafted, judged = self._sound(name, craft), self._sound(name, judge)
+        if crafted is None or judged is None:
+            return False
+        if judges(judged, crafted):
+            return True
+        self.damaged.append(f"the record {judge.key[:12]} judges images that are no longer there")
+        return False
+
+    def _sound(self, name: str, task: Task) -> Record | None:
         try:
             record = self.store.read(task.key, files=("rows.parquet",))
         except DamagedError as problem:
             self.damaged.append(str(problem))
             record = None
-        if record is not None:
-            self.seconds[name] = self.seconds.get(name, 0.0) + float(
-                record.provenance.get("seconds", 0.0)
-            )
-            self.findings += [f for f in record.findings if f.id not in warnings.RECOUNTED]
-            self.judged += int(record.totals.get("judged", 0))
-            if record.failure is None:
-                return True
+        if record is None:
+            if name not in self.failures:
+                self.missing[name] = self.missing.get(name, 0) + 1
+            return None
+        self.seconds[name] = self.seconds.get(name, 0.0) + float(
+            record.provenance.get("seconds", 0.0)
+        )
+        self.findings += [f for f in record.findings if f.id not in warnings.RECOUNTED]
+        self.judged += int(record.totals.get("judged", 0))
+        if record.failure is not None:
             self.failures[name] = f"{record.failure['type']}: {record.failure['message']}"
-        elif task.kind != "judge" or name not in self.failures:
-            self.missing[name] = self.missing.get(name, 0) + 1
-        return False
+            return None
+        return record

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from besiege.bench.overview import open_run
-from besiege.bench.reading import Gathered, gather
+from besiege.bench.reading import Gathered, elsewhere, gather
 from besiege.bench.spec import Weapon
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError
@@ -25,7 +27,8 @@ SCHEMA = 1
 def summarise(folder: Path | str) -> dict[str, Any]:
     """The figures of all evaluations of a run folder, from its judged records alone."""
     store, run = open_run(folder)
-    evaluations = [_evaluation(gather(store, plan, run)) for plan in run.plans]
+    gathered = [gather(store, plan) for plan in run.plans]
+    evaluations = [_evaluation(one, elsewhere(one, gathered)) for one in gathered]
     return {
         "schema": SCHEMA,
         "created": run.created,
@@ -44,13 +47,21 @@ def write_figures(folder: Path | str) -> dict[str, Any]:
 
 
 def strongest(gathered: Gathered) -> Trial | None:
-    """The attack that leaves fewest right; of equal ones the first."""
+    """The attack that leaves fewest right; in a chain, the one that broke most.
+
+    Of equal ones the first, and of the samples that every attack was judged on.
+    """
     evidence = gathered.evidence
-    return min(evidence.trials, key=evidence.accuracy, default=None)
+    tried = [trial for trial in evidence.trials if trial.rows.count]
+    if evidence.chained:
+        return max(tried, key=lambda trial: len(evidence.broken_ids(trial)), default=None)
+    known = evidence.covered_by_all()
+    return min(tried, key=lambda trial: int(evidence.left_by(trial)[known].sum()), default=None)
 
 
-def _evaluation(gathered: Gathered) -> dict[str, Any]:
-    plan, evidence = gathered.plan, gathered.evidence
+def _evaluation(gathered: Gathered, others: Mapping[float, Mapping[str, float]]) -> dict[str, Any]:
+    plan = gathered.plan
+    evidence = replace(gathered.evidence, elsewhere=others)
     threat = Threat.parse(plan.threat)
     attacks = [_attack(gathered, weapon) for weapon in plan.weapons]
     told = [
@@ -76,7 +87,8 @@ def _evaluation(gathered: Gathered) -> dict[str, Any]:
             "access": str(threat.access),
             "queries": plan.asked.queries,
             "box": list(plan.model.box),
-            "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape),
+            "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape)
+            + _chance(gathered),
         },
         "mode": "suite" if plan.chained else "attacks",
         "suite": plan.asked.suite,
@@ -88,6 +100,7 @@ def _evaluation(gathered: Gathered) -> dict[str, Any]:
         "attacks": attacks,
         "steps_curve": figures.steps_figures(evidence),
         "eps_curve": figures.budget_figures(evidence),
+        "no_curve": plan.no_curve,
         "warnings": [vars(finding) for finding in ordered],
         "gallery": figures.gallery(evidence, by_strength),
         "cost": {
@@ -101,20 +114,27 @@ def _evaluation(gathered: Gathered) -> dict[str, Any]:
     }
 
 
+def _chance(gathered: Gathered) -> str:
+    """How a model that answers by chance was judged, and its accuracy in expectation."""
+    if not gathered.plan.model.stochastic:
+        return ""
+    expected = figures.expected_accuracy(gathered.evidence)
+    told = "unknown" if expected is None else f"{100 * expected:.1f} %"
+    return (
+        f" The model answers by chance: every image was judged by {gathered.plan.model.draws} "
+        "draws, and counts as broken when half of them or more are. In expectation over its draws "
+        f"the accuracy under the worst attack is {told}."
+    )
+
+
 def _attack(gathered: Gathered, weapon: Weapon) -> dict[str, Any]:
     evidence, name = gathered.evidence, weapon.text
-    trial = next((t for t in evidence.trials if t.text == name), None)
-    nothing = dict.fromkeys(("forwards", "backwards", "queries", "broken", "alone"), 0)
-    found = (
-        {"accuracy": None, "median_distance": None, **nothing}
-        if trial is None
-        else figures.attack_figures(evidence, trial)
-    )
+    trial = next(t for t in evidence.trials if t.text == name)
     return {
         "text": name,
         "told": weapon.told,
         "steps": weapon.steps,
-        **found,
+        **figures.attack_figures(evidence, trial),
         "seconds": gathered.seconds.get(name, 0.0),
         "complete": name not in gathered.missing and name not in gathered.failures,
         "failure": gathered.failures.get(name),
@@ -123,7 +143,9 @@ def _attack(gathered: Gathered, weapon: Weapon) -> dict[str, Any]:
 
 def _curve_cost(gathered: Gathered, what: str) -> int:
     curve = gathered.evidence.curve
-    return 0 if curve is None or curve in gathered.evidence.trials else int(curve.rows[what].sum())
+    if curve is None or any(curve is trial for trial in gathered.evidence.trials):
+        return 0
+    return int(curve.rows[what].sum())
 
 
 def _incomplete(gathered: Gathered) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -17,6 +18,7 @@ from torch import nn
 from besiege.attacks.attack import Attack
 from besiege.bench.asking import (
     SHARD,
+    check_numbers,
     command_of,
     name_of,
     plan_of,
@@ -26,7 +28,6 @@ from besiege.bench.asking import (
     read_threat,
     read_victim,
     shards_of,
-    whole,
     with_curve,
 )
 from besiege.bench.reading import gather
@@ -50,8 +51,8 @@ class Evaluation:
     ----------
     clean, robust : Rate
         Accuracy on clean images, and the share of samples that no attack broke, each with a 95 %
-        interval: ``value``, ``low``, ``high``, ``count``. Robust is None where every attack
-        failed: nothing is known then.
+        interval: ``value``, ``low``, ``high``, ``count``. Robust is of the samples that every
+        attack was judged on, and None where there are none: what was not attacked is not robust.
     by_attack : dict of str to Rate
         Accuracy under each attack, by its text; in a suite, after it and those before it. An
         attack that failed is not in it.
@@ -72,7 +73,7 @@ class Evaluation:
     complete: bool
     _plan: Plan
 
-    @property
+    @cached_property
     def rows(self) -> Rows:
         """One row per sample and attack: verdicts, distances, steps and costs."""
         gathered = gather(Store(self.folder), self._plan)
@@ -92,7 +93,7 @@ class Evaluation:
         found = self.figures
         lines = [f"{found['model']['name']} on {found['data']['name']}, {found['threat']['text']}"]
         lines.append(f"  clean     {self.clean}")
-        known = self.robust or "unknown: every attack failed"
+        known = self.robust or "unknown: no image was judged under every attack"
         lines.append(f"  robust    {known}")
         lines += [f"  {text}  {rate}" for text, rate in self.by_attack.items()]
         lines += [f"  {finding}" for finding in self.warnings]
@@ -184,45 +185,38 @@ def evaluate(
     >>> found.robust is not None and found.robust.value <= found.clean.value
     True
     """
-    terms_of_threat = read_threat(threat, goal, access)
-    chosen, chained = read_attacks(attacks, suite, terms_of_threat)
+    check_numbers(queries=queries, count=count, seed=seed, shard=shard, batch=batch)
+    allowed = read_threat(threat, goal, access)
+    chosen, chained = read_attacks(attacks, suite, allowed)
     victim = read_victim(model, device)
     samples = read_data(data, split, count, seed, victim)
-    plan = plan_of(
-        victim,
-        samples,
-        terms_of_threat,
-        chosen,
-        chained,
-        Asked(
-            model=model if isinstance(model, str) else name_of(victim),
-            data=str(data) if isinstance(data, (str, Path)) else samples.name,
-            split=split,
-            threat=str(terms_of_threat),
-            attacks=tuple(str(attack) for attack in chosen),
-            suite=suite,
-            queries=queries,
-            curve=read_curve(curve),
-            count=count,
-            seed=seed,
-            shard=whole(shard, "shard"),
-            command="",
-        ),
+    asked = Asked(
+        model=model if isinstance(model, str) else name_of(victim),
+        data=str(data) if isinstance(data, (str, Path)) else samples.name,
+        split=split,
+        threat=str(allowed),
+        attacks=tuple(chosen),
+        suite=suite,
+        queries=queries,
+        curve=read_curve(curve),
+        count=count,
+        seed=seed,
+        shard=shard,
+        command="",
+        textual=command is not None or (isinstance(model, str) and isinstance(data, (str, Path))),
     )
-    plan = plan.model_copy(
-        update={
-            "asked": plan.asked.model_copy(update={"command": command or command_of(plan.asked)})
-        }
-    )
+    asked = asked.model_copy(update={"command": command or command_of(asked)})
+    in_box = isinstance(data, tuple)
+    plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box)
     store = Store(mkdtemp(prefix="besiege-") if out is None else out)
     try:
         if progress and watch is None:
             from besiege.report import bar
 
             with bar(plan.model.name) as shown:
-                found = _run(store, victim, samples, plan, chosen, batch, shown)
+                found = _run(store, victim, samples, plan, [*chosen.values()], batch, shown)
         else:
-            found = _run(store, victim, samples, plan, chosen, batch, watch)
+            found = _run(store, victim, samples, plan, [*chosen.values()], batch, watch)
     except BaseException:
         if out is None:
             rmtree(store.folder, ignore_errors=True)
@@ -243,20 +237,20 @@ def _run(
 ) -> Evaluation:
     shards = shards_of(data, plan.asked.shard)
     with store.writing():
-        run = read_run(store) or Run(
-            created=datetime.now(UTC).isoformat(timespec="seconds"), versions=versions()
-        )
-        run = run.with_plan(plan)
+        begun = datetime.now(UTC).isoformat(timespec="seconds")
+        run = read_run(store) or Run(created=begun, versions=versions())
+        earlier = run.plan(plan.name)
+        if earlier is not None and plan.no_curve is None:
+            plan = plan.model_copy(update={"curve": earlier.curve})
+        run = run.model_copy(update={"versions": versions()}).with_plan(plan)
         write_run(store, run)
         by_text = {str(attack): attack for attack in attacks}
         workshop = Workshop(store, victim, plan, by_text, shards, batch=batch, watch=watch)
         workshop.clean()
         workshop.attack()
-        wanted = with_curve(store, victim, data, plan, by_text)
-        if wanted is not None:
-            plan, searcher, subset = wanted
-            run = run.with_plan(plan)
-            write_run(store, run)
+        plan, searcher, subset = with_curve(store, victim, data, plan, by_text)
+        write_run(store, run.with_plan(plan))
+        if searcher is not None:
             by_text[str(searcher)] = searcher
             workshop.extend(plan, shards_of(subset, plan.asked.shard))
             workshop.search()

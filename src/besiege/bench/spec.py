@@ -66,6 +66,8 @@ class Asked(Value):
     seed: int
     shard: int
     command: str
+    textual: bool
+    """Whether model and data were named by texts, which may be asked again."""
 
 
 class Subject(Value):
@@ -78,6 +80,8 @@ class Subject(Value):
     parameters: int | None
     box: tuple[float, float]
     stochastic: bool
+    draws: int
+    """How often a victim that answers by chance is asked about each image."""
 
 
 class Sample(Value):
@@ -91,6 +95,8 @@ class Sample(Value):
     digest: str
     class_names: tuple[str, ...]
     shape: tuple[int, ...]
+    scaled: bool
+    """Whether pixels in [0, 1] are brought to the victim's box."""
     standard: float | None
     """The budget usual for these data in the threat's norm, where there is one."""
 
@@ -114,25 +120,36 @@ class Plan(Value):
     weapons: tuple[Weapon, ...]
     shards: tuple[Shard, ...]
     curve: Curve | None = None
+    no_curve: str | None = None
+    """Why there is no curve of accuracy against the budget, where there will be none."""
+
+    @property
+    def awaits_curve(self) -> bool:
+        """Whether a curve is still to be chosen: it is that of the strongest attack."""
+        return self.curve is None and self.no_curve is None
 
     @property
     def name(self) -> str:
-        """What tells it from the other evaluations of the run, whatever attacks were asked."""
+        """What tells it from the other evaluations of the run."""
         return key_of(
             {
                 "model": self.model.digest,
                 "shards": [shard.digest for shard in self.shards],
-                "threat": self.threat,
+                "attacks": [[w.spelled, w.threat, w.queries] for w in self.weapons],
+                "chained": self.chained,
+                "curve": self.asked.curve,
                 "seed": self.asked.seed,
-                "queries": self.asked.queries,
             }
         )[:16]
 
     @property
-    def words(self) -> tuple[object, ...]:
-        """In which words model, samples and threat were asked for."""
+    def words(self) -> tuple[object, ...] | None:
+        """In which words it was asked for, where these can be asked again."""
         a = self.asked
-        return (a.model, a.data, a.split, self.threat, a.count, a.seed, a.queries, a.shard)
+        if not a.textual:
+            return None
+        place = (a.model, a.data, a.split, a.count, a.seed, a.shard)
+        return (*place, a.threat, a.attacks, a.suite, a.queries, a.curve)
 
 
 class Run(Value):
@@ -150,11 +167,19 @@ class Run(Value):
         has changed since then, and the words mean something else now.
         """
         plans = list(self.plans)
-        same = [n for n, p in enumerate(plans) if p.name == plan.name or p.words == plan.words]
+        same = [
+            number
+            for number, old in enumerate(plans)
+            if old.name == plan.name or (old.words is not None and old.words == plan.words)
+        ]
         for number in reversed(same):
             del plans[number]
         plans.insert(same[0] if same else len(plans), plan)
         return self.model_copy(update={"plans": tuple(plans)})
+
+    def plan(self, name: str) -> Plan | None:
+        """The evaluation of a name."""
+        return next((plan for plan in self.plans if plan.name == name), None)
 
 
 def read_run(store: Store) -> Run | None:

@@ -116,6 +116,11 @@ class Record:
         return record
 
 
+def judges(judged: Record, crafted: Record) -> bool:
+    """Whether a verdict is on the very files that lie there now."""
+    return judged.provenance.get("judged") == dict(crafted.files)
+
+
 class Store:
     """The records of a run folder.
 
@@ -211,13 +216,18 @@ class Store:
         """Hold the folder for writing: one process at a time; what a killed one left is swept."""
         with _told(self.folder):
             self.records.mkdir(parents=True, exist_ok=True)
-            _try_write(self.folder)
-        with _alone(self.folder):
+            _flush(self.folder)
+            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _hold(lock, self.folder)
             for left in self.records.glob(f"{_PARTIAL}*"):
                 shutil.rmtree(left, ignore_errors=True)
             for left in self.folder.glob(f"{_PARTIAL}*"):
-                left.unlink(missing_ok=True)
+                if not _lives(left):
+                    left.unlink(missing_ok=True)
             yield
+        finally:
+            os.close(lock)  # gives the lock back, as a killed process does by dying
 
     def commit(
         self,
@@ -266,7 +276,10 @@ class Store:
             self.set_aside(key)
             return
         if old is not None and old.failure is not None:
-            shutil.rmtree(self.records / key)
+            # In one move: a reader must not see half of it.
+            gone = self.records / f"{_PARTIAL}gone-{os.urandom(4).hex()}"
+            os.rename(self.records / key, gone)
+            shutil.rmtree(gone)
 
     def set_aside(self, key: str) -> Path:
         """Move a damaged record to ``damaged/``, so that its task can be done again."""
@@ -280,12 +293,14 @@ class Store:
     def write_file(self, name: str, content: bytes) -> Path:
         """Replace a file of the run folder in one move."""
         path = self.folder / name
-        partial = self.folder / f"{_PARTIAL}{os.urandom(4).hex()}"
+        # Named after the process: readers write figures, too, and must not sweep each other's.
+        partial = self.folder / f"{_PARTIAL}{os.getpid()}-{os.urandom(4).hex()}"
         with _told(self.folder):
             try:
                 _write(partial, content)
                 _flush(partial)
                 os.replace(partial, path)
+                _flush(self.folder)
             finally:
                 partial.unlink(missing_ok=True)
         return path
@@ -331,32 +346,31 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _try_write(folder: Path) -> None:
-    probe = folder / f"{_PARTIAL}probe-{os.urandom(4).hex()}"
-    probe.touch()
-    probe.unlink()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The folder's lock, which a killed process gives back by dying."""
+def _hold(lock: int, folder: Path) -> None:
+    """Take the lock of a folder, or say who has it."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system: two writers still never tear a record
-        yield
         return
-    handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreError(
-                f"another process is writing to {folder}: wait for it, or choose another folder "
-                "(besiege status shows how far it is)"
-            ) from None
-        yield
-    finally:
-        os.close(handle)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(
+            f"another process is writing to {folder}: wait for it, or choose another folder "
+            "(besiege status shows how far it is)"
+        ) from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _lives(partial: Path) -> bool:
+    """Whether the process that writes a file under a temporary name is still there."""
+    number = partial.name.removeprefix(_PARTIAL).partition("-")[0]
+    try:
+        os.kill(int(number), 0)
+    except (ValueError, OSError):
+        return False
+    return int(number) != os.getpid()
 
 
 @contextmanager

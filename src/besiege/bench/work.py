@@ -15,12 +15,13 @@ from torch import Tensor
 
 import besiege
 from besiege.attacks.attack import parse
+from besiege.bench.columns import CRAFTED, JUDGED, empty
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.results import stored_images
 from besiege.bench.spec import Plan
-from besiege.bench.store import DamagedError, Record, Store
+from besiege.bench.store import DamagedError, Record, Store, judges
 from besiege.core import record as core_record
-from besiege.core.errors import StoreError
+from besiege.core.errors import InputError, StoreError, ThreatError, VictimError
 from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
@@ -85,15 +86,22 @@ class Workshop:
         self.redone: list[str] = []
         """Records that were damaged and have been done again."""
         self._held: tuple[object, Samples] | None = None
+        self._untold: Exception | None = None
+        """What went wrong in telling, which is no failure of an attack."""
         self._done = 0.0
         curves = 0 if plan.curve is None else sum(s.count for s in plan.curve.shards)
         self._total = plan.data.count * (1 + len(plan.weapons)) + curves
 
     def clean(self) -> None:
-        """See how the victim takes the clean images."""
-        for task in clean_tasks(self.plan):
-            self._do(task, self._look)
+        """See how the victim takes the clean images; without any, there is nothing to attack."""
+        tasks = clean_tasks(self.plan)
+        made = []
+        for task in tasks:
+            made.append(self._do(task, self._look))
             self._tell(self._count(task), "clean images")
+        failures = [record.failure for record in made if record.failure is not None]
+        if len(failures) == len(tasks):
+            raise VictimError(f"the model answered no clean image: {failures[0]['message']}")
 
     def attack(self) -> None:
         """Craft and judge with every attack, shard by shard."""
@@ -112,45 +120,61 @@ class Workshop:
 
     def _pairs(self, pairs: Sequence[tuple[Task, Task]]) -> None:
         for crafting, judging in pairs:
-            self._do(crafting, self._craft)
-            crafted = self.store.read(crafting.key)
-            assert crafted is not None
-            if crafted.failure is None:
-                self._do(judging, self._judge)
+            # In a chain an attack waits for the verdicts before it: what stands is not known yet
+            # where one of them failed.
+            if all(self._is_sound(key) for key in crafting.identity["after"]):
+                crafted = self._do(crafting, self._craft)
+                if crafted.failure is None:
+                    self._do(judging, self._judge, crafted)
             self._tell(self._count(crafting), str(crafting.weapon and crafting.weapon.text))
 
-    def _do(self, task: Task, work: Callable[[Task], _Made]) -> None:
-        """Do a task, unless a sound record of it is there."""
-        try:
-            found = self.store.read(task.key, whole=True)
-        except DamagedError as problem:
-            self.redone.append(str(problem))
-            self.store.set_aside(task.key)
-            found = None
+    def _is_sound(self, key: str) -> bool:
+        record = self.store.read(key)
+        return record is not None and record.failure is None
+
+    def _do(
+        self, task: Task, work: Callable[[Task], _Made], crafted: Record | None = None
+    ) -> Record:
+        """Do a task, unless a sound record of it is there; `crafted` is what it judges."""
+        found = self._found(task, crafted)
         if found is not None and found.failure is None:
-            return
+            return found
         begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         failure = None
         made = _Made({}, None, {}, ())
         try:
             made = work(task)
-        except StoreError:
-            raise
+        except (StoreError, InputError, ThreatError):
+            raise  # not the attack's fault
         except Exception as problem:
+            if problem is self._untold:
+                raise
             # An attack that fails is a result of its own; it must not cost the other attacks.
             failure = {"type": type(problem).__name__, "message": str(problem)[:2000]}
-        seconds = time.perf_counter() - begin
-        self.store.commit(
-            Record(
-                task.identity,
-                made.totals,
-                tuple(made.findings),
-                {"started": started, "seconds": seconds, **self._provenance()},
-                failure,
-            ),
-            None if failure else made.rows,
-            made.images,
-        )
+        provenance = {
+            "started": started,
+            "seconds": time.perf_counter() - begin,
+            **self._provenance(),
+        }
+        if crafted is not None:
+            provenance["judged"] = dict(crafted.files)
+        record = Record(task.identity, made.totals, tuple(made.findings), provenance, failure)
+        self.store.commit(record, None if failure else made.rows, made.images)
+        return self.store.read(task.key) or record
+
+    def _found(self, task: Task, crafted: Record | None) -> Record | None:
+        """The record of a task, if it is there and sound; one that is not is set aside."""
+        try:
+            found = self.store.read(task.key, whole=True)
+        except DamagedError as problem:
+            self.redone.append(str(problem))
+            self.store.set_aside(task.key)
+            return None
+        if found is not None and crafted is not None and not judges(found, crafted):
+            self.redone.append(f"the record {task.key[:12]} judged images of another time")
+            self.store.set_aside(task.key)
+            return None
+        return found
 
     def _look(self, task: Task) -> _Made:
         samples = self._samples(task)
@@ -175,7 +199,7 @@ class Workshop:
         assert weapon is not None
         samples = self._standing(task, self._samples(task))
         if not len(samples):
-            return _Made(_NOTHING, None, {"rows": 0}, ())
+            return _Made(empty(CRAFTED), None, {"rows": 0}, ())
         crafted = craft(
             self.victim,
             self.attacks[weapon.text] if weapon.text in self.attacks else parse(weapon.text),
@@ -228,7 +252,7 @@ class Workshop:
         whole = self._samples(task)
         samples = whole.at(_rows_of(whole.ids, rows["sample"]))
         if not len(samples):
-            return _Made(_NO_VERDICTS, None, {"rows": 0, "correct": 0, "broken": 0}, ())
+            return _Made(empty(JUDGED), None, {"rows": 0, "correct": 0, "broken": 0}, ())
         threat = Threat.parse(weapon.threat)
         crafted = _stored(rows, samples, self.store.images(key), threat, self.victim.device)
         verdicts = judge(self.victim, crafted, samples, threat, seed=self.plan.asked.seed)
@@ -258,13 +282,7 @@ class Workshop:
         name = (task.curve, task.shard)
         if self._held is None or self._held[0] != name:
             data = (self.curve if task.curve else self.shards)[task.shard]()
-            samples = Samples.of(
-                data.images,
-                data.labels,
-                box=self.victim.box,
-                classes=self.victim.classes,
-                ids=data.ids,
-            )
+            samples = boxed(data, self.victim, self.plan.data.scaled)
             self._held = (name, samples.to(self.victim.device))
         return self._held[1]
 
@@ -272,9 +290,6 @@ class Workshop:
         """The samples that the attacks before left standing, by their verdicts."""
         stands = torch.ones(len(samples), dtype=torch.bool, device=samples.ids.device)
         for key in task.identity["after"]:
-            earlier = self.store.read(key)
-            if earlier is None or earlier.failure is not None:
-                continue  # an attack that failed broke nothing
             rows = self.store.rows([key])
             fallen = rows["sample"][rows["success"] | ~rows["correct"]]
             stands[_rows_of(samples.ids, fallen)] = False
@@ -307,7 +322,11 @@ class Workshop:
             share = float(record.success.double().mean())
             if steps:
                 share = max(share, min(1.0, float(record.asked.max()) / steps))
-            watch(Event(self._done + 0.99 * share * count, self._total, weapon.text))
+            try:
+                watch(Event(self._done + 0.99 * share * count, self._total, weapon.text))
+            except Exception as problem:
+                self._untold = problem
+                raise
 
         return tell
 
@@ -330,17 +349,13 @@ class _Made:
     findings: Sequence[Any]
 
 
-_WHOLE = ("sample", "first_step", "first_query", "forwards", "backwards", "queries", "target")
-_NOTHING: dict[str, Column] = {
-    **{name: np.zeros(0, np.int64) for name in _WHOLE},
-    **{name: np.zeros(0, bool) for name in ("claimed", "vanished")},
-    **{name: np.zeros(0) for name in ("loss_first", "loss_late", "loss_best")},
-}
-_NO_VERDICTS: dict[str, Column] = {
-    **{name: np.zeros(0, np.int64) for name in ("sample", "label", "prediction")},
-    **{n: np.zeros(0, bool) for n in ("correct", "success", "valid", "within", "reached")},
-    **{n: np.zeros(0) for n in ("share", "confidence", *map(str, Norm))},
-}
+def boxed(data: Data, victim: Victim, scaled: bool) -> Samples:
+    """Samples of the data, checked; pixels in [0, 1] are brought to the victim's box."""
+    images = data.images
+    if scaled:
+        low, high = victim.box
+        images = images * (high - low) + low
+    return Samples.of(images, data.labels, box=victim.box, classes=victim.classes, ids=data.ids)
 
 
 def versions() -> dict[str, str]:

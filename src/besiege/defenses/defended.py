@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, UnknownNameError, VictimError, near
+from besiege.core.identity import plain
 from besiege.core.oracle import Victim
 from besiege.core.threat import Access
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
 from besiege.models.classifier import Classifier
-from besiege.models.identity import code, plain
 from besiege.models.sources import find
 
 
@@ -76,7 +76,7 @@ class Defended:
         """SHA-256 of what identifies the victim together with its layers, in their order."""
         inner = getattr(self.victim, "digest", None)
         parts = [inner() if callable(inner) else plain(self.victim)]
-        parts += [f"{layer}\n{code(type(layer))}" for layer in self.layers]
+        parts += [plain(layer) for layer in self.layers]
         return sha256("\n".join(parts).encode()).hexdigest()
 
     def __str__(self) -> str:

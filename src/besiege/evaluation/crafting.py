@@ -208,13 +208,7 @@ def check(
             f"'{attack}' looks for the smallest change, and the smallest one that fools a victim "
             "which answers by chance is one draw of luck: give a budget and use averaged(pgd, 20)"
         )
-    if victim.grid is not None:
-        grid = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
-        if not bool(grid.boxed(samples.images).all()):
-            raise InputError(
-                f"the victim receives multiples of {victim.grid:.6g} alone, but some pixels lie "
-                "between: round the images first, so that what is attacked is what it receives"
-            )
+    check_grid(victim, samples)
     for name, value, kind in (("keep", keep, Keep), ("leave", leave, Leave)):
         known: tuple[str, ...] = get_args(kind)
         if value not in known:
@@ -232,6 +226,18 @@ def check(
         raise AttackError(
             f"queries is {queries!r}, but one answer to '{attack}' is a mean over {attack.draws}: "
             f"give at least {attack.draws}"
+        )
+
+
+def check_grid(victim: Victim, samples: Samples) -> None:
+    """Refuse pixels that a victim which quantises cannot receive."""
+    if victim.grid is None:
+        return
+    grid = ball(Linf, samples.images, torch.inf, victim.box, victim.grid)
+    if not bool(grid.boxed(samples.images).all()):
+        raise InputError(
+            f"the victim receives multiples of {victim.grid:.6g} alone, but some pixels lie "
+            "between: round the images first, so that what is attacked is what it receives"
         )
 
 

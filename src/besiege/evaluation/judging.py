@@ -37,7 +37,7 @@ class Verdicts:
     prediction, confidence : Tensor
         The class answered and its probability.
     reached : Tensor
-        Whether the goal is reached; for a stochastic victim by most of the draws.
+        Whether the goal is reached; for a stochastic victim by at least half of the draws.
     share : Tensor
         In how many of the draws it is; 0 or 1 for a victim without chances.
     success : Tensor
@@ -153,7 +153,7 @@ def judge(
         confidence, prediction = mean.max(1)
         if many == 1:
             prediction = labels[0]
-        reached = share > 0.5
+        reached = share >= 0.5  # a tie is no defense
         within = goal.inside(shown)
         correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
         sizes = {
@@ -197,7 +197,8 @@ def _sober(victim: Victim, samples: Samples, clean: Tensor, correct: Tensor) -> 
                 )
             )
     right, chance = float(correct.double().mean()), 1.0 / clean.shape[2]
-    if len(samples) >= 20 and right <= 1.5 * chance:
+    slack = 2 * (chance * (1 - chance) / len(samples)) ** 0.5
+    if len(samples) >= 20 and right <= chance + slack:
         findings.append(
             Finding(
                 "W15",

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from besiege.metrics.evidence import Evidence, Trial
-from besiege.metrics.rows import Rows
 
 Numbers = NDArray[np.float64]
 
@@ -70,40 +69,30 @@ def bands(hits: NDArray[np.int64], count: int, level: float = 0.95) -> tuple[Num
 def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
     """Accuracy after 0, 1, 2, ... steps of one run, from the step of each first success.
 
-    Step 0 is the starting point. In a chain, samples that an earlier attack broke count as
-    broken from the start.
+    Step 0 is the starting point. Of the samples the attack was judged on; in a chain, those that
+    an earlier attack broke count as broken from the start.
     """
-    if not evidence.count or "first_step" not in trial.rows:
+    covered = evidence.covered(trial)
+    if not covered.any():
         return None
     seen = trial.rows["first_step"]
     asked = 0 if trial.steps is None else trial.steps * trial.restarts + trial.restarts - 1
     last = max(asked, int(seen.max(initial=0)))
     # A success that only the judge saw is one of the whole run.
-    steps = np.where(trial.broken, np.where(seen < 0, last, seen), -1)
+    steps = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
     fell = dict(zip(trial.rows["sample"].tolist(), steps.tolist(), strict=True))
-    before = evidence.clean["correct"].astype(bool)
-    if evidence.chained:
-        before = evidence.standing(evidence.trials[: list(evidence.trials).index(trial)])
+    before = evidence.standing(evidence.before(trial)) & covered
     ends = [
         np.inf if fell.get(sample, -1) < 0 else float(fell[sample])
         for sample in evidence.clean["sample"][before].tolist()
     ]
-    return survival(np.arange(last + 1, dtype=np.float64), np.array(ends), evidence.count)
+    return survival(np.arange(last + 1, dtype=np.float64), np.array(ends), int(covered.sum()))
 
 
-def distances(rows: Rows, norm: str) -> Numbers:
-    """The smallest change found for each sample: 0 where it was wrong already, else infinite
-    where none was found.
-    """
-    found = np.where(rows["success"], rows[norm], np.inf)
-    smallest: Numbers = np.where(rows["correct"], found, 0.0)
-    return smallest
-
-
-def against_budget(rows: Rows, norm: str) -> Curve | None:
+def against_budget(evidence: Evidence) -> Curve | None:
     """Accuracy against the budget, by counting the smallest changes; exact, without a grid."""
-    if not rows.count:
+    _, ends = evidence.smallest()
+    if not len(ends):
         return None
-    ends = distances(rows, norm)
     points = np.unique(np.concatenate(([0.0], ends[np.isfinite(ends)])))
-    return survival(points, ends, rows.count)
+    return survival(points, ends, len(ends))

@@ -22,15 +22,16 @@ class Trial:
     text : str
         The attack.
     rows : Rows
-        One row per sample it was tried on: ``sample``, ``correct``, ``success``, the distances,
-        ``first_step`` and what it cost.
+        One row per sample it was tried on and judged for: ``sample``, ``success``, the distances,
+        ``first_step`` and what it cost. A sample that is missing here was not attacked, and is
+        never counted as robust.
     steps : int, optional
         Steps of one climb.
     restarts : int
         How many climbs there are.
     plain : bool
-        Whether it is climbs of one loss, so that ``loss_first``, ``loss_late`` and ``loss_best``
-        can be compared.
+        Whether it is climbs of one loss with as many answers as it likes, so that its trace can be
+        read as one: ``first_step``, ``loss_first``, ``loss_late`` and ``loss_best``.
     one_step : bool
         Whether it takes a single step.
     series : str
@@ -45,17 +46,6 @@ class Trial:
     plain: bool = False
     one_step: bool = False
     series: str = ""
-
-    @property
-    def broken(self) -> Mask:
-        """Samples that were right when clean and are broken by a judged image, row by row."""
-        broken: Mask = self.rows["correct"] & self.rows["success"]
-        return broken
-
-    def broken_ids(self) -> NDArray[np.int64]:
-        """Their sample ids."""
-        ids: NDArray[np.int64] = self.rows["sample"][self.broken]
-        return ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,22 +86,80 @@ class Evidence:
 
     @property
     def count(self) -> int:
-        """How many samples were seen."""
+        """How many samples were seen clean."""
         return self.clean.count
 
+    @property
+    def right(self) -> Mask:
+        """Which of them were right when clean."""
+        right: Mask = self.clean["correct"].astype(bool)
+        return right
+
+    def broken(self, trial: Trial) -> Mask:
+        """Which rows of a trial are samples that were right when clean and are broken now."""
+        right = np.isin(trial.rows["sample"], self.clean["sample"][self.right])
+        broken: Mask = trial.rows["success"].astype(bool) & right
+        return broken
+
+    def broken_ids(self, trial: Trial) -> NDArray[np.int64]:
+        """The ids of those samples."""
+        ids: NDArray[np.int64] = trial.rows["sample"][self.broken(trial)]
+        return ids
+
     def standing(self, trials: Sequence[Trial] | None = None) -> Mask:
-        """Which samples are right when clean and broken by none of these attacks (or of all)."""
-        stands: Mask = self.clean["correct"].astype(bool).copy()
+        """Which samples are right when clean and broken by none of these attacks (or of all).
+
+        Says nothing of samples that were not attacked: see `covered`.
+        """
+        stands = self.right.copy()
         for trial in self.trials if trials is None else trials:
-            stands &= ~np.isin(self.clean["sample"], trial.broken_ids())
+            stands &= ~np.isin(self.clean["sample"], self.broken_ids(trial))
         return stands
+
+    def before(self, trial: Trial) -> Sequence[Trial]:
+        """The attacks of a chain that came before this one; none outside a chain."""
+        if not self.chained:
+            return ()
+        return self.trials[: [id(t) for t in self.trials].index(id(trial))]
+
+    def covered(self, trial: Trial) -> Mask:
+        """Which samples an attack was judged on; in a chain also those that had fallen before."""
+        tried: Mask = np.isin(self.clean["sample"], trial.rows["sample"])
+        earlier = self.before(trial)
+        return tried | ~self.standing(earlier) if earlier else tried
+
+    def covered_by_all(self) -> Mask:
+        """Which samples every attack was judged on: only these can be called robust."""
+        known = np.full(self.count, bool(self.trials))
+        for trial in self.trials:
+            known &= self.covered(trial)
+        return known
 
     def left_by(self, trial: Trial) -> Mask:
         """Which samples are right after an attack; in a chain, after those before it too."""
-        if not self.chained:
-            return self.standing([trial])
-        return self.standing(self.trials[: list(self.trials).index(trial) + 1])
+        return self.standing([*self.before(trial), trial])
 
     def accuracy(self, trial: Trial) -> float:
-        """The share of samples that is right after an attack."""
-        return float(self.left_by(trial).mean()) if self.count else 0.0
+        """The share that is right after an attack, of the samples it was judged on."""
+        covered = self.covered(trial)
+        return float(self.left_by(trial)[covered].mean()) if covered.any() else 1.0
+
+    def smallest(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The smallest change that any attack found, for every sample of the curve.
+
+        Ids and distances: 0 where a sample was wrong when clean, infinite where nothing was found.
+        Successes at a fixed budget count as well as those of the search. Where every attack
+        searches, the samples are those that all of them were judged on.
+        """
+        if self.curve is None:
+            return np.zeros(0, np.int64), np.zeros(0)
+        searched = self.covered_by_all() if self.eps is None else self.covered(self.curve)
+        ids = self.clean["sample"][searched]
+        ends = np.where(self.right[searched], np.inf, 0.0)
+        for trial in {id(t): t for t in (self.curve, *self.trials)}.values():
+            won = trial.rows.where(trial.rows["success"].astype(bool))
+            order = np.argsort(ids, kind="stable")
+            mine = np.isin(won["sample"], ids)
+            places = order[np.searchsorted(ids[order], won["sample"][mine])]
+            np.minimum.at(ends, places, won[self.norm][mine])
+        return ids, ends

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from besiege.metrics.curves import Curve, against_budget, against_steps, distances
+from besiege.metrics.curves import Curve, against_budget, against_steps
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
 
@@ -33,14 +33,34 @@ def rate(hits: int, count: int) -> dict[str, Any] | None:
 
 def clean_rate(evidence: Evidence) -> dict[str, Any] | None:
     """The accuracy on clean images."""
-    return rate(int(evidence.clean["correct"].sum()) if evidence.count else 0, evidence.count)
+    return rate(int(evidence.right.sum()), evidence.count)
 
 
 def robust_rate(evidence: Evidence) -> dict[str, Any] | None:
-    """The share of samples that no attack broke; unknown where none was tried."""
-    if not evidence.trials:
+    """The share that no attack broke, of the samples that every attack was judged on.
+
+    Unknown where there are none: what was not attacked is not robust.
+    """
+    known = evidence.covered_by_all()
+    return rate(int(evidence.standing()[known].sum()), int(known.sum()))
+
+
+def expected_accuracy(evidence: Evidence) -> float | None:
+    """Accuracy under the worst attack in expectation over the draws of a victim by chance.
+
+    For every sample that all attacks were judged on, the attack that reaches its goal in most
+    draws counts.
+    """
+    known = evidence.covered_by_all()
+    if evidence.chained or not known.any():
         return None
-    return rate(int(evidence.standing().sum()) if evidence.count else 0, evidence.count)
+    ids = evidence.clean["sample"][known]
+    worst = np.zeros(len(ids))
+    for trial in evidence.trials:
+        order = np.argsort(trial.rows["sample"], kind="stable")
+        places = order[np.searchsorted(trial.rows["sample"][order], ids)]
+        worst = np.maximum(worst, trial.rows["share"][places])
+    return float(1 - worst.mean())
 
 
 def attack_figures(evidence: Evidence, trial: Trial) -> dict[str, Any]:
@@ -50,16 +70,13 @@ def attack_figures(evidence: Evidence, trial: Trial) -> dict[str, Any]:
     broke included.
     """
     rows = trial.rows
-    others = [other for other in evidence.trials if other is not trial]
-    elsewhere = np.concatenate([other.broken_ids() for other in others]) if others else np.array([])
-    mine = trial.broken_ids()
-    found = rows[evidence.norm][trial.broken]
-    seen = np.isin(evidence.clean["sample"], rows["sample"])
-    if evidence.chained:
-        seen = np.ones_like(seen)
-    left = evidence.left_by(trial) & seen
+    others = [evidence.broken_ids(other) for other in evidence.trials if other is not trial]
+    elsewhere = np.concatenate(others) if others else np.zeros(0, np.int64)
+    mine = evidence.broken_ids(trial)
+    found = rows[evidence.norm][evidence.broken(trial)]
+    covered = evidence.covered(trial)
     return {
-        "accuracy": rate(int(left.sum()), int(seen.sum())),
+        "accuracy": rate(int(evidence.left_by(trial)[covered].sum()), int(covered.sum())),
         "broken": len(mine),
         "alone": int((~np.isin(mine, elsewhere)).sum()),
         "median_distance": float(np.median(found)) if len(found) else None,
@@ -95,16 +112,15 @@ def steps_figures(evidence: Evidence) -> list[dict[str, Any]]:
 
 def budget_figures(evidence: Evidence) -> dict[str, Any] | None:
     """Accuracy against the budget, from the smallest changes that were found."""
-    if evidence.curve is None:
+    curve = against_budget(evidence)
+    if curve is None or evidence.curve is None:
         return None
-    rows = evidence.curve.rows
-    curve = against_budget(rows, evidence.norm)
-    if curve is None:
-        return None
-    ends = np.sort(distances(rows, evidence.norm))
+    ends = np.sort(evidence.smallest()[1])
     middle = float(ends[(len(ends) - 1) // 2])
+    searchers = [evidence.curve.text] if evidence.eps is not None else []
+    searchers = searchers or [trial.text for trial in evidence.trials]
     return {
-        "attack": evidence.curve.text,
+        "attack": ", ".join(searchers),
         "norm": evidence.norm,
         **curve_figures(curve),
         "median": middle if np.isfinite(middle) else None,
@@ -121,7 +137,7 @@ def gallery(evidence: Evidence, order: Sequence[Trial]) -> list[dict[str, Any]]:
     clean = {record["sample"]: record for record in evidence.clean.records()}
     chosen: dict[int, dict[str, Any]] = {}
     for trial in order:
-        for row in np.flatnonzero(trial.broken).tolist():
+        for row in np.flatnonzero(evidence.broken(trial)).tolist():
             sample = int(trial.rows["sample"][row])
             if sample in clean:
                 chosen.setdefault(sample, {"trial": trial, "row": row})

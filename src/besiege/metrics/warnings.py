@@ -12,8 +12,8 @@ from itertools import combinations
 import numpy as np
 
 from besiege.core.errors import Finding, Level
-from besiege.metrics.curves import against_steps, distances
-from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.curves import against_steps
+from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate
 
 TOLERANCE = 0.005
@@ -32,18 +32,11 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
     """Accuracy at no budget at all must be the clean accuracy of the same samples."""
-    if evidence.curve is None or not evidence.curve.rows.count:
+    if evidence.curve is None:
         return
     rows = evidence.curve.rows
-    at_zero = distances(rows, evidence.norm) > 0
-    clean = dict(
-        zip(evidence.clean["sample"].tolist(), evidence.clean["correct"].tolist(), strict=True)
-    )
-    differ = sum(
-        bool(stands) != bool(clean[sample])
-        for sample, stands in zip(rows["sample"].tolist(), at_zero, strict=True)
-        if sample in clean
-    )
+    right = np.isin(rows["sample"], evidence.clean["sample"][evidence.right])
+    differ = int((right != rows["correct"].astype(bool)).sum())
     if differ:
         yield Finding(
             "W01",
@@ -75,15 +68,14 @@ def w02_monotone_budget(evidence: Evidence) -> Iterator[Finding]:
 
 def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
     """With a budget large enough, any model can be broken."""
-    if evidence.curve is None or not evidence.curve.rows.count:
+    _, ends = evidence.smallest()
+    if not len(ends):
         return
-    rows = evidence.curve.rows
-    ends = distances(rows, evidence.norm)
     unbroken = int(np.isinf(ends).sum())
     if unbroken:
         yield Finding(
             "W03",
-            f"the search for the smallest change found none for {unbroken} of {rows.count} "
+            f"the search for the smallest change found none for {unbroken} of {len(ends)} "
             "samples, however large it might be.",
             "A change without limit can turn any image into any other: the attack fails, not the "
             "model. Its gradients may be masked; use loss=margin, restarts, or an attack "
@@ -112,10 +104,12 @@ def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
     many = [t for t in evidence.trials if not t.one_step and (t.steps is None or t.steps >= 10)]
     if not many:
         return
-    found = np.concatenate([trial.broken_ids() for trial in many])
+    found = np.concatenate([evidence.broken_ids(trial) for trial in many])
+    tried = np.concatenate([trial.rows["sample"] for trial in many])
     for one in (trial for trial in evidence.trials if trial.one_step):
-        weaker = [t for t in many if evidence.accuracy(t) > evidence.accuracy(one) + TOLERANCE]
-        missed = int((~np.isin(one.broken_ids(), found)).sum())
+        weaker = [t for t in many if -_gain(evidence, one, t) > TOLERANCE]
+        broken = evidence.broken_ids(one)
+        missed = int((np.isin(broken, tried) & ~np.isin(broken, found)).sum())
         if weaker:
             seen = f"'{one.text}' takes one step and breaks more than '{weaker[0].text}'."
         elif missed > 0.01 * evidence.count:
@@ -175,7 +169,7 @@ def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
             more, fixed
         ):
             continue
-        gain = evidence.accuracy(less) - evidence.accuracy(more)
+        gain = _gain(evidence, less, more)
         if gain < -TOLERANCE:
             yield Finding(
                 rule,
@@ -197,7 +191,7 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
         rows = trial.rows
         if not trial.plain or trial.restarts > 1 or (trial.steps or 0) < 8:
             continue
-        stands = rows["correct"] & ~rows["success"] & np.isfinite(rows["loss_best"])
+        stands = _stands(evidence, trial) & np.isfinite(rows["loss_best"])
         if int(stands.sum()) < _FEW:
             continue
         first, late, best = (rows[f"loss_{when}"][stands] for when in ("first", "late", "best"))
@@ -225,7 +219,7 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
     """A gradient that is exactly zero tells an attack nothing."""
     for trial in evidence.trials:
         rows = trial.rows
-        gone = int((rows["correct"] & ~rows["success"] & rows["vanished"]).sum())
+        gone = int((_stands(evidence, trial) & rows["vanished"]).sum())
         if gone:
             yield Finding(
                 "W11",
@@ -240,12 +234,12 @@ def w15_chance(evidence: Evidence) -> Iterator[Finding]:
     """A model no better than chance was not given what it was trained on."""
     if evidence.count < _FEW:
         return
-    right, chance = float(evidence.clean["correct"].mean()), 1.0 / evidence.classes
-    if right <= 1.5 * chance:
+    right, chance = Rate.of(int(evidence.right.sum()), evidence.count), 1.0 / evidence.classes
+    if right.low <= chance:
         yield Finding(
             "W15",
-            f"the model is right on only {_percent(right)} of the clean images, and chance is "
-            f"{_percent(chance)}.",
+            f"the model is right on only {_percent(right.value)} of the clean images, which is "
+            f"hardly more than chance ({_percent(chance)}).",
             "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
             "channels, and the order of the classes.",
             "error",
@@ -286,14 +280,16 @@ def w17_reproduced(evidence: Evidence) -> Iterator[Finding]:
 
 def w24_few_samples(evidence: Evidence) -> Iterator[Finding]:
     """An interval wider than three points each way separates few models."""
-    if not evidence.count or evidence.eps is None:
+    known = evidence.covered_by_all()
+    count = int(known.sum())
+    if not count or evidence.eps is None:
         return
-    rate = Rate.of(int(evidence.standing().sum()), evidence.count)
+    rate = Rate.of(int(evidence.standing()[known].sum()), count)
     half = (rate.high - rate.low) / 2
     if half > 0.03:
         yield Finding(
             "W24",
-            f"with {evidence.count} samples the robust accuracy is known to {100 * half:.1f} "
+            f"with {count} samples the robust accuracy is known to {100 * half:.1f} "
             "points each way.",
             "That is too coarse to compare models with: use 1,000 samples for 3 points, 10,000 "
             "for 1.",
@@ -334,10 +330,25 @@ RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 """Rules that craft and judge apply to their own rows, too; over all rows these say it better."""
 
 
+def _gain(evidence: Evidence, one: Trial, other: Trial) -> float:
+    """How much less the other attack leaves right, of the samples that both were judged on."""
+    both = evidence.covered(one) & evidence.covered(other)
+    if not both.any():
+        return 0.0
+    fewer = int(evidence.left_by(one)[both].sum()) - int(evidence.left_by(other)[both].sum())
+    return fewer / int(both.sum())
+
+
+def _stands(evidence: Evidence, trial: Trial) -> Mask:
+    """Which rows of a trial were right when clean and are not broken."""
+    right = np.isin(trial.rows["sample"], evidence.clean["sample"][evidence.right])
+    stands: Mask = right & ~trial.rows["success"].astype(bool)
+    return stands
+
+
 def _not_converged(evidence: Evidence, trial: Trial, what: str) -> tuple[str, Level]:
     """What it means that an attack has not converged: much for the strongest, else little."""
-    least = min(evidence.accuracy(other) for other in evidence.trials)
-    if evidence.accuracy(trial) > least + TOLERANCE:
+    if any(_gain(evidence, trial, other) > TOLERANCE for other in evidence.trials):
         return f"Its own figure is too high; a stronger attack ran. Give it more {what}.", "note"
     return f"It has not converged, so robustness may be overstated: give it more {what}.", "warning"
 

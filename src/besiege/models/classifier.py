@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
+from besiege.core.identity import fingerprint
 from besiege.core.oracle import Victim
 from besiege.core.threat import Access
-from besiege.models.identity import fingerprint
 
 _SMALLEST_PROBABILITY = 1e-30
 _DEVICES = ("cpu", "cuda", "mps", "xpu")

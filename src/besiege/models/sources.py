@@ -15,6 +15,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from besiege.core.errors import DataError, InputError, UnknownNameError, near
+from besiege.core.identity import remember
 from besiege.core.oracle import Victim
 from besiege.core.text import from_file, read_arguments
 from besiege.models import catalogue
@@ -31,7 +32,6 @@ from besiege.models.checkpoints import (
     read_weights,
 )
 from besiege.models.classifier import Classifier
-from besiege.models.identity import remember
 from besiege.models.public import PUBLIC
 
 _WRITTEN = "a model is " + ", ".join(f"'{form}'" for form in FORMS)

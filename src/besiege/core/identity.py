@@ -1,4 +1,4 @@
-"""What identifies a module: the source of its classes, its attributes, its parameters and buffers.
+"""What identifies a module or a value: source, attributes, parameters and buffers.
 
 Two modules with one fingerprint answer alike, in this process and in any other. What cannot be read
 (a class typed into a console, an attribute that is an object of its own) is therefore equal to
@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -84,8 +85,8 @@ def remember(module: nn.Module) -> None:
 def code(thing: Any, seen: set[int] | None = None) -> str:
     """Source of a class or function, of its bases, and of what it uses of its own module.
 
-    torch's own and Python's things go by name alone; of other modules only what is used directly
-    is read.
+    torch's own and Python's things go by name alone. Of installed modules what is used directly is
+    read, of other files of the user's all that is reached.
     """
     seen = set() if seen is None else seen
     parts: list[str] = []
@@ -97,11 +98,16 @@ def code(thing: Any, seen: set[int] | None = None) -> str:
             continue
         seen.add(id(one))
         parts.append(_named_source(one))
-        if _is_foreign(one) or one.__module__ != thing.__module__:
+        if not _is_foreign(one) and one.__module__ != thing.__module__:
+            parts.append(_own_file(sys.modules.get(one.__module__), seen))
+            continue
+        if _is_foreign(one):
             continue
         for name, used in _uses(one):
             if inspect.isfunction(used) or inspect.isclass(used):
                 pending.append(used)
+            elif isinstance(used, ModuleType):
+                parts.append(f"{name}={_own_file(used, seen)}")
             else:
                 parts.append(f"{name}={plain(used, seen)}")
     return "\n".join(parts)
@@ -172,6 +178,33 @@ def _is_foreign(thing: Any) -> bool:
     return home == "torch" or home in sys.stdlib_module_names
 
 
+def _own_file(module: ModuleType | None, seen: set[int]) -> str:
+    """The whole source of a module that is a user's file, and of those it reaches; else nothing."""
+    if module is None or id(module) in seen or not _is_own(module):
+        return ""
+    seen.add(id(module))
+    try:
+        if module not in _sources:
+            _sources[module] = inspect.getsource(module)
+        parts = [_sources[module]]
+    except (OSError, TypeError):
+        parts = [f"{module.__name__}\nunread {_THIS_PROCESS}"]
+    for value in list(vars(module).values()):
+        home = value if isinstance(value, ModuleType) else None
+        if inspect.isfunction(value) or inspect.isclass(value):
+            home = sys.modules.get(str(value.__module__))
+        parts.append(_own_file(home, seen))
+    return "\n".join(filter(None, parts))
+
+
+def _is_own(module: ModuleType) -> bool:
+    """Whether a module is a user's file: not Python's, not installed, not ours."""
+    home = module.__name__.split(".")[0]
+    where = Path(getattr(module, "__file__", None) or "/site-packages/").parts
+    installed = "site-packages" in where or "dist-packages" in where
+    return not (installed or home in ("torch", "besiege") or home in sys.stdlib_module_names)
+
+
 def _named_source(thing: Any) -> str:
     name = f"{thing.__module__}.{thing.__qualname__}"
     if _is_foreign(thing) or inspect.isbuiltin(thing):
@@ -216,7 +249,7 @@ def _uses(thing: Any) -> Iterator[tuple[str, Any]]:
             surroundings[name] = function.__globals__[name]
     for name, value in surroundings.items():
         used = inspect.unwrap(value) if callable(value) else value
-        silent = isinstance(used, (ModuleType, logging.Logger))
+        silent = isinstance(used, logging.Logger)
         if not silent and type(used).__module__ != "typing":
             yield name, used
 
