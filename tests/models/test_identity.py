@@ -249,3 +249,23 @@ def test_a_method_of_an_unknown_object_is_equal_to_itself_alone() -> None:
     first = Wrapper(Holder().act)
     assert Classifier(first).digest() == Classifier(first).digest()
     assert Classifier(first).digest() != Classifier(Wrapper(Holder().act)).digest()
+
+
+def test_what_a_neighbour_computes_is_part_of_the_network(tmp_path: Path) -> None:
+    net = "import torch\nimport aid\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+    net += "        return aid.squeeze(x).flatten(1)[:, :10]\ndef make():\n    return Net()\n"
+    folder = tmp_path / "nets"
+    folder.mkdir()
+    (folder / "net.py").write_text(net)
+    digests = []
+    for aid, deep in (("x", "1"), ("x * 2", "1"), ("x", "2")):
+        (folder / "aid.py").write_text(
+            f"import deeper\ndef squeeze(x):\n    return deeper.more({aid})\n"
+        )
+        (folder / "deeper.py").write_text(f"def more(x):\n    return x * {deep}\n")
+        model = f"{folder / 'net.py'}:make"
+        code = f"import besiege; print(besiege.models.load({model!r}).digest())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        digests.append(done.stdout)
+    assert len(set(digests)) == 3

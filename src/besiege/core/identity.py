@@ -32,6 +32,7 @@ _THIS_PROCESS = os.urandom(16).hex()
 
 # Read once: a file that is edited later does not change what was made of it before.
 _sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_files: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 # What every module has; the tensors and parts among them are covered elsewhere.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -82,7 +83,7 @@ def remember(module: nn.Module) -> None:
         code(kind)
 
 
-def code(thing: Any, seen: set[int] | None = None) -> str:
+def code(thing: Any, seen: set[Any] | None = None) -> str:
     """Source of a class or function, of its bases, and of what it uses of its own module.
 
     torch's own and Python's things go by name alone. Of installed modules what is used directly is
@@ -99,7 +100,7 @@ def code(thing: Any, seen: set[int] | None = None) -> str:
         seen.add(id(one))
         parts.append(_named_source(one))
         if not _is_foreign(one) and one.__module__ != thing.__module__:
-            parts.append(_own_file(sys.modules.get(one.__module__), seen))
+            parts.append(_own_file(one, seen))
             continue
         if _is_foreign(one):
             continue
@@ -113,7 +114,7 @@ def code(thing: Any, seen: set[int] | None = None) -> str:
     return "\n".join(parts)
 
 
-def plain(value: object, seen: set[int] | None = None) -> str:
+def plain(value: object, seen: set[Any] | None = None) -> str:
     """Text of a value that may decide what a module computes."""
     seen = set() if seen is None else seen
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, range, slice)):
@@ -141,7 +142,7 @@ def plain(value: object, seen: set[int] | None = None) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__} {_THIS_PROCESS} {id(value)}"
 
 
-def _container(value: Any, seen: set[int]) -> str:
+def _container(value: Any, seen: set[Any]) -> str:
     if id(value) in seen:
         return "again"  # it contains itself
     seen.add(id(value))
@@ -178,29 +179,43 @@ def _is_foreign(thing: Any) -> bool:
     return home == "torch" or home in sys.stdlib_module_names
 
 
-def _own_file(module: ModuleType | None, seen: set[int]) -> str:
-    """The whole source of a module that is a user's file, and of those it reaches; else nothing."""
-    if module is None or id(module) in seen or not _is_own(module):
-        return ""
-    seen.add(id(module))
+def _own_file(thing: Any, seen: set[Any]) -> str:
+    """The whole file a module, class or function lives in, and those it reaches.
+
+    Nothing where it is not a user's file, or was read before.
+    """
     try:
-        if module not in _sources:
-            _sources[module] = inspect.getsource(module)
-        parts = [_sources[module]]
-    except (OSError, TypeError):
-        parts = [f"{module.__name__}\nunread {_THIS_PROCESS}"]
-    for value in list(vars(module).values()):
-        home = value if isinstance(value, ModuleType) else None
-        if inspect.isfunction(value) or inspect.isclass(value):
-            home = sys.modules.get(str(value.__module__))
-        parts.append(_own_file(home, seen))
+        file = inspect.getsourcefile(inspect.unwrap(thing) if callable(thing) else thing)
+    except TypeError:  # built in
+        file = None
+    home = str(getattr(thing, "__module__", None) or getattr(thing, "__name__", "")).split(".")[0]
+    if file is None or file in seen or not _is_own(file, home):
+        return ""
+    seen.add(file)
+    try:
+        if thing not in _files:
+            _files[thing] = Path(file).read_text()
+        parts = [_files[thing]]
+    except (OSError, ValueError, TypeError):
+        parts = [f"{thing.__name__}\nunread {_THIS_PROCESS}"]
+    for value in list(_surroundings(thing).values()):
+        if isinstance(value, (ModuleType, FunctionType, type)):
+            parts.append(_own_file(value, seen))
     return "\n".join(filter(None, parts))
 
 
-def _is_own(module: ModuleType) -> bool:
-    """Whether a module is a user's file: not Python's, not installed, not ours."""
-    home = module.__name__.split(".")[0]
-    where = Path(getattr(module, "__file__", None) or "/site-packages/").parts
+def _surroundings(thing: Any) -> dict[str, Any]:
+    if isinstance(thing, ModuleType):
+        return vars(thing)
+    if isinstance(thing, FunctionType):
+        return thing.__globals__
+    home = sys.modules.get(thing.__module__)
+    return {} if home is None else vars(home)
+
+
+def _is_own(file: str, home: str) -> bool:
+    """Whether a file is a user's: not Python's, not installed, not ours."""
+    where = Path(file).parts
     installed = "site-packages" in where or "dist-packages" in where
     return not (installed or home in ("torch", "besiege") or home in sys.stdlib_module_names)
 

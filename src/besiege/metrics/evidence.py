@@ -118,9 +118,8 @@ class Evidence:
 
     def before(self, trial: Trial) -> Sequence[Trial]:
         """The attacks of a chain that came before this one; none outside a chain."""
-        if not self.chained:
-            return ()
-        return self.trials[: [id(t) for t in self.trials].index(id(trial))]
+        places = [place for place, other in enumerate(self.trials) if other is trial]
+        return self.trials[: places[0]] if self.chained and places else ()
 
     def covered(self, trial: Trial) -> Mask:
         """Which samples an attack was judged on; in a chain also those that had fallen before."""
