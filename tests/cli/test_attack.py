@@ -14,7 +14,13 @@ from PIL import Image
 from safetensors.numpy import load_file
 from tests.cli.conftest import Besiege
 
+import besiege
 import besiege as library
+from besiege.attacks import parse
+from besiege.cli.crafting import _judged
+from besiege.core.samples import Samples
+from besiege.core.threat import Threat
+from besiege.evaluation import craft
 
 MODEL = "zoo:digits-natural"
 
@@ -174,3 +180,27 @@ def test_a_model_with_another_box_gets_images_in_it(besiege: Besiege, tmp_path: 
             change = (pixels(path) - pixels(tmp_path / "in" / line["name"])).abs().max()
             assert round(float(change) * 255) <= 38
             assert (int(net(pixels(path)).argmax()) != line["labels"]) == line["rounded"]
+
+
+@pytest.mark.parametrize("levels", [2, 3, 4, 6, 8])
+def test_a_budget_in_grey_levels_is_counted_in_them(tmp_path: Path, levels: int) -> None:
+    """8/255 written as bytes is 8 levels, whatever float32 makes of the difference."""
+    images = torch.randint(0, 256, (12, 1, 8, 8), generator=torch.Generator().manual_seed(levels))
+    net = besiege.Classifier(torch.nn.Sequential(torch.nn.Flatten(), Sum()))
+    samples = Samples.of(images / 255, (images.flatten(1).sum(1) > 8 * 8 * 127.5).long())
+    threat = Threat.parse(f"linf:{levels}/255")
+    crafted = craft(net, parse("fgsm"), samples, threat)
+    made, _ = _judged(net, crafted, samples, threat, 0)
+    assert bool(made["success"].any())
+    received = (made["received"] * 255).round()
+    wrong = net(made["received"]).argmax(1) != samples.labels
+    near = (received - images).flatten(1).abs().amax(1) <= levels
+    assert torch.equal(made["rounded"], wrong & near)
+
+
+class Sum(torch.nn.Module):
+    """Two classes by the brightness of the image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bright = x.sum(1) - 8 * 8 / 2
+        return torch.stack((-bright, bright), 1)

@@ -234,8 +234,10 @@ class Detached(nn.Module):
     ],
 )
 def test_what_goes_wrong_inside_the_model_is_told(net: nn.Module, said: str) -> None:
+    # Rows that are wrong already are not attacked: these are right, whatever the weights.
+    labels = net(IMAGES).argmax(1) if said == "differentiably" else LABELS
     with pytest.raises(VictimError, match=said):
-        besiege.attack("fgsm", net, IMAGES, LABELS, threat="linf:0.1")
+        besiege.attack("fgsm", net, IMAGES, labels, threat="linf:0.1")
 
 
 def test_two_goals_are_one_too_many() -> None:

@@ -168,6 +168,20 @@ def test_w11_a_gradient_that_vanished() -> None:
     assert "W11" not in ids(evidence(trial("pgd", 195, columns={"vanished": gone})))
 
 
+def test_w11_is_an_error_where_no_attack_saw_a_gradient() -> None:
+    blind = {"vanished": np.ones(N, bool)}
+    one, two = trial("pgd", 0, columns=blind), trial("mim", 10, columns=blind)
+    levels = [f.level for f in findings(evidence(one, two)) if f.id == "W11"]
+    assert sorted(levels) == ["error", "warning", "warning"]
+    levels = [f.level for f in findings(evidence(one, SOUND)) if f.id == "W11"]
+    assert levels == ["warning"]
+
+
+def test_w05_is_quiet_where_nothing_is_left() -> None:
+    late = np.where(np.arange(N) < 150, 2, 30)
+    assert "W05" not in ids(evidence(trial("pgd", N, columns={"first_step": late})))
+
+
 def test_w15_no_better_than_chance() -> None:
     clean = evidence().clean
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -269,3 +270,29 @@ def test_what_a_neighbour_computes_is_part_of_the_network(tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         digests.append(done.stdout)
     assert len(set(digests)) == 3
+
+
+class Cfg:
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+
+class Held(nn.Module):
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+
+def test_plain_objects_count_by_what_they_hold() -> None:
+    def digest_of(value: object) -> str:
+        return Classifier(Held(value)).digest()
+
+    assert digest_of(Cfg(1)) == digest_of(Cfg(1)) != digest_of(Cfg(2))
+    assert digest_of(SimpleNamespace(a=1)) == digest_of(SimpleNamespace(a=1))
+    assert digest_of(SimpleNamespace(a=1)) != digest_of(SimpleNamespace(a=2))
+    assert digest_of(object()) == digest_of(object())
+    loop = Cfg(1)
+    loop.me = loop  # type: ignore[attr-defined]  # it contains itself
+    assert digest_of(loop) == digest_of(loop)
+    nets = [nn.Linear(2, 2) for _ in range(2)]
+    assert digest_of([nets[0]]) != digest_of([nets[1]])

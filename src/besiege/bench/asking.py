@@ -14,7 +14,7 @@ from torch import nn
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse, spelled, split, told
-from besiege.attacks.combine import Combined, Minimal
+from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.reading import gather
 from besiege.bench.results import strongest
@@ -39,7 +39,9 @@ DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
 classes on another loss. On the shipped digits models it comes within a sample or two of twenty
 restarts."""
 DEFAULT_TARGETED = ("fgsm", "pgd", "pgd(loss=margin)")
-SHARD = 250
+SHARD = 100
+CURVE_SHARD = 50
+"""A search takes many times as long as an attack, and should not be lost by the hundred."""
 CURVE_STEPS = 20
 CURVE_SAMPLES = 200
 CURVE_TOLERANCE = 0.01
@@ -263,7 +265,26 @@ def _weapon(
         restarts=int(getattr(attack, "restarts", 1)),
         plain=isinstance(attack, Ascent) and asked.queries is None,
         one_step=attack.one_step and not isinstance(attack, Combined),
+        passes=passes(attack),
     )
+
+
+def passes(attack: Attack) -> int:
+    """About how many answers an attack takes for a sample it does not break: for time left."""
+    inner = [passes(part) for part in getattr(attack, "parts", ())]
+    match attack:
+        case Minimal():
+            return 10 * inner[0]
+        case EachTarget():
+            return (attack.count or 9) * inner[0]
+        case Repeat():
+            return attack.times * inner[0]
+        case Averaged():
+            return attack.count * inner[0]
+    if inner:
+        return sum(inner)
+    steps = getattr(attack, "steps", 100)
+    return max(1, int(steps) * int(getattr(attack, "restarts", 1)))
 
 
 def _probe(victim: Victim, samples: Samples) -> int:
@@ -307,7 +328,8 @@ def with_curve(
     except BesiegeError as problem:  # the other figures stand without a curve
         said = f"The strongest attack cannot search: {problem}"
         return plan.model_copy(update={"curve": None, "no_curve": said}), None, data
-    shards = _described(subset, plan.asked.shard, victim, plan.data.scaled)
+    size = min(plan.asked.shard, CURVE_SHARD)
+    shards = _described(subset, size, victim, plan.data.scaled)
     curve = Curve(weapon=weapon, shards=shards)
     return plan.model_copy(update={"curve": curve}), searcher, subset
 

@@ -160,14 +160,16 @@ def _incomplete(gathered: Gathered) -> list[Finding]:
                 "error",
             )
         )
+    curve = gathered.plan.curve
     if gathered.missing:
         parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
+        only_curve = curve is not None and set(gathered.missing) == {curve.weapon.text}
         found.append(
             Finding(
                 "UNFINISHED",
                 f"records are missing: {parts}.",
                 "The figures are of what is there. Running the same command again goes on.",
-                "error",
+                "note" if only_curve else "error",
             )
         )
     for text in gathered.damaged:

@@ -17,6 +17,7 @@ from torch import nn
 
 from besiege.attacks.attack import Attack
 from besiege.bench.asking import (
+    CURVE_SHARD,
     SHARD,
     check_numbers,
     command_of,
@@ -252,7 +253,8 @@ def _run(
         write_run(store, run.with_plan(plan))
         if searcher is not None:
             by_text[str(searcher)] = searcher
-            workshop.extend(plan, shards_of(subset, plan.asked.shard))
+            size = min(plan.asked.shard, CURVE_SHARD)
+            workshop.extend(plan, shards_of(subset, size))
             workshop.search()
         found = write_figures(store.folder)
     mine = next(e for e in found["evaluations"] if e["name"] == plan.name)

@@ -49,6 +49,8 @@ class Weapon(Value):
     restarts: int
     plain: bool
     one_step: bool
+    passes: int
+    """About how many answers it takes for a sample it does not break."""
 
 
 class Asked(Value):

@@ -33,7 +33,7 @@ from besiege.metrics.rows import Column, Rows
 
 @dataclass(frozen=True)
 class Event:
-    """How far the work is: samples done of all, in all attacks together, and with what."""
+    """How far the work is: answers of about so many, in all attacks together, and with what."""
 
     done: float
     total: int
@@ -89,8 +89,8 @@ class Workshop:
         self._untold: Exception | None = None
         """What went wrong in telling, which is no failure of an attack."""
         self._done = 0.0
-        curves = 0 if plan.curve is None else sum(s.count for s in plan.curve.shards)
-        self._total = plan.data.count * (1 + len(plan.weapons)) + curves
+        self._total = plan.data.count * (1 + sum(w.passes for w in plan.weapons))
+        self._total += self._search_work(plan)
 
     def clean(self) -> None:
         """See how the victim takes the clean images; without any, there is nothing to attack."""
@@ -114,9 +114,14 @@ class Workshop:
 
     def extend(self, plan: Plan, curve: Sequence[Callable[[], Data]]) -> None:
         """Go on with a plan that has a curve now."""
-        assert plan.curve is not None
-        self._total += sum(s.count for s in plan.curve.shards) if self.plan.curve is None else 0
+        self._total += self._search_work(plan) - self._search_work(self.plan)
         self.plan, self.curve = plan, curve
+
+    @staticmethod
+    def _search_work(plan: Plan) -> int:
+        if plan.curve is None:
+            return 0
+        return plan.curve.weapon.passes * sum(shard.count for shard in plan.curve.shards)
 
     def _pairs(self, pairs: Sequence[tuple[Task, Task]]) -> None:
         for crafting, judging in pairs:
@@ -298,7 +303,8 @@ class Workshop:
     def _count(self, task: Task) -> int:
         assert self.plan.curve is not None or not task.curve
         shards = self.plan.curve.shards if task.curve and self.plan.curve else self.plan.shards
-        return shards[task.shard].count
+        each = 1 if task.weapon is None else task.weapon.passes
+        return shards[task.shard].count * each
 
     def _tell(self, count: int, text: str) -> None:
         self._done += count
@@ -306,11 +312,11 @@ class Workshop:
             self.watch(Event(self._done, self._total, text))
 
     def _during(self, task: Task) -> Callable[[core_record.Record], None] | None:
-        """Progress inside a task: by samples broken or by steps, whichever is further."""
+        """Progress inside a task: by samples broken or by answers, whichever is further."""
         watch, weapon = self.watch, task.weapon
         if watch is None or weapon is None:
             return None
-        count, steps = self._count(task), (weapon.steps or 0) * weapon.restarts
+        count = self._count(task)
         last = 0.0
 
         def tell(record: core_record.Record) -> None:
@@ -319,9 +325,9 @@ class Workshop:
             if now - last < 0.2:  # counting costs a little, and nobody reads faster
                 return
             last = now
-            share = float(record.success.double().mean())
-            if steps:
-                share = max(share, min(1.0, float(record.asked.max()) / steps))
+            share = min(1.0, float(record.asked.max()) / weapon.passes)
+            if weapon.keep == "first":  # broken samples are done
+                share = max(share, float(record.success.double().mean()))
             try:
                 watch(Event(self._done + 0.99 * share * count, self._total, weapon.text))
             except Exception as problem:

@@ -190,6 +190,8 @@ def _judged(
     around = ball(threat.norm, samples.images, threat.radius, victim.box, width / _LEVELS)
     received = around.received(crafted.images)
     again = judge(victim, replace(crafted, images=received), samples, threat, seed=seed)
+    # Between images of whole grey levels the budget is counted in whole levels.
+    within = torch.where(around.boxed(samples.images), around.inside(received), again.within)
     distance = verdicts.distance[threat.norm]
     made = {
         "ids": samples.ids,
@@ -200,7 +202,7 @@ def _judged(
         "correct": verdicts.correct,
         "success": verdicts.success,
         "distance": distance.where(verdicts.success, torch.full_like(distance, torch.inf)),
-        "rounded": again.success,
+        "rounded": again.valid & again.reached & within,
         "forwards": crafted.forwards,
         "backwards": crafted.backwards,
         "queries": crafted.queries,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from besiege.bench.work import Event
 
 RUNS = Path("besiege-runs")
-SHARD = 250
+SHARD = 100
 _USUAL = {"curve": "short", "seed": 0, "split": "test", "shard": SHARD}
 
 command = App(

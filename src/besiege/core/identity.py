@@ -14,13 +14,13 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,6 +36,7 @@ _files: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 # What every module has; the tensors and parts among them are covered elsewhere.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_HEAP = 1 << 9  # set for classes that were made by a class statement
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 # How a thing prints and what its annotations say decides no answer.
 _IDLE = ("__repr__", "__str__", "__annotate__", "__annotate_func__")
@@ -138,8 +139,33 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         held = {f.name: getattr(value, f.name) for f in fields(value)}
         return code(type(value), seen) + plain(held, seen)
+    if isinstance(value, nn.Module):
+        return _once(value, seen, lambda: fingerprint(value))
+    kind = type(value)
+    if kind is object:
+        return "object"
+    # A plain object is what its class and its attributes are; one written in C hides what it is.
+    if hasattr(value, "__dict__") and _is_python(kind):
+        held = vars(value)
+        return _once(value, seen, lambda: code(kind, seen) + plain(held, seen))
     # Equal to itself alone.
     return f"{type(value).__module__}.{type(value).__qualname__} {_THIS_PROCESS} {id(value)}"
+
+
+def _once(value: object, seen: set[Any], text: Callable[[], str]) -> str:
+    """The text of a value that may contain itself."""
+    if id(value) in seen:
+        return "again"
+    seen.add(id(value))
+    return text()
+
+
+def _is_python(kind: type) -> bool:
+    """Whether a class and its bases are written in Python, so that attributes are all there is."""
+    return all(
+        base is object or base is SimpleNamespace or bool(base.__flags__ & _HEAP)
+        for base in kind.__mro__
+    )
 
 
 def _container(value: Any, seen: set[Any]) -> str:

@@ -129,6 +129,8 @@ def w05_more_steps(evidence: Evidence) -> Iterator[Finding]:
     for trial in evidence.trials:
         if not trial.plain or trial.steps is None or trial.steps < 10 or trial.restarts > 1:
             continue
+        if evidence.accuracy(trial) == 0:  # nothing is left to be found
+            continue
         curve = against_steps(evidence, trial)
         gain = 0.0 if curve is None else curve.at(trial.steps // 2) - curve.at(trial.steps)
         if gain > 0.01:
@@ -217,9 +219,11 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
 
 def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
     """A gradient that is exactly zero tells an attack nothing."""
+    blind = []
     for trial in evidence.trials:
-        rows = trial.rows
-        gone = int((_stands(evidence, trial) & rows["vanished"]).sum())
+        stands = _stands(evidence, trial)
+        gone = int((stands & trial.rows["vanished"]).sum())
+        blind.append(gone > 0 and gone == int(stands.sum()))
         if gone:
             yield Finding(
                 "W11",
@@ -228,6 +232,15 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
                 "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
                 "or give a non-differentiable layer its surrogate.",
             )
+    if blind and all(blind):
+        yield Finding(
+            "W11",
+            "no attack saw a gradient for any of the samples that stand.",
+            "The figure says nothing about the model: something in it (rounding, argmax, detach) "
+            "has no gradient. Make that a besiege.defenses.Layer with a surrogate, see 'your own "
+            "defense'.",
+            "error",
+        )
 
 
 def w15_chance(evidence: Evidence) -> Iterator[Finding]:
