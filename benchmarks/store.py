@@ -39,6 +39,7 @@ def weapon(text: str, threat: str = "linf:8/255") -> Weapon:
         restarts=1,
         plain=True,
         one_step=False,
+        passes=100,
     )
 
 
@@ -58,6 +59,7 @@ def plan(samples: int, attacks: int) -> Plan:
             seed=0,
             shard=SIZE,
             command="besiege evaluate ...",
+            textual=True,
         ),
         model=Subject(
             name="zoo:nobody",
@@ -67,6 +69,7 @@ def plan(samples: int, attacks: int) -> Plan:
             parameters=1,
             box=(0.0, 1.0),
             stochastic=False,
+            draws=1,
         ),
         data=Sample(
             name="cifar10",
@@ -77,6 +80,7 @@ def plan(samples: int, attacks: int) -> Plan:
             digest="0" * 64,
             class_names=tuple("0123456789"),
             shape=SHAPE,
+            scaled=False,
             standard=8 / 255,
         ),
         threat="linf:8/255",
@@ -119,7 +123,9 @@ def fill(store: Store, asked: Plan) -> None:
             **{f"loss_{when}": chance.random(SIZE) for when in ("first", "late", "best")},
         }
         kept: dict[str, Column] = {"images": images[won], "rows": np.flatnonzero(won)}
-        store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, kept)
+        key = store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, kept)
+        made = store.read(key)
+        assert made is not None
         judged: dict[str, Column] = {
             "sample": ids,
             "label": ids % 10,
@@ -132,7 +138,9 @@ def fill(store: Store, asked: Plan) -> None:
             **{n: chance.random(SIZE) * 0.03 for n in ("linf", "l2", "l1", "l0")},
         }
         totals = {"rows": SIZE, "correct": SIZE, "broken": int(won.sum())}
-        store.commit(Record(judging.identity, totals), judged)
+        store.commit(
+            Record(judging.identity, totals, provenance={"judged": dict(made.files)}), judged
+        )
 
 
 def measured(*command: str) -> tuple[float, int]:

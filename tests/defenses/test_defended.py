@@ -173,9 +173,7 @@ def test_the_digest_covers_the_victim_the_layers_and_their_code() -> None:
         Defended(net, inverting(0.5)),
         Defended(digits_mlp(), BitDepth(3)),
         Defended(Remote(), BitDepth(3)),  # type: ignore[arg-type]  # held is not asked
-        Defended(Remote(), BitDepth(3)),  # type: ignore[arg-type]  # held is not asked
     ]
-    # Nothing is known of a victim without a digest: it is equal to itself alone.
     assert len({victim.digest() for victim in victims}) == len(victims)
     assert Defended(net, BitDepth(3)).digest() == victims[1].digest()
     assert Defended(net, inverting(0.5)).digest() == victims[7].digest()

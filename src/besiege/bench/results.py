@@ -163,15 +163,12 @@ def _incomplete(gathered: Gathered) -> list[Finding]:
     curve = gathered.plan.curve
     if gathered.missing:
         parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
-        only_curve = curve is not None and set(gathered.missing) == {curve.weapon.text}
-        found.append(
-            Finding(
-                "UNFINISHED",
-                f"records are missing: {parts}.",
-                "The figures are of what is there. Running the same command again goes on.",
-                "note" if only_curve else "error",
-            )
-        )
+        seen = f"records are missing: {parts}."
+        advice = "The figures are of what is there. Running the same command again goes on."
+        if curve is not None and set(gathered.missing) == {curve.weapon.text}:
+            found.append(Finding("UNFINISHED", seen, advice, "note"))
+        else:
+            found.append(Finding("UNFINISHED", seen, advice, "error"))
     for text in gathered.damaged:
         found.append(
             Finding("DAMAGED", f"{text}.", "Running the same command again redoes it.", "error")
