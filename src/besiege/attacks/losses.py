@@ -17,6 +17,8 @@ from besiege.attacks.attack import piece
 from besiege.core.answer import Aim
 
 _TINY = 1e-12
+_FAR = 60.0
+"""A lead whose probabilities float32 still tells from zero."""
 
 
 def _of(logits: Tensor, classes: Tensor) -> Tensor:
@@ -26,6 +28,11 @@ def _of(logits: Tensor, classes: Tensor) -> Tensor:
 def _best_other(logits: Tensor, classes: Tensor) -> Tensor:
     # -inf on the own column: multiplying by (1 - onehot) would let a zero win over negatives.
     return logits.scatter(1, classes[:, None], -torch.inf).amax(1)
+
+
+def _lead(logits: Tensor) -> Tensor:
+    top = logits.topk(2, dim=1).values
+    return top[:, 0] - top[:, 1]
 
 
 class _StableCrossEntropy(torch.autograd.Function):
@@ -131,15 +138,17 @@ class DLR:
 class ProbabilityMargin:
     """``max_{i != y} p_i - p_y``, or ``p_t - max_{i != t} p_i`` towards a target (Xie et al. 2024).
 
-    Rows whose logits are further apart than `reach` are tempered to it, so that no probability
-    rounds to one.
+    Where the first class leads the second by more than `reach` on the clean image, the row is
+    tempered to that lead, so that no probability rounds to one; by the same factor along the whole
+    climb, so that its values can be compared.
     """
 
     reach: float = 10.0
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
-        top = logits.detach().topk(2, dim=1).values
-        temper = ((top[:, 0] - top[:, 1]) / self.reach).clamp_min(1.0)
+        now = _lead(logits.detach())
+        usual = now if aim.clean is None else _lead(aim.clean)
+        temper = torch.maximum(usual / self.reach, now / _FAR).clamp_min(1.0)
         return Margin()(functional.softmax(logits / temper[:, None], dim=1), aim)
 
 

@@ -7,12 +7,17 @@ tuple of tensors with the rows first, which the loop settles together with every
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from besiege.attacks.attack import piece
-from besiege.attacks.directions import Memory
+from besiege.attacks.directions import Memory, Part
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
 from besiege.core.siege import Siege
@@ -66,6 +71,20 @@ class Signs(Start):
         ball = siege.ball
         signs = siege.dice.of("start").signs(ball.center.shape[1:]).to(ball.center)
         return ball.project(ball.center + signs * ball.scaled(self.share * ball.radius))
+
+
+@piece("gaussian")
+@dataclass(frozen=True)
+class Gaussian(Start):
+    """A normal draw brought into ball and box: in l1 a few entries, far out (Croce and Hein 2021).
+
+    The projection is the exact one, so that what is small in the draw stays as it was.
+    """
+
+    def __call__(self, siege: Siege) -> Tensor:
+        ball = siege.ball
+        drawn = siege.dice.of("start").normal(tuple(ball.center.shape[1:])).to(ball.center)
+        return ball.project(ball.center + drawn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +168,97 @@ class Cosine(Schedule):
         return self.last + (self.first - self.last) * share
 
 
+@piece("halving")
+@dataclass(frozen=True)
+class Halving(Schedule):
+    """Steps that halve where the climb stalls, and a return to the best point (APGD).
+
+    At a checkpoint a row stalls if its loss rose in fewer than `rho` of the steps since the last
+    one, or if neither its best loss nor its step has changed since then. It halves its step and
+    goes on from its best point, with the gradient found there (Croce and Hein 2020, algorithm 1).
+
+    Parameters
+    ----------
+    rho : float
+        The share of steps that must rise.
+    first : float
+        The first step, in radii.
+    compat : bool
+        As in the authors' code: checkpoints at whole steps from floors; the first rise is one
+        above zero, not above the start; exactly `rho` stalls; an unchanged best loss does not
+        stall at the first checkpoint; after a return a rise is one above the point left.
+    """
+
+    rho: float = 0.75
+    first: float = 2.0
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        _lengths(first=self.first)
+        if not 0 <= self.rho <= 1:
+            raise ValueError(f"rho is {self.rho!r}, but it is a share, from 0 to 1")
+
+    def init(self, x: Tensor, ball: Ball) -> Memory:
+        low = x.new_full((len(x),), -torch.inf)
+        eta = torch.full_like(ball.radius, self.first)
+        halved = torch.full_like(low, self.compat, dtype=torch.bool)
+        return eta, torch.zeros_like(low), low, low, low, halved, x, torch.zeros_like(x)
+
+    def next(
+        self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
+    ) -> tuple[Tensor, Tensor, Answer, Memory]:
+        loss, slope = answer.loss, answer.gradient
+        eta, rose, before, best, mark, halved, summit, steep = memory
+        if step == 0:
+            before = torch.zeros_like(loss) if self.compat else loss
+            best, mark, summit, steep = loss, loss, x, slope
+        else:
+            rose = rose + (loss > before)
+            higher = loss > best
+            here = higher.view(-1, *[1] * (x.dim() - 1))
+            best = torch.where(higher, loss, best)
+            summit, steep = torch.where(here, x, summit), torch.where(here, slope, steep)
+            before = loss
+        since = checkpoints(steps, self.compat).get(step)
+        if since is not None:
+            few = rose <= self.rho * since if self.compat else rose < self.rho * since
+            stalled = few | (~halved & (best <= mark))
+            there = stalled.view(-1, *[1] * (x.dim() - 1))
+            eta = torch.where(stalled, eta / 2, eta)
+            x, slope = torch.where(there, summit, x), torch.where(there, steep, slope)
+            loss = torch.where(stalled, best, loss)
+            answer = Answer(**{**answer.parts, "loss": loss, "gradient": slope})
+            before = before if self.compat else loss
+            rose, mark, halved = torch.zeros_like(rose), best, stalled
+        memory = (eta, rose, before, best, mark, halved, summit, steep)
+        return eta * ball.radius, x, answer, memory
+
+
+@cache
+def checkpoints(steps: int, compat: bool = False) -> Mapping[int, int]:
+    """The steps at which a climb is looked at, and how many steps have passed since the last.
+
+    At shares 0.22, 0.41, 0.57, ... of the steps: each interval is 0.03 shorter than the one before
+    and 0.06 at least. Rounded up, or, as in the authors' code, intervals rounded down.
+    """
+    found, at = {}, 0
+    if compat:
+        first, less, least = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
+        while at + first <= steps:
+            at += first
+            found[at] = first
+            first = max(first - less, least)
+        return MappingProxyType(found)
+    share, width = Fraction(0), Fraction(22, 100)
+    while share + width <= 1:
+        share += width
+        after = math.ceil(share * steps)
+        if after > at:
+            found[after], at = after - at, after
+        width = max(width - Fraction(3, 100), Fraction(6, 100))
+    return MappingProxyType(found)
+
+
 # radius: the ball each row moves in
 
 
@@ -198,3 +308,54 @@ class Within(Place):
         self, ball: Ball, x: Tensor, move: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
         return ball.confine(x + move), memory
+
+
+@piece("inertia")
+@dataclass(frozen=True)
+class Inertia(Place):
+    """Part of the move, and part of what the last one came to (Croce and Hein 2020).
+
+    ``x + a (P(x + move) - x) + (1 - a) (x - x_before)``, brought into ball and box; the first move
+    is whole.
+
+    Parameters
+    ----------
+    share : float
+        a.
+    exact : bool
+        False lands in the ball first and then in the box, as the authors' code does in l2: inside
+        both, but short of the nearest point.
+    """
+
+    share: float = 0.75
+    exact: bool = True
+
+    def init(self, x: Tensor, ball: Ball) -> Memory:
+        return x, x.new_ones(len(x), *[1] * (x.dim() - 1))
+
+    def __call__(
+        self, ball: Ball, x: Tensor, move: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        before, share = memory
+        landed = self._land(ball, x + move)
+        moved = x + (landed - x) * share + (x - before) * (1 - share)
+        return self._land(ball, moved), (x, torch.full_like(share, self.share))
+
+    def _land(self, ball: Ball, x: Tensor) -> Tensor:
+        return ball.confine(x) if self.exact else unboxed(ball).confine(x).clamp(*ball.box)
+
+
+@piece("unboxed")
+@dataclass(frozen=True)
+class Unboxed(Part):
+    """The steepest move as if there were no box: in l2 along the gradient itself."""
+
+    def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
+        return unboxed(ball).steepest(g, x, size)
+
+
+def unboxed(ball: Ball) -> Ball:
+    """The ball in a box it never reaches."""
+    low, high = ball.box
+    far = 1e3 * (high - low)
+    return type(ball)(ball.center, ball.radius, (low - far, high + far))

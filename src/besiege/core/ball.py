@@ -87,6 +87,10 @@ class Ball(ABC):
         Where the box does not reach the plane, the corner nearest to it.
         """
 
+    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
+        """The point nearest to `x`, in the box, whose change is a share ``[rows]`` as large."""
+        return self.of(share * self.distance(x)).confine(x)
+
     @abstractmethod
     def dual(self, g: Tensor) -> Tensor:
         """The dual norm of each row, float64: how much a linear loss gains per unit of change."""
@@ -295,6 +299,12 @@ class LinfBall(Ball):
         weight, room = w.abs(), self.room(x, w)
         return torch.sign(w) * flood(torch.ones_like(w), room, weight, c, 1)
 
+    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
+        change = x - self.center
+        most = self.scaled(share * distances(change, Linf))
+        cut = torch.maximum(torch.minimum(change, most), -most)
+        return cut.add_(self.center).clamp_(*self.box)
+
     def dual(self, g: Tensor) -> Tensor:
         return distances(g, L1)
 
@@ -340,6 +350,10 @@ class L2Ball(Ball):
         weight = w.abs()
         return torch.sign(w) * flood(weight, self.room(x, w), weight, c, 1)
 
+    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
+        # No corner of the box is in the way: between two points of it is a third.
+        return ((x - self.center) * self.scaled(share)).add_(self.center).clamp_(*self.box)
+
     def dual(self, g: Tensor) -> Tensor:
         return distances(g, L2)
 
@@ -378,6 +392,12 @@ class L1Ball(Ball):
         weight, room = w.abs(), self.room(x, w)
         spent = greedy(weight, room * weight, room, c)
         return torch.sign(w) * spent
+
+    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
+        change = x - self.center
+        size = change.abs()
+        shrunk = shrink(size, size, share * distances(size, L1))
+        return torch.copysign(shrunk, change).add_(self.center).clamp_(*self.box)
 
     def dual(self, g: Tensor) -> Tensor:
         return distances(g, Linf)

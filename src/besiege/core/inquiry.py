@@ -58,6 +58,10 @@ class Inquiry:
         else:
             self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=index.device)
             self._limit[index] = ball.radius * (1.0 + TOLERANCE)
+        # A view may hold a sample several times, side by side: one row for each of several aims.
+        self._several: bool = parent is not None and (
+            parent._several or bool((index[1:] == index[:-1]).any())
+        )
         self._hit = torch.zeros(n, dtype=torch.bool, device=index.device)
         self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
         self._uneven = parent is not None or record.meter.budget is not None
@@ -135,7 +139,7 @@ class Inquiry:
         samples = self._index[at]
         chosen = ~self._done[samples]
         if self.record.meter.budget is not None:
-            cost = (_order(at) + 1) * self._draws
+            cost = (_order(samples) + 1) * self._draws
             chosen &= cost <= self.record.meter.left(samples)
         return chosen
 
@@ -215,12 +219,13 @@ class Inquiry:
         if not self._oracle.victim.stochastic:
             return None
         samples = self._index[owners]
-        count = self.record.meter.forwards[samples] + _order(owners)
+        count = self.record.meter.forwards[samples] + _order(samples)
         return self.record.chances.at(samples).counted(count)
 
     def _charge(self, samples: Tensor, forwards: int, backwards: int) -> None:
         record, meter = self.record, self.record.meter
-        if samples is self._index and len(self) == record.asked.shape[0]:
+        everybody = samples is self._index and len(self) == record.asked.shape[0]
+        if everybody and not self._several:
             # Everybody once: plain additions, which small networks notice.
             meter.forwards += forwards
             meter.queries += forwards
@@ -256,7 +261,7 @@ class Inquiry:
     ) -> Tensor:
         """Note the rows that reached their goal inside their ball; keep what is to be kept."""
         reached = self.record.reached(samples, labels)
-        if self.keeps == "first" and samples is self._index:
+        if self.keeps == "first" and samples is self._index and not self._several:
             # Of every row once only the first hit matters: as a rule few are new, often none.
             known = self._hit[samples] & self.record.success[samples]
             new = (reached & ~known).nonzero()[:, 0]
@@ -331,11 +336,17 @@ class Inquiry:
         return torch.where(ball.boxed(x), ball.distance(x), torch.nan)
 
     def _speculate(
-        self, part: Tensor, rows: Tensor, accept: Callable[[Answer], Tensor]
+        self,
+        part: Tensor,
+        rows: Tensor,
+        accept: Callable[[Answer], Tensor],
+        loss: Loss | None,
+        each: bool,
     ) -> tuple[Answer, Tensor, Tensor]:
         """Answer candidates at once, counting only what asking one by one would have seen.
 
         Gives back the answers, which candidate each row took (k if none) and which it saw last.
+        Where `each` is a step, it counts them.
         """
         r, k = part.shape[:2]
         at = rows.repeat_interleave(k)
@@ -347,12 +358,15 @@ class Inquiry:
         n = self._draws
         images, owners = (t.repeat_interleave(n, 0) for t in (flat, at[sent]))
         logits = self._oracle.logits(images, self._chances(owners))
-        logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
+        value = None if loss is None else loss(logits, self.aim.at(owners))
+        if n > 1:
+            logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
+            value = None if value is None else value.reshape(-1, n).mean(1)
         labels = logits.argmax(1)
         distance = self._distances(flat, samples, self.record.reached(samples, labels))
         hit = distance <= self._limit[samples]
         scored = logits if self._oracle.access >= Access.SCORE else None
-        answer = Answer(hit, labels, logits=scored)
+        answer = Answer(hit, labels, logits=scored, loss=value)
         answer = answer.blank(r * k).put(sent, answer).shaped(r, k)
         whole = answer.blank(len(self)).put(rows, answer)
         stop = accept(whole)[rows] & payable.view(r, k)
@@ -361,11 +375,20 @@ class Inquiry:
         taken = torch.where(stop.any(1), stop.int().argmax(1), torch.full_like(rows, k))
         used = torch.arange(k, device=part.device) <= taken[:, None]
         seen = (used.flatten() & payable)[sent]
-        meter, looked = self.record.meter, samples[seen]
-        self._look(flat[seen], looked, labels[seen], None)
+        record, meter, looked = self.record, self.record.meter, samples[seen]
+        unhit = self._index[rows]
+        unhit = unhit[record.first_step[unhit] < 0]
+        self._look(flat[seen], looked, labels[seen], None if value is None else value[seen])
+        if each:
+            # A hit was noted with the steps before the scan: add the candidates before it.
+            new = unhit[record.first_step[unhit] >= 0]
+            record.first_step[new] += (record.first_query[new] - meter.queries[new]) // n - 1
+            record.asked.index_add_(0, looked, torch.ones_like(looked))
         meter.forwards.index_add_(0, samples, torch.ones_like(samples), alpha=n)
         meter.queries.index_add_(0, looked, torch.ones_like(looked), alpha=n)
         meter.padding = self._oracle.padded
+        if self._watch is not None:
+            self._watch(record)
         last = taken.minimum(payable.view(r, k).sum(1) - 1)
         answer.parts["hit"] &= used
         return answer, taken, last

@@ -24,6 +24,14 @@ CPU_ENTRIES = 64 * 3 * 32 * 32
 """What a CPU is fastest with at a time: 64 images of CIFAR-10, and 256 small ones; larger batches
 leave its caches, smaller ones do not pay for their calls."""
 
+CPU_CALL, GPU_CALL = 12, 256
+"""What a call costs besides its images, counted in images: little on a CPU, and on a GPU, where
+starting everything takes longer than computing it, much."""
+CPU_AHEAD = 128
+"""Images computed ahead of a decision on a CPU, at most: more do not get cheaper."""
+AHEAD_PAYS = 1.1
+"""How many times less it must cost to compute candidates ahead, for what it takes to sort them."""
+
 
 @contextmanager
 def plainly(device: torch.device) -> Iterator[None]:
@@ -117,6 +125,23 @@ class Oracle:
             rows = min(256, max(16, CPU_ENTRIES // max(1, x[0].numel())))
             self.batch = self._whole(rows if x.device.type == "cpu" else GPU_BATCH)
         return self.batch
+
+    def ahead(self, x: Tensor, draws: int, chance: float) -> int:
+        """How many candidates of every row are best computed in one call, to be used in order.
+
+        Each is the last one used with the chance given. Of the numbers that fit into a call, the
+        one whose used candidates cost least: a share of the call and its images, with padding.
+        """
+        rows, call, most = len(x) * draws, GPU_CALL, self._size(x)
+        if x.device.type == "cpu":
+            call, most = CPU_CALL, min(most, CPU_AHEAD)
+
+        def cost(k: int) -> float:
+            used = k if chance <= 0 else (1.0 - (1.0 - chance) ** k) / chance
+            return (call + -(-rows * k // self.pad) * self.pad) / used
+
+        best = min(range(1, max(1, most // rows) + 1), key=cost)
+        return best if cost(best) * AHEAD_PAYS < cost(1) else 1
 
     def allow(self, access: Access, fitting: Callable[[Access], list[str]]) -> None:
         """Refuse what lies above the access granted, naming the attacks that would fit."""

@@ -27,7 +27,13 @@ from besiege.core.threat import Goal
 
 ATTACKS: Registry[Any] = Registry(
     "attack",
-    ("besiege.attacks.ascent", "besiege.attacks.combine"),
+    (
+        "besiege.attacks.ascent",
+        "besiege.attacks.apgd",
+        "besiege.attacks.combine",
+        "besiege.attacks.fab",
+        "besiege.attacks.square",
+    ),
     group="besiege.attacks",
 )
 register = ATTACKS.register
@@ -189,13 +195,22 @@ class Siege(Inquiry):
             return self.logits(x, loss=loss)
         return self.labels(x)
 
-    def scan(self, x: Tensor, accept: Callable[[Answer], Tensor]) -> Scan:
+    def scan(
+        self,
+        x: Tensor,
+        accept: Callable[[Answer], Tensor],
+        loss: Loss | None = None,
+        *,
+        each: bool = False,
+    ) -> Scan:
         """Candidates ``[rows, k, ...]`` in order, up to the first that `accept` takes.
 
         The same choices, hits and queries as asking one by one. A local victim computes all k
         at once (forwards say so); a metered or stochastic one is asked one by one. A hit ends a
         row's scan where rows leave at success. `accept` is given answers ``[rows, j]`` to j
         candidates of every row, blank where a row was not asked, and says which it would take.
+        With `loss` the answers hold it. A scan is one step of its attack, or, with `each`, every
+        candidate that was seen is one.
         """
         self._check_shape(x, len(self))
         r, k = x.shape[:2]
@@ -209,15 +224,28 @@ class Siege(Inquiry):
             if len(rows) == 0:
                 break
             part = x[rows, start : start + ahead]
-            answer, taken, last = self._speculate(part, rows, accept)
+            answer, taken, last = self._speculate(part, rows, accept, loss, each)
             seen = answer.choose(last)
             told = (seen.blank(r) if told is None else told).put(rows, seen)
             accepted = taken < part.shape[1]
             choice[rows[accepted]] = start + taken[accepted]
-        self.record.asked[asked] += 1  # one request, however it was sent
+        if not each:
+            self.record.asked[asked] += 1  # one request, however it was sent
         if told is None:
-            told = Answer(torch.zeros_like(choice, dtype=torch.bool), torch.full_like(choice, -1))
+            never = None if loss is None else x.new_full((r,), -torch.inf)
+            hit, labels = torch.zeros_like(choice, dtype=torch.bool), torch.full_like(choice, -1)
+            told = Answer(hit, labels, loss=never)
         return Scan(choice, told)
+
+    def ahead(self, chance: float) -> int:
+        """How many candidates per row make a scan quickest, if each is taken with this chance.
+
+        One where they are asked one by one, and where there are rows enough to fill a call.
+        """
+        victim = self._oracle.victim
+        if not len(self) or victim.metered or victim.stochastic or self._several:
+            return 1
+        return self._oracle.ahead(self.ball.center, self._draws, chance)
 
     def blocks(self, k: int) -> Iterator[Tensor]:
         """Row numbers in pieces of about 128 images, for attacks with k candidates per row."""
@@ -287,7 +315,9 @@ class Siege(Inquiry):
         Parameters
         ----------
         rows : Tensor, optional
-            Row numbers of this siege; all by default. Rows that are done do not enter.
+            Row numbers of this siege; all by default. Rows that are done do not enter. A number
+            may stand several times, side by side, for several aims of one sample: they leave
+            together.
         radius, aim, dice : optional
             Other radii, target classes to steer to, or chances, for those rows.
         keep, leave, draws : optional

@@ -1,0 +1,203 @@
+"""APGD and APGD-T: the climb that suits each norm, and one for each wrong class.
+
+In linf and l2 `apgd` is a row of `Ascent` like any other. In l1 the schedule must tell the
+direction how many entries to move, for which `Ascent` has no slot: there it is `SparseAscent`.
+Which of the two a norm takes is a table here. Neither loop asks for the norm, all parameters mean
+the same in both, and ``pgd(schedule=halving, place=inertia)`` is there for whoever wants other
+pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.ascent import Ascent, pgd
+from besiege.attacks.attack import Attack
+from besiege.attacks.losses import CrossEntropy, cross_entropy, dlr
+from besiege.attacks.pieces import Halving, Inertia, Sphere, Start, Unboxed
+from besiege.attacks.sparse_ascent import SparseAscent
+from besiege.core.answer import Loss
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L1, L2, Goal, Linf, Norm
+
+CLIMB = replace(
+    pgd,
+    name="",
+    steps=100,
+    start=Sphere(),
+    direction=Unboxed(),
+    schedule=Halving(0.75),
+    place=Inertia(0.75),
+)
+PUBLISHED = replace(CLIMB, schedule=Halving(0.75, compat=True), place=Inertia(0.75, exact=False))
+SPARSE = SparseAscent(steps=100)
+
+Form = Ascent | SparseAscent
+FORMS: Mapping[Norm, Form] = MappingProxyType({Linf: CLIMB, L2: CLIMB, L1: SPARSE})
+PUBLISHED_FORMS: Mapping[Norm, Form] = MappingProxyType(
+    {Linf: PUBLISHED, L2: PUBLISHED, L1: replace(SPARSE, compat=True)}
+)
+
+
+@register("apgd")
+@dataclass(frozen=True)
+class APGD(Attack):
+    """Auto-PGD: steps that halve where the climb stalls (Croce and Hein 2020; in l1 2021).
+
+    In linf and l2 it is ``pgd`` with ``schedule=halving, place=inertia(0.75)``. In l1 it climbs by
+    few entries at a time, at first in balls of three and two times the radius
+    (`besiege.attacks.sparse_ascent`).
+
+    Parameters
+    ----------
+    steps : int
+        Moves made from every start.
+    loss : callable
+        What is raised.
+    restarts : int
+        Climbs from fresh starts; rows that were broken do not climb again.
+    start : Start, optional
+        Where climbs begin: by default on the surface of the ball, in l1 at a normal draw
+        projected onto it.
+    compat : bool
+        As in the authors' code where it differs from their paper, for figures that are compared
+        with it: checkpoints, what stalls there, steps and landings in l2, the usual form of
+        cross-entropy. Averages over chances stay whole: losses, logits and gradients.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> parse("apgd(steps=50, loss=dlr)").restarts
+    1
+    """
+
+    steps: int = 100
+    loss: Loss = cross_entropy
+    restarts: int = 1
+    start: Start | None = None
+    compat: bool = False
+
+    norms = frozenset(FORMS)
+    source = "Croce and Hein, Reliable evaluation, 2020; in l1 Mind the box, 2021"
+
+    def __post_init__(self) -> None:
+        for norm in FORMS:  # what a loop refuses is refused here, before any work
+            self.form(norm)
+
+    def form(self, norm: Norm) -> Form:
+        """The climb it is in a norm."""
+        form = (PUBLISHED_FORMS if self.compat else FORMS)[norm]
+        loss = self.loss
+        if self.compat and isinstance(loss, CrossEntropy):
+            loss = CrossEntropy(stable=False)
+        start = form.start if self.start is None else self.start
+        return replace(form, steps=self.steps, loss=loss, restarts=self.restarts, start=start)
+
+    def run(self, siege: Siege) -> None:
+        self.form(siege.ball.norm).run(siege)
+
+
+@register("apgdt")
+@dataclass(frozen=True)
+class APGDT(Attack):
+    """APGD steered to one wrong class after the other, any error counting (Croce and Hein 2020).
+
+    Parameters
+    ----------
+    steps : int
+        Moves made towards every class.
+    targets : int
+        How many classes are tried: all others, if there are no more.
+    order : str
+        Which come first: those of the highest clean 'score', as published, or of the smallest
+        'distance' if the victim were linear around the clean image (MALT; Melamed et al. 2024),
+        at the cost of one backward for each of them, of the hundred of highest score at most.
+    together : int
+        How many classes of a row are tried side by side, after the first alone. It changes no
+        verdict; calls are fuller when few rows are left.
+    loss : callable
+        What is raised.
+    restarts, start, compat
+        As in `APGD`, for every class.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("apgdt(targets=3, order='distance')"))
+    "apgdt(targets=3, order='distance')"
+    """
+
+    steps: int = 100
+    targets: int = 9
+    order: Literal["score", "distance"] = "score"
+    together: int = 4
+    loss: Loss = dlr
+    restarts: int = 1
+    start: Start | None = None
+    compat: bool = False
+
+    norms = frozenset(FORMS)
+    goals = frozenset({Goal.UNTARGETED})
+    source = "Croce and Hein, Reliable evaluation, 2020"
+
+    def __post_init__(self) -> None:
+        self.climb()
+        for name in ("targets", "together"):
+            given = getattr(self, name)
+            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+                raise ValueError(f"{name} is {given!r}, but a whole number from 1 is needed")
+        if self.order not in ("score", "distance"):
+            raise ValueError(f"order is {self.order!r}, but it is 'score' or 'distance'")
+
+    def climb(self) -> APGD:
+        """The attack steered to each class."""
+        return APGD(self.steps, self.loss, self.restarts, self.start, self.compat)
+
+    def run(self, siege: Siege) -> None:
+        ranked = siege.ranked() if self.order == "score" else nearest(siege)
+        many = min(self.targets, ranked.shape[1])
+        # Most rows that break at all break towards the first class: it is tried alone.
+        for first, end in pairwise([0, *range(1, many, self.together), many]):
+            ranked = siege.settle(ranked)
+            if len(siege):
+                turn = torch.arange(first, end, device=ranked.device)
+                rows = torch.arange(len(siege), device=ranked.device).repeat_interleave(len(turn))
+                dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(siege)))
+                aim = ranked[:, first:end].flatten()
+                self.climb().run(siege.view(rows, aim=aim, dice=dice))
+
+
+AMONG = 100
+"""How many classes are ordered by their distance at most."""
+ENTRIES = 1 << 26
+"""How many entries of gradients are held at once."""
+
+
+def nearest(siege: Siege) -> Tensor:
+    """The other classes of each row, nearest first, ``[rows, min(classes - 1, 100)]``.
+
+    By ``(z_y - z_t) / ||grad (z_y - z_t)||`` at the clean image, in the dual norm: how far the
+    boundary is if the victim is linear. Of classes equally far the likelier comes first.
+    """
+    ranked = siege.ranked()[:, :AMONG]
+    classes = torch.cat([siege.aim.labels[:, None], ranked], 1)
+    size = max(1, ENTRIES // (siege.ball.size * classes.shape[1]))
+    parts = []
+    for first in range(0, len(siege), size):
+        rows = torch.arange(first, min(first + size, len(siege)), device=ranked.device)
+        view = siege.view(rows)
+        answer = view.gradients(view.ball.center, classes[rows])
+        slope = answer.gradient[:, :1] - answer.gradient[:, 1:]
+        steep = view.ball.dual(slope.flatten(0, 1)).view(len(rows), -1)
+        scores = answer.logits.gather(1, classes[rows]).double()
+        far = (scores[:, :1] - scores[:, 1:]) / steep
+        parts.append(torch.where(steep > 0, far, torch.inf))
+    order = torch.cat(parts).argsort(dim=1, stable=True)
+    return ranked.gather(1, order)

@@ -1,0 +1,337 @@
+"""Attacks that take the victim for a linear one and go where that changes its mind: FAB, FAB-T.
+
+At a point the boundary towards a class is taken for a plane: ``f + <w, x' - x> = 0``, with f the
+difference of two logits and w its gradient. `planes` reads those of all classes off one answer,
+`nearest` chooses among them, and the way to a plane inside the box is the ball's to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack
+from besiege.attacks.losses import margin
+from besiege.core.answer import Aim, Answer
+from besiege.core.ball import Ball, distances
+from besiege.core.fill import never_alone
+from besiege.core.siege import Siege, register
+from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
+
+ENTRIES = 2**25
+"""Entries of gradients held at once; rows beyond that wait for their turn."""
+
+BIAS = 0.05
+"""Where the final search lands: this share of the rest beyond the crossing it computed. On the
+crossing itself rounding would decide."""
+
+WORTH = 1.25
+"""How much farther than the best known a success may be for the final search to be of use."""
+
+
+def toward(logits: Tensor, aim: Aim) -> Tensor:
+    """``z_t - z_y``: above zero where the target has overtaken the label."""
+    assert aim.targets is not None
+    return (logits.gather(1, aim.targets[:, None]) - logits.gather(1, aim.labels[:, None]))[:, 0]
+
+
+def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes and heights of ``z_k - z_y``, ``[rows, classes, ...]`` and ``[rows, classes]``.
+
+    From an answer with the gradients of all logits, in order; the label's own are zero.
+    """
+    rows = torch.arange(len(labels), device=labels.device)
+    slope, height = answer.gradient, answer.logits
+    return slope - slope[rows, labels][:, None], height - height[rows, labels][:, None]
+
+
+def nearest(ball: Ball, x: Tensor, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
+    """The class whose plane is nearest to the centre inside the box.
+
+    Not to the point where the planes were read: what counts in the end is the distance from the
+    centre. Planes that miss the box come last, in the order of their distance without one.
+    """
+    rows, many = f.shape
+    w, f = w.flatten(0, 1), f.flatten()
+    c = _rest(w, f, (x - ball.center).repeat_interleave(many, 0))
+    move = ball.plane(ball.center.repeat_interleave(many, 0), w, c)
+    missed = (_inner(w, move) - c).abs() > 1e-3 * c.abs()
+    beyond = _across(ball).repeat_interleave(many) + c.abs() / ball.dual(w).clamp_min(1e-300)
+    size = torch.where(missed, beyond, distances(move, ball.norm)).view(rows, many)
+    return size.scatter(1, labels[:, None], torch.inf).argmin(1)
+
+
+def _rest(w: Tensor, f: Tensor, away: Tensor) -> Tensor:
+    """What ``<w, d>`` is for moves d to the plane read `away` from where they start, float64."""
+    return _inner(w, away) - f.double()
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    return never_alone((a * b).flatten(1).double()).sum(1)[: len(a)]
+
+
+def _across(ball: Ball) -> Tensor:
+    """The distance of every centre from the farthest corner of the box."""
+    low, high = ball.box
+    return ball.distance(torch.where(ball.center - low > high - ball.center, low, high))
+
+
+@register("fab")
+@dataclass(frozen=True)
+class FAB(Attack):
+    """Fast adaptive boundary attack: along the boundary, drawn to the clean image.
+
+    Every step takes the victim for a linear one, goes from where it is and from the clean image
+    to the nearest plane inside the box, a little beyond, and mixes the two. Beyond the boundary
+    it first takes back a tenth of the change (Croce and Hein, Minimally distorted adversarial
+    examples with a fast adaptive boundary attack, 2020).
+
+    Two things are otherwise than in the authors' code. After stepping back the plane is the one
+    read before, at the point that was looked at: that spares every step its second forward, and
+    for a linear victim it is the same plane. And the class is the one whose plane is nearest to
+    the clean image, with the box.
+
+    Without a budget it looks for the smallest change. With one the walk is the same, and a row
+    may leave at its first success inside.
+
+    Parameters
+    ----------
+    steps : int
+        Steps of every walk.
+    restarts : int
+        Walks: the first from the clean image, the others from half of the smallest distance known.
+    alpha_max : float
+        The largest share that the move from the clean image has in a step.
+    eta : float
+        How far a move goes, in ways to its plane.
+    beta : float
+        What a step back leaves of the change.
+    search : int
+        Secant steps between the clean image and the best point of a walk, at its end.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> parse("fab(steps=20)").minimal
+    True
+    """
+
+    steps: int = 100
+    restarts: int = 1
+    alpha_max: float = 0.1
+    eta: float = 1.05
+    beta: float = 0.9
+    search: int = 3
+    falling: bool = True
+
+    minimal = True
+    norms = frozenset({Linf, L2, L1})
+    goals = frozenset({Goal.UNTARGETED})
+
+    def __post_init__(self) -> None:
+        self._count("steps", 1)
+        self._count("restarts", 1)
+        self._count("search", 0)
+        for what in ("alpha_max", "beta"):
+            if not 0 <= getattr(self, what) <= 1:
+                raise ValueError(f"{what} is {getattr(self, what)!r}, but it is a share, 0 to 1")
+        if not self.eta >= 1:
+            raise ValueError(f"eta is {self.eta!r}, but a move below 1 stops short of its plane")
+
+    def _count(self, what: str, least: int) -> None:
+        given = getattr(self, what)
+        if not isinstance(given, int) or isinstance(given, bool) or given < least:
+            raise ValueError(f"{what} is {given!r}, but a whole number from {least} is needed")
+
+    def run(self, siege: Siege) -> None:
+        siege = _endless(siege)
+        for rows in _turns(siege, siege.classes):
+            self._walks(siege.view(rows))
+
+    def _walks(self, siege: Siege) -> None:
+        for restart in range(self.restarts):
+            # A row broken in an earlier walk has left, unless the caller lets rows stay.
+            view = siege.view(dice=siege.dice.of("restart", restart))
+            if len(view):
+                self._walk(view, _anywhere(view, "start") if restart else view.ball.center)
+
+    def _walk(self, siege: Siege, x: Tensor) -> None:
+        best, far = x.clone(), torch.full_like(siege.ball.radius, torch.inf)
+        scores = x.new_zeros(len(x), siege.classes)
+        for step in range(self.steps + 1):
+            last = step == self.steps
+            answer = siege.logits(x) if last else self._ask(siege, x)
+            x, answer, best, far, scores = siege.settle(x, answer, best, far, scores)
+            if not len(siege):
+                return
+            beyond = siege.record.reached(siege.rows, answer.labels)
+            away = siege.ball.distance(x)
+            closer = (beyond & (away < far)).nonzero()[:, 0]
+            if len(closer):
+                far[closer], best[closer] = away[closer], x[closer]
+                scores[closer] = answer.logits[closer]
+            if not last:
+                x = self._step(siege, x, beyond, answer, step)
+        self._shorten(siege, best, far, scores)
+
+    def _ask(self, siege: Siege, x: Tensor) -> Answer:
+        every = torch.arange(siege.classes, device=x.device)
+        return siege.gradients(x, every.expand(len(x), -1))
+
+    def _plane(self, siege: Siege, x: Tensor, answer: Answer) -> tuple[Tensor, Tensor]:
+        w, f = planes(answer, siege.aim.labels)
+        chosen = nearest(siege.ball, x, w, f, siege.aim.labels)
+        rows = torch.arange(len(x), device=x.device)
+        return w[rows, chosen], f[rows, chosen]
+
+    def _step(self, siege: Siege, x: Tensor, beyond: Tensor, answer: Answer, step: int) -> Tensor:
+        ball, rows, clean = siege.ball, len(x), siege.ball.center
+        left, eta = self._pace(step)
+        w, f = self._plane(siege, x, answer)
+        w, f = torch.cat((w, w)), torch.cat((f, f))
+        here = ball.retreat(x, torch.where(beyond, left, 1.0).double())
+        starts = torch.cat((here, clean))
+        moves = ball.plane(starts, w, _rest(w, f, torch.cat((x, x)) - starts))
+        size = distances(moves, ball.norm)
+        flat = size[rows:] == 0
+        size = size.clamp_min(1e-8)
+        share = size[:rows] / (size[:rows] + size[rows:])
+        alpha = ball.scaled(share.clamp_max(self.alpha_max))
+        # In changes, so that what neither move touches stays exactly as it was.
+        moves = eta * moves
+        change = (1 - alpha) * (here - clean + moves[:rows]) + alpha * moves[rows:]
+        x = (clean + change).clamp(*ball.box)
+        if bool(flat.any()):  # no plane to go to, and there would be none the next time either
+            x = torch.where(_each(flat, x), _anywhere(siege, "flat", step), x)
+        return x
+
+    def _pace(self, step: int) -> tuple[float, float]:
+        """What a step back leaves of the change, and how far a move goes."""
+        if not self.falling:
+            return self.beta, self.eta
+        rest = 1.0 - step / self.steps
+        left = 1.0 - 4.0 * (1.0 - self.beta) * rest
+        return max(left, 0.0), 1.0 + (self.eta - 1.0) * (0.2 + 0.8 * rest)
+
+    def _shorten(self, siege: Siege, best: Tensor, far: Tensor, scores: Tensor) -> None:
+        """Secant steps on the way from the clean images to the best points.
+
+        Also where the best point lies outside the budget: what comes of it may lie inside.
+        """
+        limit = torch.minimum(siege.distance, siege.ball.radius)
+        siege.leave(torch.isinf(far) | (far > WORTH * limit))
+        clean = siege.aim.clean
+        low, high = torch.zeros_like(far), torch.ones_like(far)
+        under = torch.zeros_like(scores) if clean is None else clean
+        for _ in range(self.search):
+            low, high, under, scores, best = siege.settle(low, high, under, scores, best)
+            if not len(siege):
+                return
+            share = _crossing(siege, under, scores)
+            at = low + (high - low) * (share + BIAS * (1 - share))
+            ball = siege.ball
+            x = ball.retreat(best, at)
+            answer = siege.logits(x)
+            over = siege.record.reached(siege.rows, answer.labels)
+            low, high = torch.where(over, low, at), torch.where(over, at, high)
+            under = torch.where(over[:, None], under, answer.logits)
+            scores = torch.where(over[:, None], answer.logits, scores)
+
+
+@register("fabt")
+@dataclass(frozen=True)
+class FABT(FAB):
+    """FAB towards one class after the other: one backward per step, whatever the classes.
+
+    The likeliest wrong classes of the clean image come first; any error counts. Towards a class
+    that must be reached the plane is that of the target and the likeliest other class, and
+    nothing else counts (Croce and Hein, Reliable evaluation of adversarial robustness, 2020).
+
+    Parameters
+    ----------
+    steps, restarts, alpha_max, eta, beta, search
+        As of `fab`, for every class.
+    targets : int
+        How many classes, at most.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("fabt(targets=3)"))
+    'fabt(targets=3)'
+    """
+
+    targets: int = 9
+
+    goals = ALL_GOALS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._count("targets", 1)
+
+    def run(self, siege: Siege) -> None:
+        siege = _endless(siege)
+        given = siege.aim.targets
+        ranked = siege.ranked()[:, : self.targets] if given is None else given[:, None]
+        for turn in range(ranked.shape[1]):
+            ranked = siege.settle(ranked)
+            dice = siege.dice.of("target", turn)
+            for rows in _turns(siege, 1):
+                self._walks(siege.view(rows, aim=ranked[rows, turn], dice=dice.at(rows)))
+
+    def _ask(self, siege: Siege, x: Tensor) -> Answer:
+        return siege.gradient(x, margin if siege.targeted else toward)
+
+    def _plane(self, siege: Siege, x: Tensor, answer: Answer) -> tuple[Tensor, Tensor]:
+        return answer.gradient, answer.loss
+
+
+def _endless(siege: Siege) -> Siege:
+    """Without a budget success is not the end: nobody leaves, and the smallest one is kept."""
+    if bool(torch.isfinite(siege.ball.radius).all()):
+        return siege
+    return siege.view(keep="smallest", leave="end")
+
+
+def _turns(siege: Siege, gradients: int) -> Iterator[Tensor]:
+    """Row numbers in as few pieces as memory allows, with so many gradients per row."""
+    rows = torch.arange(len(siege), device=siege.rows.device)
+    size = max(1, ENTRIES // (gradients * siege.ball.size))
+    return iter(torch.split(rows, size))
+
+
+def _anywhere(siege: Siege, purpose: str, counter: int = 0) -> Tensor:
+    """A random point at half of the smallest distance known, or of the budget."""
+    ball = siege.ball
+    known = torch.minimum(siege.distance, ball.radius)
+    # Where nothing is known, far enough to see something else.
+    radius = torch.where(torch.isfinite(known), known, 0.2 * _across(ball)) / 2
+    return ball.of(radius).shell(siege.dice.of(purpose), counter)
+
+
+def _crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
+    """Where the straight line between two differences of logits crosses zero, as a share.
+
+    The logits `under` do not reach the goal and those `over` do. The class that wins there is
+    followed against the label, or the target against the class that keeps it from winning.
+    """
+    if siege.targeted:
+        assert siege.aim.targets is not None
+        winner = siege.aim.targets
+        loser = under.scatter(1, winner[:, None], -torch.inf).argmax(1)
+    else:
+        winner, loser = over.argmax(1), siege.aim.labels
+    short, past = (
+        z.gather(1, loser[:, None])[:, 0].double() - z.gather(1, winner[:, None])[:, 0].double()
+        for z in (under, over)
+    )
+    short = short.clamp_min(0.0)
+    return short / (short - past).clamp_min(1e-300)
+
+
+def _each(rows: Tensor, x: Tensor) -> Tensor:
+    """A mask of rows, shaped to choose among images."""
+    return rows.view(-1, *[1] * (x.dim() - 1))

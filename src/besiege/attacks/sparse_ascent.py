@@ -1,0 +1,155 @@
+"""The first-order loop for l1: climbs by few entries at a time, learning how many.
+
+A loop of its own, because the number of entries is known to the schedule and used by the
+direction, which the slots of `Ascent` do not share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack
+from besiege.attacks.losses import cross_entropy
+from besiege.attacks.pieces import Gaussian, Start
+from besiege.core.answer import Answer, Loss
+from besiege.core.ball import Ball
+from besiege.core.siege import Siege
+from besiege.core.threat import L1
+
+FEWER = 1.5
+"""A move changes so many times fewer entries than the best point has changed."""
+DENSE = 0.2
+"""The share of entries moved from a start that has changed none."""
+SHORTEST = 0.1
+"""The shortest step, in radii."""
+
+
+@dataclass(frozen=True)
+class SparseAscent(Attack):
+    """Climb a loss in an l1 ball by few entries at a time (L1-APGD; Croce and Hein 2021).
+
+    A move is of equal size in the entries of the largest gradient, two thirds as many as the best
+    point so far has changed. Where that number falls, the step is as long as the radius again and
+    the row returns to its best point; where not, the step shrinks. The climb begins in larger
+    balls, and goes on in the smaller from the best point found in the larger.
+
+    Parameters
+    ----------
+    steps : int
+        Moves made from every start, in all balls together.
+    loss, start
+        As in `Ascent`; the start is drawn in the largest ball.
+    restarts : int
+        Climbs from fresh starts; rows that were broken do not climb again.
+    radii : tuple of float
+        The balls climbed in, in radii; the last gets what the others' 0.3 of the steps leave.
+    compat : bool
+        As in the authors' code, entries at a bound that push outward are moved like others; then
+        a row whose steepest entries are all at their bounds stands still.
+    """
+
+    steps: int = 100
+    loss: Loss = cross_entropy
+    start: Start = Gaussian()
+    restarts: int = 1
+    radii: tuple[float, ...] = (3.0, 2.0, 1.0)
+    compat: bool = False
+
+    norms = frozenset({L1})
+
+    def __post_init__(self) -> None:
+        for what in ("steps", "restarts"):
+            given = getattr(self, what)
+            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+                raise ValueError(f"{what} is {given!r}, but a whole number from 1 is needed")
+        if not self.radii or self.radii[-1] != 1.0 or min(self.radii) < 1.0:
+            raise ValueError(f"radii is {self.radii!r}, but balls shrink to the threat's, 1.0")
+
+    def run(self, siege: Siege) -> None:
+        for restart in range(self.restarts):
+            rows = siege.view(dice=siege.dice.of("restart", restart))
+            if len(rows):
+                self._climb(rows)
+
+    def _climb(self, siege: Siege) -> None:
+        *larger, last = self.phases()
+        x: Tensor | None = None
+        for radius, steps in larger:
+            # What is broken in a larger ball is not broken yet: nobody leaves.
+            wide = siege.view(radius=radius * siege.ball.radius, leave="end")
+            x = self.start(wide) if x is None else wide.ball.confine(x)
+            rows = torch.arange(len(wide), device=x.device)
+            rows, summit = self._phase(wide, x, steps, rows)
+            x = siege.settle(x.index_copy(0, rows, summit))
+            if not len(siege):
+                return
+        x = self.start(siege) if x is None else siege.ball.confine(x)
+        self._phase(siege, x, last[1], torch.arange(len(siege), device=x.device))
+
+    def phases(self) -> list[tuple[float, int]]:
+        """The radii and the steps made in each, the last of which are one or more."""
+        *larger, last = self.radii
+        each = min(math.ceil(0.3 * self.steps), (self.steps - 1) // max(1, len(larger)))
+        plan = [(radius, each) for radius in larger if each]
+        return [*plan, (last, self.steps - each * len(larger))]
+
+    def _phase(self, siege: Siege, x: Tensor, steps: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Climb in one ball; the rows still there, by `rows`, and their best points."""
+        every = max(int(0.04 * steps), 1)
+        eta = torch.ones_like(siege.ball.radius)
+        wide = _changed(siege.ball, x)
+        wide = torch.where(wide > 0, wide, FEWER * DENSE * siege.ball.size)
+        best = x.new_full((len(x),), -torch.inf)
+        summit, steep = x, torch.zeros_like(x)
+        for step in range(steps):
+            answer = siege.gradient(x, self.loss)
+            x, answer, rows, eta, wide, best, summit, steep = siege.settle(
+                x, answer, rows, eta, wide, best, summit, steep
+            )
+            if not len(siege):
+                return rows, summit
+            best, summit, higher = _higher(answer, x, best, summit)
+            slope = answer.gradient
+            steep = torch.where(higher, slope, steep)
+            if step and step % every == 0:
+                now = _changed(siege.ball, summit)
+                sparser = now < 0.95 * wide
+                eta = torch.where(sparser, 1.0, (eta / FEWER).clamp_min(SHORTEST))
+                back = sparser.view(higher.shape)
+                x, slope = torch.where(back, summit, x), torch.where(back, steep, slope)
+                wide = now
+            ball = siege.ball
+            free = slope if self.compat else slope * torch.sign(ball.room(x, slope))
+            x = ball.confine(x + _top(free, torch.ceil(wide / FEWER), eta * ball.radius))
+        answer = siege.offer(x, self.loss)
+        x, answer, rows, best, summit = siege.settle(x, answer, rows, best, summit)
+        return rows, _higher(answer, x, best, summit)[1]
+
+
+def _changed(ball: Ball, x: Tensor) -> Tensor:
+    """How many entries of each row differ from the clean image."""
+    return (x != ball.center).flatten(1).sum(1).double()
+
+
+def _higher(
+    answer: Answer, x: Tensor, best: Tensor, summit: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The best losses and points with those of an answer, and which rows' are."""
+    higher = answer.loss > best
+    here = higher.view(-1, *[1] * (x.dim() - 1))
+    return torch.where(higher, answer.loss, best), torch.where(here, x, summit), here
+
+
+def _top(g: Tensor, count: Tensor, length: Tensor) -> Tensor:
+    """A move of equal size in each row's `count` entries of the largest gradient."""
+    size = g.abs().flatten(1)
+    place = count.long().clamp(1, size.shape[1])
+    ranked = size.topk(int(place.max()), dim=1).values
+    least = ranked.gather(1, place[:, None] - 1)
+    sign = torch.sign(g).flatten(1) * (size >= least)
+    many = sign.abs().sum(1).clamp_min(1.0)
+    return (sign * (length / many).to(g.dtype)[:, None]).view_as(g)
