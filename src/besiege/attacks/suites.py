@@ -1,23 +1,39 @@
 """Suites: attacks one after the other, each on what the ones before left standing.
 
-A suite is a fixed list of texts, so that its figure means the same for everybody.
+A suite is a fixed list of texts for each norm, so that its figure means the same for everybody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from besiege.core.errors import UnknownNameError, near
+from besiege.core.threat import L1, Norm
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A list of attacks and what it is for."""
+    """A list of attacks and what it is for.
+
+    Attributes
+    ----------
+    attacks : tuple of str
+        The attacks in their order.
+    told : str
+        What the suite is for.
+    others : mapping
+        The list for norms that have one of their own.
+    """
 
     attacks: tuple[str, ...]
     told: str
+    others: Mapping[Norm, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def attacks_for(self, norm: Norm) -> tuple[str, ...]:
+        """The attacks in a norm."""
+        return self.others.get(norm, self.attacks)
 
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
@@ -29,6 +45,30 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "each_target(pgd(steps=20, loss=margin), 3)",
             ),
             "gradient ascent on three losses, for a first figure in a minute",
+        ),
+        "standard": Suite(
+            ("apgd", "apgdt", "fabt", "square"),
+            "AutoAttack, the figure every paper reports (Croce and Hein 2020; in l1 2021)",
+            MappingProxyType({L1: ("apgd(restarts=5)", "apgdt(targets=5)", "fabt", "square")}),
+        ),
+        "plus": Suite(
+            (
+                "apgd(restarts=5)",
+                "apgd(restarts=5, loss=dlr)",
+                "fab(restarts=5)",
+                "square",
+                "apgdt",
+                "fabt",
+            ),
+            "AutoAttack with more of everything, for a figure that is doubted",
+        ),
+        "rand": Suite(
+            (
+                "averaged(apgd, 20)",
+                "averaged(apgd(loss=dlr), 20)",
+                "averaged(square(steps=1000), 20)",
+            ),
+            "AutoAttack for models that answer by chance: every answer a mean of 20",
         ),
     }
 )

@@ -15,11 +15,13 @@ from torch import nn
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse, spelled, split, told
 from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
+from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.reading import gather
 from besiege.bench.results import strongest
 from besiege.bench.spec import Asked, Curve, Plan, Sample, Shard, Subject, Weapon
 from besiege.bench.store import Store, key_of
+from besiege.bench.undefended import is_undefended
 from besiege.bench.work import boxed
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError, near
@@ -75,14 +77,16 @@ def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> T
 
 
 def read_attacks(
-    attacks: str | Attack | Sequence[str | Attack] | None, name: str | None, threat: Threat
+    attacks: str | Attack | Sequence[str | Attack] | None,
+    suite: str | Sequence[str | Attack] | None,
+    threat: Threat,
 ) -> tuple[dict[str, Attack], bool]:
     """The attacks by the words they were asked in, and whether each runs on what is left."""
-    if attacks is not None and name is not None:
+    if attacks is not None and suite is not None:
         raise AttackError("give attacks or a suite, not both")
     given: Sequence[str | Attack]
-    if name is not None:
-        given = suite_of(name).attacks
+    if suite is not None:
+        given = _read_suite(suite, threat)
     elif attacks is None:
         given = DEFAULT if threat.goal is Goal.UNTARGETED else DEFAULT_TARGETED
         if threat.eps is None:
@@ -102,7 +106,17 @@ def read_attacks(
             raise AttackError(f"the attack '{attack}' is listed twice: with one seed it is one")
         # A file's own attack is found again by its file alone.
         chosen[one if isinstance(one, str) and ".py:" in one else str(attack)] = attack
-    return chosen, name is not None
+    return chosen, suite is not None
+
+
+def _read_suite(suite: str | Sequence[str | Attack], threat: Threat) -> Sequence[str | Attack]:
+    """The attacks of a suite: one that has a name, or a list of one's own."""
+    if not isinstance(suite, str):
+        return suite
+    # One word is a name, perhaps a mistyped one; a list has a comma or parameters.
+    if suite in SUITES or not set(suite) & set(",(:"):
+        return suite_of(suite).attacks_for(threat.norm)
+    return split(suite)
 
 
 def read_curve(curve: str | bool) -> Curves:
@@ -187,6 +201,7 @@ def plan_of(
             box=victim.box,
             stochastic=victim.stochastic,
             draws=DRAWS if victim.stochastic else 1,
+            undefended=asked.textual and is_undefended(asked.model),
         ),
         data=Sample(
             name=data.name,
@@ -266,6 +281,7 @@ def _weapon(
         plain=isinstance(attack, Ascent) and asked.queries is None,
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=passes(attack),
+        access=str(attack.access),  # type: ignore[arg-type]  # one of the three
     )
 
 
