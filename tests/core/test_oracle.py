@@ -6,6 +6,7 @@ from tests.victims import Noisy, Spy, affine, normal, uniform
 from torch import Tensor, nn
 from torch.nn import functional
 
+from besiege.core.answer import Aim
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.oracle import PAD, Meter, Oracle
@@ -38,10 +39,10 @@ def test_answers_do_not_depend_on_how_they_are_batched(rows: int, pad: bool) -> 
         oracle = Oracle(net(), batch=batch, pad=pad)
         assert torch.allclose(oracle.logits(x), logits, atol=1e-5)
 
-        def loss(z: Tensor, rows: slice) -> Tensor:
-            return functional.cross_entropy(z, labels[rows], reduction="none")
+        def loss(z: Tensor, aim: Aim) -> Tensor:
+            return functional.cross_entropy(z, aim.labels, reduction="none")
 
-        got = oracle.gradient(x, loss)
+        got = oracle.gradient(x, loss, Aim(labels))
         for mine, plain in zip(got, (gradient, value, logits), strict=True):
             assert torch.allclose(mine, plain, atol=1e-5)
 
@@ -88,9 +89,9 @@ def test_padding_gets_no_gradient_and_its_own_chances() -> None:
     x = uniform(3, 3, 8, 8)
     padded, bare = Oracle(noisy), Oracle(noisy, pad=False)
     assert torch.allclose(padded.logits(x, dice), bare.logits(x, dice), atol=1e-6)
-    gradient, value, _ = padded.gradient(x, lambda z, _: z[:, 0], dice)
+    gradient, value, _ = padded.gradient(x, lambda z, _: z[:, 0], dice=dice)
     assert gradient.shape == x.shape and value.shape == (3,)
-    assert torch.allclose(gradient, bare.gradient(x, lambda z, _: z[:, 0], dice)[0], atol=1e-6)
+    assert torch.allclose(gradient, bare.gradient(x, lambda z, _: z[:, 0], dice=dice)[0], atol=1e-6)
     # In slices too, every row has its own.
     many = Dice.throw(0, torch.arange(50))
     y = uniform(50, 3, 8, 8)

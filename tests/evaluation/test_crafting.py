@@ -273,7 +273,7 @@ class Twin:
         self.copy = copy
         self.probes: list[int] = []
 
-    def __call__(self, original: Classifier, probe: Tensor) -> Classifier | None:
+    def __call__(self, original: Classifier, probe: Tensor, **how: object) -> Classifier | None:
         self.probes.append(len(probe))
         return self.copy
 
@@ -291,7 +291,7 @@ def test_an_honest_twin_gives_what_the_victim_confirms(monkeypatch: pytest.Monke
     attack = parse("pgd(steps=10)")
     plain = craft(victim(), attack, samples, THREAT)
     twin = Twin(victim())
-    monkeypatch.setattr(crafting, "twin_of", twin)
+    monkeypatch.setattr(crafting, "make_twin", twin)
     original, calls = counted(victim())
     searched = craft(original, attack, samples, THREAT, twin=True)
     assert twin.probes == [24]  # clean, in the ball and on its surface
@@ -305,10 +305,10 @@ def test_an_honest_twin_gives_what_the_victim_confirms(monkeypatch: pytest.Monke
 
 def test_no_twin_is_made_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = Twin(victim())
-    monkeypatch.setattr(crafting, "twin_of", twin)
+    monkeypatch.setattr(crafting, "make_twin", twin)
     craft(victim(), parse("fgsm"), data(), THREAT)
     assert twin.probes == []
-    monkeypatch.setattr(crafting, "twin_of", Twin(None))
+    monkeypatch.setattr(crafting, "make_twin", Twin(None))
     plain = craft(victim(), parse("fgsm"), data(), THREAT)
     assert equal(craft(victim(), parse("fgsm"), data(), THREAT, twin=True), plain)
 
@@ -327,7 +327,7 @@ def test_a_lying_twin_is_found_out_and_its_rows_attacked_again(
     verdicts = judge(victim(), lies, samples, threat)
     caught = lies.success & ~verdicts.success
     assert caught.any()
-    monkeypatch.setattr(crafting, "twin_of", Twin(liar))
+    monkeypatch.setattr(crafting, "make_twin", Twin(liar))
     made = craft(victim(), attack, samples, threat, twin=True)
     # Every claim is now true ...
     assert torch.equal(made.success, made.success & judge(victim(), made, samples, threat).success)
@@ -348,7 +348,7 @@ def test_a_twin_that_calls_a_right_image_wrong_is_overruled(
     samples = data()
     weight = torch.zeros(4, 16)
     constant = affine(weight, torch.tensor([0.0, 1.0, 2.0, 30.0]))  # always class 3
-    monkeypatch.setattr(crafting, "twin_of", Twin(constant))
+    monkeypatch.setattr(crafting, "make_twin", Twin(constant))
     made = craft(victim(), parse("pgd(steps=10)"), samples, THREAT, twin=True)
     plain = craft(victim(), parse("pgd(steps=10)"), samples, THREAT)
     fooled = samples.labels != 3

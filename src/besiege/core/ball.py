@@ -15,7 +15,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import ThreatError
-from besiege.core.fill import flood, forward_plane, greedy, never_alone, shrink
+from besiege.core.fill import flood, forward_plane, greedy, never_alone, shrink, threshold
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
 TOLERANCE = 1e-6
@@ -87,9 +87,9 @@ class Ball(ABC):
         Where the box does not reach the plane, the corner nearest to it.
         """
 
-    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
-        """The point nearest to `x`, in the box, whose change is a share ``[rows]`` as large."""
-        return self.of(share * self.distance(x)).confine(x)
+    def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
+        """The change nearest to one of this size that is a share, ``[rows]``, as large."""
+        return self.of(share * size).confine(self.center + change) - self.center
 
     @abstractmethod
     def dual(self, g: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Ball(ABC):
         """How far each entry of `x` can move in the direction of `toward` before the box ends."""
         low, high = self.box
         # Between 0 and 1 lerp is exact, and unlike where it does not branch on every entry.
-        up = torch.sign(toward).clamp_min_(0.0)
+        up = torch.gt(toward, 0.0, out=torch.empty_like(toward))
         return torch.lerp(x - low, high - x, up).clamp_min_(0.0)
 
     def _each(self, k: int) -> Self:
@@ -296,14 +296,11 @@ class LinfBall(Ball):
 
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
         w, c = forward_plane(w, c)
-        weight, room = w.abs(), self.room(x, w)
-        return torch.sign(w) * flood(torch.ones_like(w), room, weight, c, 1)
+        return torch.sign(w).mul_(flood(None, self.room(x, w), w.abs(), c, 1))
 
-    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
-        change = x - self.center
-        most = self.scaled(share * distances(change, Linf))
-        cut = torch.maximum(torch.minimum(change, most), -most)
-        return cut.add_(self.center).clamp_(*self.box)
+    def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
+        most = self.scaled(share * size)
+        return change.clamp(-most, most)
 
     def dual(self, g: Tensor) -> Tensor:
         return distances(g, L1)
@@ -348,11 +345,11 @@ class L2Ball(Ball):
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
         w, c = forward_plane(w, c)
         weight = w.abs()
-        return torch.sign(w) * flood(weight, self.room(x, w), weight, c, 1)
+        return torch.sign(w).mul_(flood(weight, self.room(x, w), weight, c, 1))
 
-    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
-        # No corner of the box is in the way: between two points of it is a third.
-        return ((x - self.center) * self.scaled(share)).add_(self.center).clamp_(*self.box)
+    def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
+        # The box is not in the way: between two points of it is a third.
+        return change * self.scaled(share)
 
     def dual(self, g: Tensor) -> Tensor:
         return distances(g, L2)
@@ -393,11 +390,8 @@ class L1Ball(Ball):
         spent = greedy(weight, room * weight, room, c)
         return torch.sign(w) * spent
 
-    def retreat(self, x: Tensor, share: Tensor) -> Tensor:
-        change = x - self.center
-        size = change.abs()
-        shrunk = shrink(size, size, share * distances(size, L1))
-        return torch.copysign(shrunk, change).add_(self.center).clamp_(*self.box)
+    def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
+        return torch.copysign(threshold(change.abs(), share * size), change)
 
     def dual(self, g: Tensor) -> Tensor:
         return distances(g, Linf)

@@ -23,42 +23,71 @@ def _sums(rows: Tensor) -> Tensor:
 
 def forward_plane(w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The plane seen from the side where c is positive, scaled so that max|w| is one."""
-    largest = w.flatten(1).abs().amax(1).double().clamp_min(torch.finfo(w.dtype).tiny)
-    scale = torch.where(c < 0, -largest, largest).view(-1, *[1] * (w.dim() - 1))
-    return w / scale.to(w.dtype), c.abs().double() / largest
+    largest = w.flatten(1).abs().amax(1).clamp_min_(torch.finfo(w.dtype).tiny)
+    scale = torch.copysign(largest, c).to(w.dtype).view(-1, *[1] * (w.dim() - 1))
+    return w / scale, c.abs().double() / largest
 
 
-def flood(p: Tensor, r: Tensor, weight: Tensor, amount: Tensor, power: int) -> Tensor:
+def flood(p: Tensor | None, r: Tensor, weight: Tensor, amount: Tensor, power: int) -> Tensor:
     """Fill entries at speeds p up to their rooms r until ``sum(weight * d**power) = amount``.
 
-    d = min(tau * p, r). Starting from the tau that ignores all rooms, every round adds the
-    entries found full and solves for tau again; tau only rises and stops within a few rounds. A
-    row that has stopped repeats its own arithmetic, so its neighbours cannot change it.
+    d = min(tau * p, r), with p one everywhere for None. Starting from the tau that ignores all
+    rooms, every round adds the entries found full and solves for tau again; tau only rises and
+    stops within a few rounds. A row that has stopped repeats its own arithmetic, so its
+    neighbours cannot change it.
     """
-    shape = p.shape
-    p, r, weight = p.flatten(1), r.flatten(1), weight.flatten(1)
-    amount = amount.to(p.dtype)
-    rate, filled = weight * p**power, weight * r**power
+    shape, r, weight = r.shape, r.flatten(1), weight.flatten(1)
+    p = None if p is None else p.flatten(1)
+    amount = amount.to(r.dtype)
+    rate, filled = weight, weight * _power(r, power)
+    if p is not None:
+        rate = weight * _power(p, power)
     # Finite, or entries of speed zero would be 0 * inf.
-    most = torch.finfo(p.dtype).max
-    tau = ((amount / _sums(rate).clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
-    level = p * tau[:, None]
+    most = torch.finfo(r.dtype).max
+    tau = _root(amount / _sums(rate).clamp_min_(_TINY), power).clamp_max_(most)
+    level = tau[:, None] if p is None else p * tau[:, None]
     full = _reaches(level, r)
-    for _ in range(p.shape[1]):
+    for _ in range(r.shape[1]):
         left = (amount - _sums(filled * full)).clamp_min_(0.0)
-        speed = _sums(rate * (1.0 - full))
-        wanted = ((left / speed.clamp_min(_TINY)) ** (1.0 / power)).clamp_max_(most)
-        tau = torch.maximum(tau, torch.where(speed > 0, wanted, tau))
-        before, level = full, p * tau[:, None]
+        # Where all are full, what is left makes tau very large, and nothing comes of it.
+        speed = _sums(rate * (1.0 - full)).clamp_min_(_TINY)
+        tau = torch.maximum(tau, _root(left / speed, power).clamp_max_(most))
+        before, level = full, tau[:, None] if p is None else p * tau[:, None]
         full = _reaches(level, r)
         if torch.equal(before, full):
             break
     return torch.minimum(level, r).view(shape)
 
 
+def _power(base: Tensor, power: int) -> Tensor:
+    return base if power == 1 else base**power
+
+
+def _root(base: Tensor, power: int) -> Tensor:
+    return base if power == 1 else base ** (1.0 / power)
+
+
 def _reaches(a: Tensor, b: Tensor) -> Tensor:
     """1 where a >= b, else 0: products with it do not branch on every entry, as masks do."""
-    return torch.ge(a, b, out=torch.empty_like(a))
+    return torch.ge(a, b, out=torch.empty_like(b))
+
+
+def threshold(size: Tensor, amount: Tensor) -> Tensor:
+    """max(size - lam, 0) with lam such that each row sums to its amount, at most its own sum.
+
+    `shrink` without rooms: the sum is convex in lam, so that Newton's step never goes too far.
+    """
+    shape, a = size.shape, size.flatten(1).double()
+    lam = torch.zeros_like(amount)
+    enough = amount * (1.0 + 1e-13)
+    for _ in range(a.shape[1]):
+        rest = a - lam[:, None]
+        sums, active = _sums(rest.clamp_min(0.0)), (rest > 0).sum(1)
+        more = sums > enough
+        if not more.any():
+            break
+        lam = torch.where(more, lam + (sums - amount) / active, lam)
+    return (a - lam[:, None]).clamp_min_(0.0).to(size.dtype).view(shape)
 
 
 def shrink(size: Tensor, room: Tensor, amount: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from besiege.core.answer import Aim, Answer, Loss, Through
 from besiege.core.ball import TOLERANCE, Ball, distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
-from besiege.core.oracle import Access, Oracle
+from besiege.core.oracle import Access, Oracle, no_numbers, not_numbers
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.threat import Linf
 
@@ -65,6 +65,7 @@ class Inquiry:
         self._hit = torch.zeros(n, dtype=torch.bool, device=index.device)
         self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
         self._uneven = parent is not None or record.meter.budget is not None
+        self._late = False
 
     def __len__(self) -> int:
         return self._index.shape[0]  # len of a tensor is slow, and this is asked often
@@ -169,7 +170,8 @@ class Inquiry:
             gradient, logits = self._oracle.gradients(images, classes, chances)
         else:
             logits = self._oracle.logits(images, chances)
-            value = None if loss is None else loss(logits, self.aim.at(owners))
+            if loss is not None:
+                value = loss(logits, self.aim if owners is self._all else self.aim.at(owners))
         if n > 1:
             logits = logits.reshape(-1, n, *logits.shape[1:]).mean(1)
             value = None if value is None else value.reshape(-1, n).mean(1)
@@ -181,10 +183,13 @@ class Inquiry:
         backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
         labels = logits.argmax(1)
         if through is None:
-            hit = self._look(flat, samples, labels, value)
+            hit = self._look(flat, samples, labels, value, logits)
         else:
             hit = torch.zeros_like(labels, dtype=torch.bool)
         self._charge(samples, n, backwards * n)
+        if self._late:
+            self._late = False
+            self._excuse(samples, n)
         if self._watch is not None:
             self._watch(self.record)
         if gradient is not None:
@@ -209,10 +214,7 @@ class Inquiry:
             def mapped(image: Tensor, rows: slice) -> Tensor:
                 return through(image, Dice(key[rows]), slot[rows])
 
-        def value(logits: Tensor, rows: slice) -> Tensor:
-            return loss(logits, aim if len(logits) == len(x) else aim.at(rows))
-
-        return self._oracle.gradient(x, value, chances, mapped)
+        return self._oracle.gradient(x, loss, aim, chances, mapped)
 
     def _chances(self, owners: Tensor) -> Dice | None:
         """The victim's chances: of (seed, sample, how often asked)."""
@@ -223,25 +225,29 @@ class Inquiry:
         return self.record.chances.at(samples).counted(count)
 
     def _charge(self, samples: Tensor, forwards: int, backwards: int) -> None:
-        record, meter = self.record, self.record.meter
-        everybody = samples is self._index and len(self) == record.asked.shape[0]
-        if everybody and not self._several:
-            # Everybody once: plain additions, which small networks notice.
-            meter.forwards += forwards
-            meter.queries += forwards
-            meter.backwards += backwards
-            record.asked += 1
+        meter, price = self.record.meter, self.record.meter.price(forwards, backwards)
+        if samples is self._index and not self._several and len(self) == meter.tab.shape[0]:
+            meter.tab += price  # everybody once: a plain addition, which small networks notice
         else:
-            one = torch.ones_like(samples)
-            meter.forwards.index_add_(0, samples, one, alpha=forwards)
-            meter.queries.index_add_(0, samples, one, alpha=forwards)
-            meter.backwards.index_add_(0, samples, one, alpha=backwards)
-            record.asked[samples] += 1
+            meter.tab.index_add_(0, samples, price.expand(len(samples), 4))
+            if self._several or samples is not self._index:  # several images, but one request
+                meter.asked.index_add_(0, samples, (_order(samples) > 0).to(torch.int64), alpha=-1)
         meter.padding = self._oracle.padded
+
+    def _excuse(self, samples: Tensor, forwards: int) -> None:
+        """Rows found to have been hit one request ago: this one decided nothing about them."""
+        record, over = self.record, self._done[samples]
+        record.meter.queries.index_add_(0, samples, over.to(torch.int64), alpha=-forwards)
+        record.asked[samples] -= over.to(torch.int64)
 
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
         """Note rows whose gradient vanished or is not finite, and make zero what is not."""
         size = distances(gradient, Linf)
+        if self._oracle.patient:
+            gone = ~(torch.isfinite(size) & (size > 0))
+            every = torch.zeros_like(self.record.asked).index_add_(0, samples, gone.to(torch.int64))
+            self.record.vanished |= every > 0
+            return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
         if len(size) and not math.isfinite(size.max()):
             self.record.vanished[samples[~torch.isfinite(size)]] = True
             gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
@@ -256,20 +262,71 @@ class Inquiry:
         samples: Tensor,
         labels: Tensor,
         loss: Tensor | None,
+        logits: Tensor,
         *,
         charged: bool = False,
     ) -> Tensor:
         """Note the rows that reached their goal inside their ball; keep what is to be kept."""
-        reached = self.record.reached(samples, labels)
-        if self.keeps == "first" and samples is self._index and not self._several:
-            # Of every row once only the first hit matters: as a rule few are new, often none.
-            known = self._hit[samples] & self.record.success[samples]
-            new = (reached & ~known).nonzero()[:, 0]
-            if new.shape[0]:
-                some = None if loss is None else loss[new]
-                self._note(x.index_select(0, new), samples[new], None, some, charged)
+        record = self.record
+        reached = record.reached(samples, labels)
+        if self.keeps == "first" and samples is self._index:
+            # Of every row only the first hit matters: as a rule few are new, often none.
+            new = reached & ~(self._hit[samples] & record.success[samples])
+            if self._oracle.patient and record.meter.budget is None and not charged:
+                self._late = self._defer(x, samples, new, loss, logits)
+            else:
+                self._note_new(x, samples, new.nonzero()[:, 0], loss, charged)
             return reached & self.ball.inside(x)
+        record.catch_up()
+        if self._oracle.patient and bool(no_numbers(logits)):
+            raise not_numbers()
         return self._note(x, samples, reached, loss, charged)
+
+    def _note_new(
+        self, x: Tensor, samples: Tensor, new: Tensor, loss: Tensor | None, charged: bool
+    ) -> None:
+        """Note some of the rows asked, all of which reached their goal."""
+        if not new.shape[0]:
+            return
+        place = 1 if charged else 1 + (_order(samples)[new] if self._several else 0)
+        queries = self.record.meter.queries[samples[new]] + (0 if charged else place * self._draws)
+        some = None if loss is None else loss[new]
+        when = self.record.asked[samples[new]], queries
+        self._note(x.index_select(0, new), samples[new], None, some, charged, when)
+
+    def _defer(
+        self, x: Tensor, samples: Tensor, new: Tensor, loss: Tensor | None, logits: Tensor
+    ) -> bool:
+        """Look at this answer when the next one has been asked for; whether the last had news.
+
+        By then it is there, and nobody has waited. Rows that it broke were asked once more.
+        """
+        record, device = self.record, x.device
+        flags = torch.stack((new.any(), no_numbers(logits))).to("cpu", non_blocking=True)
+        ready = torch.Event(device) if device.type == "cuda" else None
+        if ready is not None:
+            ready.record()
+        before = record.meter.tab[samples]
+        x = x.clone()  # an attack may write over its own points
+
+        def pending() -> bool:
+            if ready is not None:
+                ready.synchronize()
+            news, wrong = flags.tolist()
+            if wrong:
+                raise not_numbers()
+            if news:
+                rows = new.nonzero()[:, 0]
+                place = 1 + (_order(samples)[rows] if self._several else 0)
+                _, _, queries, asked = before[rows].unbind(1)
+                when = asked, queries + place * self._draws
+                some = None if loss is None else loss[rows]
+                self._note(x.index_select(0, rows), samples[rows], None, some, False, when)
+            return bool(news)
+
+        late = record.catch_up()
+        record.pending = pending
+        return late
 
     def _note(
         self,
@@ -278,8 +335,12 @@ class Inquiry:
         reached: Tensor | None,
         loss: Tensor | None,
         charged: bool,
+        when: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Tell the sieges and the record what was reached; None for `reached` means all."""
+        """Tell the sieges and the record what was reached; None for `reached` means all.
+
+        `when` says how much had been asked, where that is not what the record says now.
+        """
         record = self.record
         whole = self.keeps in ("highest", "last")  # these keep what is no success, too
         anywhere = distance = self._distances(x, samples, None if whole else reached)
@@ -302,13 +363,13 @@ class Inquiry:
         if won.shape[0]:
             new = (inside & (record.first_step[samples] < 0)).nonzero()[:, 0]
             if new.shape[0]:
-                place = 0 if reached is None else _order(samples)
-                queries = record.meter.queries[samples]
-                if not charged:
-                    queries = queries + (place + 1) * self._draws
-                if reached is not None:
-                    new = new[_order(samples[new]) == 0]
-                record.note_first(samples[new], queries[new])
+                if when is None:
+                    queries = record.meter.queries[samples]
+                    if not charged:
+                        queries = queries + (_order(samples) + 1) * self._draws
+                    when = record.asked[samples], queries
+                new = new[_order(samples[new]) == 0]
+                record.note_first(samples[new], when[0][new], when[1][new])
         elif self.keeps in ("first", "smallest"):
             return hit
         distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
@@ -378,7 +439,8 @@ class Inquiry:
         record, meter, looked = self.record, self.record.meter, samples[seen]
         unhit = self._index[rows]
         unhit = unhit[record.first_step[unhit] < 0]
-        self._look(flat[seen], looked, labels[seen], None if value is None else value[seen])
+        some = None if value is None else value[seen]
+        self._look(flat[seen], looked, labels[seen], some, logits[seen])
         if each:
             # A hit was noted with the steps before the scan: add the candidates before it.
             new = unhit[record.first_step[unhit] >= 0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from besiege.core.answer import Aim
+from besiege.core.capture import Captures, Function, rounded
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.threat import Access
@@ -24,9 +27,11 @@ CPU_ENTRIES = 64 * 3 * 32 * 32
 """What a CPU is fastest with at a time: 64 images of CIFAR-10, and 256 small ones; larger batches
 leave its caches, smaller ones do not pay for their calls."""
 
-CPU_CALL, GPU_CALL = 12, 256
+CPU_CALL, GPU_CALL = 12, 320
 """What a call costs besides its images, counted in images: little on a CPU, and on a GPU, where
 starting everything takes longer than computing it, much."""
+GPU_SORT = 1000
+"""What sorting candidates that were computed ahead costs on a GPU, which must be waited for."""
 CPU_AHEAD = 128
 """Images computed ahead of a decision on a CPU, at most: more do not get cheaper."""
 AHEAD_PAYS = 1.1
@@ -70,15 +75,25 @@ class Meter:
     """What every sample has cost so far.
 
     ``forwards`` and ``backwards`` count images computed on the sample's behalf, ``queries`` the
-    answers the attack's decisions used; the budget limits queries. Padding is nobody's.
+    answers the attack's decisions used, ``asked`` requests; the budget limits queries. Padding is
+    nobody's.
     """
 
     def __init__(self, samples: int, device: torch.device, budget: int | None = None) -> None:
-        self.forwards = torch.zeros(samples, dtype=torch.int64, device=device)
-        self.backwards = torch.zeros_like(self.forwards)
-        self.queries = torch.zeros_like(self.forwards)
+        # Side by side, so that one addition does for all.
+        self.tab = torch.zeros(samples, 4, dtype=torch.int64, device=device)
+        self.forwards, self.backwards, self.queries, self.asked = self.tab.unbind(1)
         self.budget = budget
         self.padding = 0
+        self._prices: dict[tuple[int, int], Tensor] = {}
+
+    def price(self, forwards: int, backwards: int) -> Tensor:
+        """What one request adds to the tab of a sample: ``[1, 4]``."""
+        key = forwards, backwards
+        if key not in self._prices:
+            price = [forwards, backwards, forwards, 1]
+            self._prices[key] = torch.tensor([price], device=self.tab.device)
+        return self._prices[key]
 
     def left(self, samples: Tensor) -> Tensor:
         """Queries each of the samples may still ask."""
@@ -115,6 +130,10 @@ class Oracle:
         self.pad = PAD if pad and not victim.metered else 1
         self.batch = None if batch is None else self._whole(batch)
         self.padded = 0
+        self._captures: Captures | None = getattr(victim, "captures", None)
+        self.patient = self._captures is not None
+        """Whether answers are looked at one request late, so that a GPU never waits; then whoever
+        looks also checks that they are numbers."""
 
     def _whole(self, rows: int) -> int:
         return max(self.pad, rows // self.pad * self.pad)
@@ -132,13 +151,14 @@ class Oracle:
         Each is the last one used with the chance given. Of the numbers that fit into a call, the
         one whose used candidates cost least: a share of the call and its images, with padding.
         """
-        rows, call, most = len(x) * draws, GPU_CALL, self._size(x)
+        rows, call, sort, most = len(x) * draws, GPU_CALL, GPU_SORT, self._size(x)
         if x.device.type == "cpu":
-            call, most = CPU_CALL, min(most, CPU_AHEAD)
+            call, sort, most = CPU_CALL, 0, min(most, CPU_AHEAD)
 
         def cost(k: int) -> float:
             used = k if chance <= 0 else (1.0 - (1.0 - chance) ** k) / chance
-            return (call + -(-rows * k // self.pad) * self.pad) / used
+            images = -(-rows * k // self.pad) * self.pad
+            return (call + (sort if k > 1 else 0) + images) / used
 
         best = min(range(1, max(1, most // rows) + 1), key=cost)
         return best if cost(best) * AHEAD_PAYS < cost(1) else 1
@@ -157,41 +177,76 @@ class Oracle:
         if not len(x):
             return self._nothing(x)
 
-        def one(rows: slice) -> tuple[Tensor]:
+        def one(rows: slice) -> tuple[Tensor, ...]:
             with torch.inference_mode(False), torch.no_grad():
-                return (self._ask(x[rows], dice, rows),)
+                return self._graphed("logits", self._bare, x[rows]) or (
+                    self._ask(x[rows], dice, rows),
+                )
 
         return self._batched(x, one)[0]
 
     def gradient(
         self,
         x: Tensor,
-        loss: Callable[[Tensor, slice], Tensor],
+        loss: Callable[[Tensor, Any], Tensor],
+        aim: Aim | None = None,
         dice: Dice | None = None,
         through: Callable[[Tensor, slice], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Input gradients of a per-row loss of a flat batch, with the losses and the logits."""
+        """Input gradients of a per-row loss of a flat batch, with the losses and the logits.
+
+        The loss is given the logits of some rows and their aims.
+        """
         if not len(x):
             return torch.zeros_like(x), x.new_zeros(0), self._nothing(x)
 
-        def one(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-            with torch.inference_mode(False), torch.enable_grad():
-                image = x[rows].detach().requires_grad_(True)
-                seen = image if through is None else through(image, rows)
-                logits = self._ask(seen, dice, rows)
-                value = loss(logits, rows)
-                if not value.requires_grad:
-                    raise VictimError(
-                        "the model's answer does not depend differentiably on the image (is there "
-                        "no_grad, detach or numpy inside?), and gradient attacks need that: use "
-                        "a threat of score or decision access and an attack that fits"
-                    )
-                # The sum, never the mean: a row's gradient must not shrink with the batch.
-                (gradient,) = torch.autograd.grad(value.sum(), image)
-            return gradient, value.detach(), logits.detach()
+        def one(rows: slice) -> tuple[Tensor, ...]:
+            some = aim if aim is None or len(aim.labels) == rows.stop - rows.start else aim.at(rows)
+            if through is None and some is not None:
+                found = self._graphed(("gradient", loss), partial(self._slope, loss), x[rows], some)
+                if found is not None:
+                    return found
+
+            def ask(image: Tensor) -> Tensor:
+                return self._ask(image if through is None else through(image, rows), dice, rows)
+
+            return _slope(x[rows], ask, lambda logits: loss(logits, some))
 
         gradient, value, logits = self._batched(x, one)
         return gradient, value, logits
+
+    def _graphed(
+        self, what: Hashable, function: Function, x: Tensor, aim: Aim | None = None
+    ) -> tuple[Tensor, ...] | None:
+        """What a graph of the victim answers, where there is one."""
+        if self._captures is None:
+            return None
+        parts = () if aim is None else (aim.labels, aim.targets, aim.clean)
+        known = tuple(part is not None for part in parts)
+        given = (x, *(part for part in parts if part is not None))
+
+        def whole(x: Tensor, *held: Tensor) -> tuple[Tensor, ...]:
+            rest = iter(held)
+            return function(x, *(next(rest) if there else None for there in known))
+
+        answer = self._captures((what, known), whole, given)
+        if answer is not None:
+            self.padded += rounded(len(x)) - len(x)
+        return answer
+
+    def _bare(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (self.victim(x.clone()),)
+
+    def _slope(
+        self,
+        loss: Callable[[Tensor, Any], Tensor],
+        x: Tensor,
+        labels: Tensor,
+        targets: Tensor | None,
+        clean: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        aim = Aim(labels, targets, clean)
+        return _slope(x, lambda image: self.victim(image.clone()), lambda z: loss(z, aim))
 
     def gradients(
         self, x: Tensor, classes: Tensor, dice: Dice | None = None
@@ -255,11 +310,8 @@ class Oracle:
                 f"{max(self.classes, 2)} are expected; declare Classifier(..., classes="
                 f"{logits.shape[1]}) or check the model's last layer (two classes at least)"
             )
-        if not bool((logits < torch.inf).all()):  # -inf is a class ruled out; NaN compares false
-            raise VictimError(
-                "the model answered NaN or infinite logits, so nothing can be said about its "
-                "robustness; check its weights and its normalisation"
-            )
+        if not self.patient and bool(no_numbers(logits)):
+            raise not_numbers()
 
     def _batched(self, x: Tensor, one: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Run slice after slice, halving the batch whenever memory runs out."""
@@ -281,6 +333,38 @@ class Oracle:
         if len(parts) == 1:
             return parts[0]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def no_numbers(logits: Tensor) -> Tensor:
+    """Whether some logit is NaN or infinite; -inf is a class ruled out."""
+    return ~(logits < torch.inf).all()  # NaN compares false
+
+
+def not_numbers() -> VictimError:
+    """What is said of such logits."""
+    return VictimError(
+        "the model answered NaN or infinite logits, so nothing can be said about its "
+        "robustness; check its weights and its normalisation"
+    )
+
+
+def _slope(
+    x: Tensor, ask: Callable[[Tensor], Tensor], loss: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of a per-row loss, the loss, and the logits."""
+    with torch.inference_mode(False), torch.enable_grad():
+        image = x.detach().requires_grad_(True)
+        logits = ask(image)
+        value = loss(logits)
+        if not value.requires_grad:
+            raise VictimError(
+                "the model's answer does not depend differentiably on the image (is there "
+                "no_grad, detach or numpy inside?), and gradient attacks need that: use "
+                "a threat of score or decision access and an attack that fits"
+            )
+        # The sum, never the mean: a row's gradient must not shrink with the batch.
+        (gradient,) = torch.autograd.grad(value.sum(), image)
+    return gradient, value.detach(), logits.detach()
 
 
 def _out_of_memory(problem: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -59,9 +60,16 @@ class Record:
         self._climb: list[Tensor] = []
         self._climbed = 0
         self._stride = 1
-        self.asked = torch.zeros(n, dtype=torch.int64, device=device)
+        self.asked = meter.asked
         self.first_step = torch.full_like(self.asked, -1)
         self.first_query = torch.full_like(self.asked, -1)
+        self.pending: Callable[[], bool] | None = None
+        """What is still to be done about the latest answer, where nobody waited for it."""
+
+    def catch_up(self) -> bool:
+        """Look at the answer that is still pending; whether it held a new hit."""
+        pending, self.pending = self.pending, None
+        return pending is not None and pending()
 
     def climb(self, samples: Tensor, loss: Tensor) -> None:
         """Note the losses of a request, for `ascent`; a sample may stand for several of them."""
@@ -89,9 +97,9 @@ class Record:
             return labels != self.labels[samples]
         return labels == self.targets[samples]
 
-    def note_first(self, samples: Tensor, queries: Tensor) -> None:
+    def note_first(self, samples: Tensor, asked: Tensor, queries: Tensor) -> None:
         """Remember when each of these samples, never hit before and given once, was hit."""
-        self.first_step[samples] = self.asked[samples]
+        self.first_step[samples] = asked
         self.first_query[samples] = queries
 
     def keep(

@@ -106,11 +106,13 @@ class Siege(Inquiry):
     @property
     def broken(self) -> Tensor:
         """Which of the rows this siege began with were hit in it, within their radii."""
+        self.record.catch_up()
         return self._hit[self._entered]
 
     @property
     def distance(self) -> Tensor:
         """The distance of each row's kept success, infinite where there is none."""
+        self.record.catch_up()
         return self.record.distance[self._index]
 
     def ranked(self) -> Tensor:
@@ -148,7 +150,8 @@ class Siege(Inquiry):
             record.targets[self._index] = targets(self)
             for level in self._chain():
                 level.aim = replace(level.aim, targets=record.targets[level._index])
-            hit = self._look(self.ball.center, self._index, answer.labels, None, charged=True)
+            seen = answer.parts.get("logits", answer.labels)
+            hit = self._look(self.ball.center, self._index, answer.labels, None, seen, charged=True)
             answer.parts["hit"] = hit
         return answer
 
@@ -294,6 +297,7 @@ class Siege(Inquiry):
 
     def leave(self, mask: Tensor) -> None:
         """An attack's own stop rule: these rows leave."""
+        self.record.catch_up()
         self._done[self._index[mask]] = True
         self._uneven = True
 
@@ -323,6 +327,7 @@ class Siege(Inquiry):
         keep, leave, draws : optional
             Other settings.
         """
+        self.record.catch_up()
         index, ball, aims, chances = self._index, self.ball, self.aim, self.dice
         if rows is not None:
             index, ball, aims, chances = index[rows], ball.at(rows), aims.at(rows), chances.at(rows)

@@ -29,7 +29,7 @@ from besiege.core.samples import Samples
 from besiege.core.siege import Siege, fitting, target_class
 from besiege.core.threat import Goal, Linf, Threat
 from besiege.models.classifier import Classifier
-from besiege.models.twins import twin as twin_of
+from besiege.models.twins import twin as make_twin
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def craft(
     keep: Keep | None = None,
     leave: Leave | None = None,
     queries: int | None = None,
-    twin: bool = False,
+    twin: bool | Classifier | None = False,
     batch: int | None = None,
     pad: bool = True,
     watch: Callable[[Record], None] | None = None,
@@ -91,9 +91,10 @@ def craft(
         by default: a point just across the boundary fools such a victim only by luck.
     queries : int, optional
         The most answers any sample may use.
-    twin : bool
+    twin : bool or Classifier
         Search on an accelerated copy; its successes are confirmed on the victim itself, and rows
-        that were not are attacked again there.
+        that were not are attacked again there. True makes one (`twin_of`), which may also be made
+        once and given many times.
     batch, pad
         Rows per call and padding of the oracle; they change no result.
     watch : callable, optional
@@ -121,9 +122,7 @@ def craft(
             oracle = Oracle(searched, threat.access, batch, pad)
             return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch)
 
-        searcher = None
-        if twin and _is_its_module(victim):
-            searcher = twin_of(victim, _probe(samples, threat, victim, seed))
+        searcher = twin_of(victim, samples, threat, seed=seed) if twin is True else twin or None
         if searcher is None:
             crafted = run(victim, samples, queries)
         else:
@@ -144,6 +143,23 @@ def terms(
     by_chance = victim.stochastic and attack.access is Access.GRADIENT and threat.eps is not None
     keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
     return keep, leave or ("end" if by_chance else "success")
+
+
+def twin_of(
+    victim: Victim,
+    samples: Samples,
+    threat: Threat,
+    *,
+    seed: int = 0,
+    compiled: bool = False,
+    precision: torch.dtype = torch.float32,
+) -> Classifier | None:
+    """An accelerated copy of a victim, where there is one that agrees with it around samples."""
+    if not _is_its_module(victim):
+        return None
+    with victim.held(), plainly(victim.device):
+        probe = _probe(samples.to(victim.device), threat, victim, seed)
+        return make_twin(victim, probe, compiled=compiled, precision=precision)
 
 
 def _is_its_module(victim: Victim) -> TypeGuard[Classifier]:
@@ -277,6 +293,7 @@ def _run(
     if len(siege):
         attack.run(siege.view(dice=siege.dice.of(attack.title())))
     record, meter = siege.record, siege.record.meter
+    record.catch_up()
     if leave == "success":  # a failure returns the clean image, whatever was kept on the way
         lost = ~record.success
         record.images[lost] = record.clean[lost]
@@ -297,9 +314,9 @@ def _run(
         record.distance,
         record.first_step,
         record.first_query,
-        meter.forwards,
-        meter.backwards,
-        meter.queries,
+        meter.forwards.clone(),
+        meter.backwards.clone(),
+        meter.queries.clone(),
         record.targets,
         record.vanished,
         record.ascent(),

@@ -11,6 +11,7 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
+from besiege.core.capture import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.identity import fingerprint
@@ -54,6 +55,8 @@ class Classifier:
     access = Access.GRADIENT
     stochastic = False
     metered = False
+    captures: Captures | None = None
+    """The CUDA graphs of a twin on a GPU; None asks the module itself every time."""
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from besiege.attacks.losses import CrossEntropy
 from besiege.attacks.pieces import Constant, Cosine, Fixed, Origin, Spread, Uniform, Within
 from besiege.core.answer import Aim, Loss
 from besiege.core.ball import LinfBall, ball
+from besiege.core.capture import Captured
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle
 from besiege.core.siege import Siege
@@ -108,7 +109,7 @@ class Inner:
         key = (x.shape, attack)
         if key not in self._captured:
             try:
-                self._captured[key] = _Captured(steps, given)
+                self._captured[key] = _graph(steps, given)
             except RuntimeError:  # a model that waits for the GPU itself cannot be captured
                 self._captured[key] = steps
         return self._captured[key](*given)
@@ -128,24 +129,11 @@ class Inner:
         return x
 
 
-class _Captured:
-    """A function of tensors of fixed shapes as one CUDA graph: hundreds of launches become one."""
+def _graph(steps: Callable[..., Tensor], given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    """A climb as one CUDA graph."""
+    made = Captured(lambda *held: (steps(*held),), tuple(t.clone() for t in given))
 
-    def __init__(self, function: Callable[..., Tensor], given: tuple[Tensor, ...]) -> None:
-        self.given = tuple(t.clone() for t in given)
-        # Compiling and choosing algorithms must be over before anything is captured.
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(3):
-                function(*self.given)
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.answer = function(*self.given)
+    def climb(*new: Tensor) -> Tensor:
+        return made(*new)[0].clone()
 
-    def __call__(self, *given: Tensor) -> Tensor:
-        for held, new in zip(self.given, given, strict=True):
-            held.copy_(new)
-        self.graph.replay()
-        return self.answer.clone()
+    return climb

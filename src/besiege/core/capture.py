@@ -1,0 +1,111 @@
+"""Functions of tensors as CUDA graphs: hundreds of launches become one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+AFTER = 3
+"""A call is captured when it has been made so often: sizes that only pass by are not worth it."""
+FINEST = 8
+
+
+def rounded(rows: int) -> int:
+    """The number of rows a graph is made for: at most a sixteenth more, so that few are made."""
+    step = max(FINEST, 1 << max(rows.bit_length() - 5, 0))
+    return -(-rows // step) * step
+
+
+class Captured:
+    """A function of tensors of fixed shapes as one CUDA graph.
+
+    What it gives back is overwritten by the next call.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        given: tuple[Tensor, ...],
+        pool: Any = None,
+        warm: int = 3,
+    ) -> None:
+        self.given = given
+        # Compiling and choosing algorithms must be over before anything is captured.
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(warm):
+                function(*self.given)
+        torch.cuda.current_stream().wait_stream(aside)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.answer = function(*self.given)
+
+    def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """The function of tensors of as many rows, or of fewer: then of those first."""
+        rows = len(given[0])
+        for held, new in zip(self.given, given, strict=True):
+            (held if len(held) == len(new) else held[: len(new)]).copy_(new)
+        self.graph.replay()
+        return tuple(part if len(part) == rows else part[:rows] for part in self.answer)
+
+
+class Captures:
+    """The graphs of one victim: by what is computed and by how many rows.
+
+    Attributes
+    ----------
+    seconds : float
+        What making them has taken so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._made: dict[Hashable, Captured | None] = {}
+        self._asked: Counter[Hashable] = Counter()
+        self._pool: Any = None
+
+    def __call__(
+        self, what: Hashable, function: Function, given: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...] | None:
+        """Copies of the function's tensors, or None where there is no graph of it (yet).
+
+        All tensors have the rows first. `what` names the function and all that it depends on
+        besides them.
+        """
+        rows = rounded(len(given[0]))
+        try:
+            key = (what, rows, *((t.shape[1:], t.dtype) for t in given))
+            made = self._made.get(key)
+        except TypeError:  # a loss that cannot be looked up is asked for plainly
+            return None
+        if made is None:
+            self._asked[key] += 1
+            if key in self._made or self._asked[key] <= AFTER:
+                return None
+            made = self._made[key] = self._capture(function, given, rows)
+            if made is None:
+                return None
+        return tuple(part.clone() for part in made(*given))
+
+    def _capture(self, function: Function, given: tuple[Tensor, ...], rows: int) -> Captured | None:
+        begin = time.perf_counter()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        short = rows - len(given[0])
+        held = tuple(torch.cat([t, t[-1:].expand(short, *t.shape[1:])]) for t in given)
+        try:
+            # One pool for all: every answer is copied out before the next graph runs.
+            made = Captured(function, held, self._pool, warm=1)
+        except RuntimeError:  # a model that waits for the GPU itself cannot be captured
+            made = None
+        torch.cuda.synchronize()
+        self.seconds += time.perf_counter() - begin
+        return made
