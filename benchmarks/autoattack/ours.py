@@ -8,15 +8,32 @@ Every success is judged by a fresh forward of the network.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
 import torch
-from cells import COMPONENTS, COUNT, HERE, Cell, chosen, made, packed, write
 
 from besiege.attacks import parse
 from besiege.attacks.suites import suite
+from besiege.core.threat import Access
 from besiege.evaluation import craft, judge
+from besiege.evaluation.crafting import Crafted, twin_of
+
+# A script finds its neighbours, not its package: the root makes it one.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.autoattack.cells import (
+    COMPONENTS,
+    COUNT,
+    HERE,
+    Cell,
+    chosen,
+    made,
+    packed,
+    write,
+)
+
+QUERIES = (100, 200, 500, 1000, 2000)
 
 
 def record(cell: Cell, count: int, device: str, attacks: dict[str, str]) -> dict[str, object]:
@@ -24,24 +41,42 @@ def record(cell: Cell, count: int, device: str, attacks: dict[str, str]) -> dict
     victim, samples = cell.load(count, device)
     with victim.held(), torch.no_grad():
         right = victim(samples.images).argmax(1) == samples.labels
+    twin = twin_of(victim, samples, cell.within)
     components: dict[str, dict[str, object]] = {}
     usual = dict(zip(COMPONENTS, suite("standard").attacks_for(cell.within.norm), strict=True))
-    for name, text in (attacks or usual).items():
+    for name, text in (usual | attacks).items():
         begin = time.perf_counter()
-        crafted = craft(victim, parse(text), samples, cell.within, twin=True)
+        crafted = craft(victim, parse(text), samples, cell.within, twin=twin)
         seconds = time.perf_counter() - begin
         verdicts = judge(victim, crafted, samples, cell.within)
         broken = verdicts.success
+        left = right & ~broken
         components[name] = {
             "attack": text,
-            "robust": packed(right & ~broken),
+            "robust": packed(left),
             "seconds": round(seconds, 2),
             "forwards": int(crafted.forwards.sum()),
             "backwards": int(crafted.backwards.sum()),
+            # What a sample costs that is not broken.
+            "passes": _passes(crafted, left),
         }
+        if parse(text).access is Access.SCORE:  # a longer search continues a shorter one
+            for most in QUERIES:
+                soon = broken & (crafted.first_query <= most)
+                components[f"{name}@{most}"] = {
+                    "attack": f"square(steps={most})",
+                    "robust": packed(right & ~soon),
+                    "passes": [float(most), 0.0],
+                }
         claimed = int(crafted.success.sum()) - int(broken.sum())
-        left = int((right & ~broken).sum())
-        print(cell.name, name, left, f"{seconds:.1f} s", f"unconfirmed {claimed}", flush=True)
+        print(
+            cell.name,
+            name,
+            int(left.sum()),
+            f"{seconds:.1f} s",
+            f"unconfirmed {claimed}",
+            flush=True,
+        )
     return {
         "model": cell.model,
         "data": cell.data,
@@ -51,6 +86,12 @@ def record(cell: Cell, count: int, device: str, attacks: dict[str, str]) -> dict
         "components": components,
         "made": made(by="besiege"),
     }
+
+
+def _passes(crafted: Crafted, left: torch.Tensor) -> list[float]:
+    if not bool(left.any()):
+        return [0.0, 0.0]
+    return [float(n[left].double().mean()) for n in (crafted.forwards, crafted.backwards)]
 
 
 def main() -> None:

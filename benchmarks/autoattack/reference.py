@@ -11,15 +11,30 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
-from cells import COMPONENTS, COUNT, RECORDED, Cell, chosen, made, packed, write
 from torch import Tensor, nn
 
 from besiege.core.ball import ball
 from besiege.models import Classifier
+
+# A script finds its neighbours, not its package: the root makes it one.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.autoattack.cells import (
+    COMPONENTS,
+    COUNT,
+    RECORDED,
+    Cell,
+    chosen,
+    made,
+    packed,
+    write,
+)
 
 NAMES = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
@@ -39,8 +54,7 @@ class Plain(nn.Module):
 
 def record(cell: Cell, count: int, device: str, path: Path) -> None:
     """Write the figures of one cell, anew after every component."""
-    from pyautoattack import AutoAttack
-
+    package: Any = import_module("pyautoattack")  # it has no types
     victim, samples = cell.load(count, device)
     x, y, threat = samples.images, samples.labels, cell.within
     assert threat.eps is not None
@@ -51,7 +65,7 @@ def record(cell: Cell, count: int, device: str, path: Path) -> None:
             right = victim(x).argmax(1) == y
         for component in COMPONENTS:
             model = Plain(victim).eval()
-            auto = AutoAttack(
+            auto = package.AutoAttack(
                 model, eps=float(threat.eps), norm=NAMES[str(threat.norm)], device=device, seed=0
             )
             auto.attacks_to_run = [component]

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import torch
-from cells import COMPONENTS, Cell
-from reference import NAMES, Plain
 
 from besiege.attacks import parse
 from besiege.attacks.losses import margin
@@ -30,6 +33,11 @@ from besiege.core.samples import Samples
 from besiege.evaluation import craft, judge
 from besiege.evaluation.crafting import twin_of
 from besiege.models import Classifier
+
+# A script finds its neighbours, not its package: the root makes it one.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.autoattack.cells import COMPONENTS, Cell
+from benchmarks.autoattack.reference import NAMES, Plain
 
 MODELS = ("zoo:cifar10-pgd-at", "zoo:cifar10-resnet20-pgd-at")
 BATCH = 432
@@ -51,12 +59,11 @@ class Clock:
 
 def reference(cell: Cell, victim: Classifier, samples: Samples, device: str) -> tuple[float, int]:
     """The seconds of the reference, and how many images it leaves."""
-    from pyautoattack import AutoAttack
-
+    package: Any = import_module("pyautoattack")  # it has no types
     clock, threat = Clock(device), cell.within
     said = logging.StreamHandler()
     with victim.held():
-        auto = AutoAttack(
+        auto = package.AutoAttack(
             Plain(victim).eval(),
             eps=float(threat.radius),
             norm=NAMES[str(threat.norm)],
@@ -91,11 +98,11 @@ def floor(twin: Classifier, samples: Samples, clock: Clock) -> tuple[float, floa
     x = samples.images.repeat(-(-rows // len(samples)), 1, 1, 1)[:rows].clone()
     aim = Aim(samples.labels.repeat(-(-rows // len(samples)))[:rows])
 
-    def forward(x: torch.Tensor) -> tuple[torch.Tensor]:
+    def forward(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             return (twin(x),)
 
-    def both(x: torch.Tensor) -> tuple[torch.Tensor]:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.enable_grad():
             image = x.detach().requires_grad_(True)
             return torch.autograd.grad(margin(twin(image), aim).sum(), image)
@@ -107,7 +114,7 @@ def floor(twin: Classifier, samples: Samples, clock: Clock) -> tuple[float, floa
                 graph = Captured(function, (x,))
                 passes.append(graph.graph.replay)
             else:
-                passes.append(lambda function=function: function(x))
+                passes.append(partial(function, x))
         return timed(passes[0], clock) / rows, timed(passes[1], clock) / rows
 
 

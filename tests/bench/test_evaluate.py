@@ -192,7 +192,12 @@ def test_a_defended_model_by_its_text() -> None:
     assert chance.figures["eps_curve"] is None and chance.complete
     assert "one draw of luck" in chance.figures["no_curve"]
     rows = chance.rows
-    expected = 100 * (1 - rows["share"].mean())
+    # The last five of ten draws are the evaluations; bit k of a row is how draw k went.
+    by_hand = 1 - ((rows["draws"][:, None] >> np.arange(5, 10)) & 1).mean(0)
+    told = chance.figures["chance"]
+    assert told["attacks"][0]["mean"] == pytest.approx(by_hand.mean())
+    assert told["attacks"][0]["deviation"] == pytest.approx(by_hand.std(ddof=1))
+    expected = 100 * told["robust"]["mean"]
     assert f"under the worst attack is {expected:.1f} %" in chance.figures["threat"]["words"]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ import besiege
 from besiege.bench.overview import open_run, status
 from besiege.bench.plan import all_keys
 from besiege.bench.store import Store
-from besiege.bench.work import Event
+from besiege.bench.tally import Event
 from besiege.core.errors import StoreError
 
 ATTACKS = ["fgsm", "bim", "pgd(steps=8)", "mim", "pgd(steps=6, loss=margin)", "rfgsm"]
@@ -33,6 +34,29 @@ def siege(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege
         attacks=ATTACKS,
         count=40,
         shard=10,
+        out=folder,
+        watch=watch,
+    )
+
+
+CHAIN = [
+    "apgd(steps=5)",
+    "apgdt(steps=4, targets=3)",
+    "fabt(steps=4, targets=2)",
+    "square(steps=60)",
+]
+
+
+def chain(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege.Evaluation:
+    """Four attacks on three shards, each on what the ones before left."""
+    return besiege.evaluate(
+        "zoo:digits-natural",
+        "digits",
+        threat="linf:0.06",
+        suite=CHAIN,
+        count=30,
+        shard=10,
+        curve=False,
         out=folder,
         watch=watch,
     )
@@ -115,6 +139,45 @@ def test_killed_at_twenty_random_moments(whole: tuple[Path, float], tmp_path: Pa
     assert {key: now[key] for key in seen} == seen
     assert content(folder) == content(reference)
     assert not [p for p in folder.rglob("*") if ".partial" in p.name]
+    assert not (folder / "damaged").exists()
+    _, run = open_run(folder)
+    assert Store(folder).present() == all_keys(run.plans[0])
+
+
+def test_a_suite_killed_inside_every_attack(tmp_path: Path) -> None:
+    """What a later attack is sent depends on what was finished before the kill: the same."""
+    begin = time.perf_counter()
+    reference = chain(tmp_path / "whole")
+    seconds = time.perf_counter() - begin
+    rows = reference.rows
+    tried = [int((rows["attack"] == text).sum()) for text in CHAIN]
+    assert reference.complete and tried == sorted(tried, reverse=True) and 0 < tried[-1] < tried[0]
+
+    def killed(at: str, share: float) -> Callable[[], object]:
+        def watch(event: Event) -> None:
+            if event.stage and event.stage.attack == at and event.stage.share >= share:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return lambda: chain(folder, watch)
+
+    folder, chance = tmp_path / "run", random.Random(1)
+    seen: dict[str, tuple[int, int]] = {}
+    for at in (*CHAIN[:2], "", *CHAIN[2:], ""):
+        child = in_a_child(killed(at, 0.2))
+        if not at:  # at any moment
+            time.sleep(chance.uniform(0.02, seconds / 4))
+            os.kill(child, signal.SIGKILL)
+        _, ended = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(ended) or not at
+        now = stamps(folder)
+        assert {key: now[key] for key in seen} == seen, "a finished record was done again"
+        seen = now
+    again = chain(folder)
+    assert {key: stamps(folder)[key] for key in seen} == seen
+    assert again.complete and content(folder) == content(tmp_path / "whole")
+    assert again.robust == reference.robust and again.figures["cascade"][-1]["left"] >= 0
+    for name in reference.by_sample:
+        np.testing.assert_array_equal(again.by_sample[name], reference.by_sample[name])
     assert not (folder / "damaged").exists()
     _, run = open_run(folder)
     assert Store(folder).present() == all_keys(run.plans[0])

@@ -36,6 +36,19 @@ def test_one_command_gives_a_table_a_page_and_records(besiege: Besiege, tmp_path
     assert max(map(len, said.out.splitlines())) <= 80
 
 
+def test_a_suite_tells_its_cascade_beside_the_result(besiege: Besiege) -> None:
+    attacks = "apgd(steps=3), apgdt(steps=3, targets=2)"
+    said = besiege(*ASK, "--count", "20", "--suite", attacks, "--no-curve", "--no-page")
+    assert said.code == 0
+    assert said.out.startswith("zoo:digits-natural against linf:0.15")
+    assert max(map(len, said.out.splitlines())) <= 80
+    for name in ("apgd(steps=3)", "apgdt(steps=3, targets=2)"):
+        assert f"zoo:digits-natural: {name} left " in said.flat
+    assert "standing, in" in said.flat and "standing, in" not in said.out
+    heads = next(line for line in said.out.splitlines() if line.startswith("attack"))
+    assert heads.split()[-5:] == ["before", "broken", "left", "passes", "time"]
+
+
 def test_the_same_command_goes_on_and_does_nothing_twice(besiege: Besiege, tmp_path: Path) -> None:
     besiege(*SMALL, "--no-curve", "--no-page")
     (run,) = (tmp_path / "besiege-runs").iterdir()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -145,9 +147,13 @@ def test_what_was_not_attacked_is_not_robust() -> None:
 def test_in_a_chain_what_fell_is_covered_and_what_was_not_tried_is_not() -> None:
     left_out = Trial("left", TWO.rows.where(np.zeros(1, bool)))
     case = evidence(ONE, left_out, chained=True)
-    assert case.covered(left_out).tolist() == [True, False, True, True, True]
+    assert not case.covered(left_out).any(), "of the only shard, the fallen alone would mislead"
+    assert robust_rate(case) is None
+    parts = CLEAN.having(record=np.array(["a", "a", "b", "b", "b"]))
+    case = replace(case, clean=parts)
+    assert case.covered(left_out).tolist() == [False, False, True, True, True]
     robust = robust_rate(case)
-    assert robust is not None and (robust["hits"], robust["count"]) == (0, 4)
+    assert robust is not None and (robust["hits"], robust["count"]) == (0, 3)
 
 
 def test_a_success_counts_whatever_the_judge_thinks_of_the_clean_image() -> None:

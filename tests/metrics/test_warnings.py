@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from besiege.metrics import Evidence, Rows, Trial
+from besiege.metrics import Evidence, Rate, Rows, Trial
 from besiege.metrics.warnings import RULES, findings
 
 N = 200
@@ -160,6 +160,85 @@ def test_w07_the_loss_rises_and_stops_rising() -> None:
     assert "W07" in ids(evidence(idle))
     few = trial("pgd", N - 19, columns={"loss_late": np.full(N, 0.5)})
     assert "W07" not in ids(evidence(few)), "19 samples say nothing"
+
+
+def test_w08_what_sees_less_finds_no_more() -> None:
+    square = trial("square", 0, access="score", columns={"success": np.arange(N) >= N - 1})
+    assert "W08" in ids(evidence(SOUND, square)), "one of 200 is half a point"
+    few = {"success": np.arange(N) == 3}
+    assert "W08" not in ids(evidence(SOUND, trial("square", 0, access="score", columns=few)))
+    assert "W08" not in ids(evidence(square)), "nothing with gradients was tried"
+    assert "W08" not in ids(evidence(SOUND, replace(square, access="gradient")))
+
+
+def test_w08_is_of_all_samples_and_of_those_that_gradients_were_tried_on() -> None:
+    n = 1000
+    clean = Rows({"sample": np.arange(n), "label": np.arange(n) % 10, "correct": np.ones(n, bool)})
+    for missed, fires in ((2, False), (3, True)):
+        white = replace(SOUND, rows=_rows(n, broken=500))
+        black = replace(SOUND, text="square", access="score", rows=_rows(n, broken=500 + missed))
+        assert ("W08" in ids(evidence(white, black, clean=clean))) == fires
+        # In a chain the second sees what the first left.
+        left = replace(black, rows=black.rows.where(np.arange(n) >= 500))
+        case = evidence(white, left, clean=clean, chained=True)
+        assert ("W08" in ids(case)) == fires
+        # What gradients never tried says nothing of them.
+        seen = replace(white, rows=white.rows.where(np.arange(n) < 500))
+        assert "W08" not in ids(evidence(seen, black, clean=clean))
+
+
+def _rows(n: int, broken: int) -> Rows:
+    rows = SOUND.rows.where(np.arange(n) % N)
+    success = np.arange(n) < broken
+    return rows.having(sample=np.arange(n), success=success, claimed=success)
+
+
+def test_w11_is_about_attacks_that_follow_gradients() -> None:
+    blind = {"vanished": np.ones(N, bool)}
+    square = trial("square", 10, access="score")
+    levels = [f.level for f in findings(evidence(trial("pgd", 10, columns=blind), square))]
+    assert levels.count("error") == 1, "another kind of attack does not give it a gradient"
+
+
+@pytest.mark.parametrize(("left", "fires"), [(2, False), (3, True)])
+def test_w22_a_model_without_a_defense_falls(left: int, fires: bool) -> None:
+    case = evidence(trial("pgd", N - left), standard=8 / 255, undefended=True)
+    assert ("W22" in ids(case)) == fires
+    assert all(f.level == "error" for f in findings(case) if f.id == "W22")
+    assert "W22" not in ids(replace(case, undefended=False))
+    assert "W22" not in ids(replace(case, standard=9 / 255)), "a smaller budget than usual"
+    assert "W22" not in ids(replace(case, pixels=64)), (
+        "too few values to fall as a matter of course"
+    )
+    one = trial("fgsm", N - left, steps=1, one_step=True)
+    assert "W22" not in ids(replace(case, trials=(one,))), "one step need not break everything"
+    beside = replace(case, undefended=False, counterpart=("public:x", Rate.of(left, N)))
+    assert ("W22" in ids(beside)) == fires
+
+
+@pytest.mark.parametrize(("more", "fires"), [(10, False), (11, True)])
+def test_w23_another_loss_finds_little_more(more: int, fires: bool) -> None:
+    usual = trial("apgd", 100, losses=frozenset({"cross_entropy"}))
+    other = trial("apgd(loss=dlr)", 100 + more, losses=frozenset({"dlr"}))
+    assert ("W23" in ids(evidence(usual, other))) == fires
+    left = replace(other, rows=other.rows.where(np.arange(N) >= 100))
+    assert ("W23" in ids(evidence(usual, left, chained=True))) == fires
+    stronger = trial("pgd", 110, losses=frozenset({"cross_entropy"}))
+    assert "W23" not in ids(evidence(usual, stronger, other)), "of cross-entropy the best counts"
+    square = replace(other, access="score")
+    assert "W23" not in ids(evidence(usual, square)), "another kind of attack, W08"
+    fab = replace(other, losses=frozenset())
+    assert "W23" not in ids(evidence(usual, fab))
+
+
+def test_w39_few_classes() -> None:
+    aimed = trial("apgdt", 180, targets=9, losses=frozenset({"dlr"}))
+    said = {
+        k: [f for f in findings(evidence(aimed, classes=k)) if f.id == "W39"] for k in (2, 9, 10)
+    }
+    assert not said[10] and said[9][0].level == "note"
+    assert "all 8 wrong ones instead of 9" in said[9][0].seen and "DLR" not in said[9][0].seen
+    assert "the only wrong one" in said[2][0].seen and "DLR" in said[2][0].seen
 
 
 def test_w11_a_gradient_that_vanished() -> None:

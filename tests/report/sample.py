@@ -65,6 +65,48 @@ def item(sample: int, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def stage(text: str, before: int, left: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "text": text,
+        "before": before,
+        "broken": before - left,
+        "left": left,
+        "unknown": 0,
+        "queries_to_break": 12.0,
+        "queries": 9000,
+        "forwards": 9000,
+        "backwards": 8500,
+        "seconds": 3.24,
+    } | changes
+
+
+def suite() -> Figures:
+    """Four attacks one after the other, the last with nothing to break."""
+    lefts = {"apgd": 120, "apgdt": 80, "fabt": 78, "square(steps=5000, rescale=True)": 78}
+    stages, before = [], 383
+    for text, left in lefts.items():
+        queries = None if left == before else 12.0
+        stages.append(stage(text, before, left, queries_to_break=queries))
+        before = left
+    attacks = [attack(s["text"], s["left"], broken=s["broken"]) for s in stages]
+    return figures(
+        evaluation(mode="suite", suite="standard", robust=rate(78), attacks=attacks, cascade=stages)
+    )
+
+
+def by_chance() -> Figures:
+    """A model that answers by chance."""
+    found = suite()
+    names = [attack["text"] for attack in found["evaluations"][0]["attacks"]]
+    found["evaluations"][0]["chance"] = {
+        "evaluations": 5,
+        "clean": {"mean": 0.9605, "deviation": 0.0031},
+        "robust": {"mean": 0.2151, "deviation": 0.0102},
+        "attacks": [{"text": name, "mean": 0.3, "deviation": 0.01} for name in names],
+    }
+    return found
+
+
 def evaluation(**changes: Any) -> dict[str, Any]:
     return {
         "name": "0123456789abcdef",
@@ -92,6 +134,7 @@ def evaluation(**changes: Any) -> dict[str, Any]:
         "clean": rate(383),
         "robust": rate(47),
         "attacks": [attack("fgsm", 69), attack("pgd", 51, 4), attack("mim", 60, 1)],
+        "cascade": [stage("fgsm", 383, 69), stage("pgd", 69, 48), stage("mim", 48, 47)],
         "steps_curve": [
             curve([383, 200, 90, 60, 51], [0, 1, 2, 3, 4], attack="pgd"),
             curve([383, 300, 55], [0, 1, 2], attack="mim"),

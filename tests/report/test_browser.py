@@ -13,6 +13,7 @@ from tests.report.browser import CHROMIUM, Browser
 from tests.report.sample import (
     Figures,
     broken_run,
+    by_chance,
     crowded,
     evaluation,
     figures,
@@ -36,6 +37,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "minimal": minimal_run,
     "crowded": crowded,
     "vast": vast,
+    "chance": by_chance,
     "empty": lambda: figures(evaluation(steps_curve=[], eps_curve=None, gallery=[], warnings=[])),
 }
 WIDTHS = (1280, 700, 375, 320)
@@ -201,6 +203,7 @@ def test_sections_are_there_and_pictures_are_shown_pixel_by_pixel(
     browser.open(pages["one"], 1280, "light")
     assert browser.value("[...document.querySelectorAll('h2')].map(h => h.textContent)") == [
         "The attacks",
+        "Which attack broke what first",
         "How it falls",
         "Images it misread",
         "Warnings",

@@ -14,6 +14,7 @@ from tests.report.sample import (
     Figures,
     attack,
     broken_run,
+    by_chance,
     crowded,
     evaluation,
     figures,
@@ -22,6 +23,7 @@ from tests.report.sample import (
     minimal_run,
     pictures,
     rate,
+    suite,
 )
 
 from besiege.core.errors import DataError
@@ -80,6 +82,8 @@ CASES: dict[str, Callable[[], Figures]] = {
     "broken": broken_run,
     "minimal": minimal_run,
     "crowded": crowded,
+    "suite": suite,
+    "chance": by_chance,
     "empty": lambda: figures(
         evaluation(
             steps_curve=[], eps_curve=None, gallery=[], warnings=[], attacks=[attack("a", 9)]
@@ -184,6 +188,30 @@ def test_every_attack_is_in_the_table_and_the_strongest_stands_out() -> None:
     assert "17.4 % [13.8, 21.5] 314 0 0.149 44.1 3.2 s" in rows[0]
     assert ["broke most" in row for row in rows] == [False, True, False]
     assert "332 4 0.149 44.1 3.2 s" in rows[1]
+
+
+def test_which_attack_broke_what_first_and_what_it_left() -> None:
+    text = rendered(suite(), pictures)
+    table = text[text.index('<table class="cascade"') :]
+    rows = [Reader(row).text for row in re.findall(r"<tr><th scope=.row.*?</tr>", table, re.S)]
+    assert rows[0] == "apgd 383 263 120 12 17,500 3.2 s"
+    assert rows[3] == "square(steps=5000, rescale=True) 78 0 78 none 17,500 3.2 s"
+    assert "Each attack ran on what those before it had left." in Reader(text).text
+    assert "first attack in the list that broke it" in read(figures()).text
+    old = evaluation()
+    del old["cascade"]
+    assert "Which attack broke what first" not in read(figures(old)).text
+    short = suite()
+    short["evaluations"][0]["cascade"][3]["unknown"] = 5
+    assert "5 unknown" in read(short).text
+
+
+def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
+    text = read(by_chance()).text
+    assert "21.51 % (1.02) under attack, 96.05 % (0.31) without" in text
+    assert "fabt 30.00 % (1.00)" in text
+    assert "the worst of them, image by image 21.51 % (1.02)" in text
+    assert "By chance" not in read(suite()).text
 
 
 def test_equal_attacks_share_the_mark_and_idle_ones_get_none() -> None:

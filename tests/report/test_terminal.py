@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,15 +13,19 @@ from tests.report.sample import (
     Figures,
     attack,
     broken_run,
+    by_chance,
     crowded,
     evaluation,
     figures,
     four,
     minimal_run,
+    suite,
     threat,
     vast,
 )
 
+from besiege.bench.tally import Event, Stage
+from besiege.core.errors import Finding
 from besiege.report import bar, table
 
 
@@ -37,6 +42,8 @@ CASES: dict[str, Callable[[], Figures]] = {
     "minimal": minimal_run,
     "crowded": crowded,
     "vast": vast,
+    "suite": suite,
+    "chance": by_chance,
 }
 
 
@@ -67,6 +74,22 @@ def test_every_attack_has_its_figures_and_the_strongest_a_mark() -> None:
     assert "fgsm 17.4 % [13.8, 21.5] 314 0 0.149 44.1 3.2s" in lines
     assert "pgd * 12.8 % [9.7, 16.5] 332 4 0.149 44.1 3.2s" in lines
     assert "mim 15.1 % [11.7, 19.0] 323 1 0.149 44.1 3.2s" in lines
+
+
+def test_a_suite_shows_what_stood_before_and_after_each_attack() -> None:
+    lines = [" ".join(line.split()) for line in printed(suite()).splitlines()]
+    assert "attack accuracy 95 % before broken left passes time" in lines
+    assert "apgd * 30.2 % [25.7, 35.0] 383 263 120 44.1 3.2s" in lines
+    assert "fabt 19.6 % [15.9, 23.9] 80 2 78 44.1 3.2s" in lines
+    legend = " ".join(lines)
+    assert "before, left: images standing" in legend and "alone:" not in legend
+
+
+def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
+    lines = [" ".join(line.split()) for line in printed(by_chance()).splitlines()]
+    said = "mean (sd) of 5 draws, clean 96.05 % (0.31)"
+    assert f"by chance 21.51 % (1.02) {said}" in lines
+    assert "by chance" not in printed(suite())
 
 
 def test_distances_in_the_unit_of_the_budget() -> None:
@@ -135,6 +158,43 @@ def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
         tell(SimpleNamespace(done=50, total=200, text="pgd"))
     text = file.getvalue()
     assert "zoo:x: pgd" in text and "25 %" in text and "left" in text
+
+
+def cascade(console: Console) -> None:
+    """Two attacks of a suite: one runs and ends, the other fails; the model draws by chance."""
+    name = "each_target(pgd(steps=20, loss=margin, schedule=cosine), 3)"
+    sign = Finding("W14", "the model wavers.", "Make it deterministic.", "error")
+    with bar("zoo:x", console) as tell:
+        tell(Event(60, 200, "clean images", findings=(sign,)))
+        tell(Event(80, 200, "apgd", Stage("apgd", 1383, 700, 0.5, 61.0)))
+        tell(Event(100, 200, "apgd", Stage("apgd", 1383, 120, 1.0, 125.0)))
+        tell(Event(110, 200, name, Stage(name, 120, 119, 0.25, 1.0)))
+        tell(Event(200, 200, name, Stage(name, 120, 120, 1.0, 2.0, failed=1)))
+        tell(Event(200, 200, "minimal(pgd)"))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_terminal_keeps_what_each_attack_left(width: int) -> None:
+    file = io.StringIO()
+    cascade(Console(file=file, force_terminal=True, width=width, color_system=None))
+    lines = re.split(r"\r|\n|\x1b\[[0-9;?]*[A-Za-z]", file.getvalue())
+    assert max(map(len, lines)) <= width
+    shown = [" ".join(line.split()) for line in lines]
+    assert "attack standing left time" in shown
+    assert "apgd 1,383 120 2 min 05 s" in shown
+    assert any(line.endswith("120 FAILED 2.0 s") for line in shown)
+    assert any("apgd: 700 of 1,383 left" in line and "50 %" in line for line in shown)
+    assert any(line.startswith("W14 error: The model wavers. Make it") for line in shown)
+    assert "left" in shown[-1] or not shown[-1], "the bars are gone at the end"
+
+
+def test_a_log_keeps_it_too() -> None:
+    file = io.StringIO()
+    cascade(Console(file=file, width=80))
+    text = file.getvalue()
+    assert "zoo:x: apgd left 120 of the 1,383 standing, in 2 min 05 s" in text
+    assert "loss=margin, schedule=cosine), 3) failed on some of the 120 standing" in text
+    assert text.startswith("W14 error: The model wavers. Make it deterministic.")
 
 
 def test_report_never_imports_torch() -> None:

@@ -299,8 +299,8 @@ def passes(attack: Attack) -> int:
             return attack.count * inner[0]
     if inner:
         return sum(inner)
-    steps = getattr(attack, "steps", 100)
-    return max(1, int(steps) * int(getattr(attack, "restarts", 1)))
+    steps, again = getattr(attack, "steps", 100), getattr(attack, "restarts", 1)
+    return max(1, int(steps) * int(again) * int(getattr(attack, "targets", 1)))
 
 
 def _probe(victim: Victim, samples: Samples) -> int:

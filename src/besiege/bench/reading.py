@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,10 @@ from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.spec import Plan, Weapon
 from besiege.bench.store import DamagedError, Record, Store, judges
 from besiege.core.errors import Finding
-from besiege.core.threat import Threat
+from besiege.core.threat import Access, Goal, Threat
 from besiege.metrics import warnings
 from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 
 
@@ -63,6 +64,7 @@ def gather(store: Store, plan: Plan) -> Gathered:
         plan.model.classes,
         curve,
         plan.data.standard,
+        undefended=_is_free(plan, threat) and plan.model.undefended,
     )
     return Gathered(
         plan,
@@ -102,6 +104,58 @@ def elsewhere(gathered: Gathered, others: Sequence[Gathered]) -> dict[float, dic
     return found
 
 
+def counterpart(gathered: Gathered, others: Sequence[Gathered]) -> tuple[str, Rate] | None:
+    """A victim without a defense under the same attacks on the same samples, if there is one."""
+    plan = gathered.plan
+    if plan.model.undefended or not _is_free(plan, Threat.parse(plan.threat)):
+        return None
+    for other in others:
+        theirs = other.plan
+        known = other.evidence.covered_by_all()
+        if (
+            theirs.model.undefended
+            and theirs.threat == plan.threat
+            and theirs.shards == plan.shards
+            and [w.spelled for w in theirs.weapons] == [w.spelled for w in plan.weapons]
+            and known.any()
+        ):
+            left = int(other.evidence.standing()[known].sum())
+            return theirs.model.name, Rate.of(left, int(known.sum()))
+    return None
+
+
+def _is_free(plan: Plan, threat: Threat) -> bool:
+    """Whether nothing held the attacks back: any error counts, gradients, any number of answers."""
+    allowed = threat.goal is Goal.UNTARGETED and threat.access is Access.GRADIENT
+    return allowed and plan.asked.queries is None
+
+
+def losses_in(spelled: object) -> Iterator[str]:
+    """The names of all losses in an attack that is spelled out."""
+    for name, value in _entries(spelled):
+        if name == "loss" and isinstance(value, dict):
+            yield str(value.get("name"))
+
+
+def targets_in(spelled: object) -> int | None:
+    """How many wrong classes an attack that is spelled out means to try, where it says so."""
+    found = [value for name, value in _entries(spelled) if name == "targets"]
+    found += [value for name, value in _entries(spelled) if name == "each_target.count"]
+    return max((value for value in found if isinstance(value, int)), default=None)
+
+
+def _entries(spelled: object) -> Iterator[tuple[str, object]]:
+    """All parameters of an attack and its parts; the count of each_target by its full name."""
+    if isinstance(spelled, dict):
+        for name, value in spelled.items():
+            counts = name == "count" and spelled.get("name") == "each_target"
+            yield "each_target.count" if counts else name, value
+            yield from _entries(value)
+    elif isinstance(spelled, list):
+        for part in spelled:
+            yield from _entries(part)
+
+
 class _Collector:
     """Reads records one after the other and keeps account of what could not be read."""
 
@@ -137,6 +191,9 @@ class _Collector:
             weapon.plain,
             weapon.one_step,
             json.dumps(series, sort_keys=True) if weapon.plain else "",
+            weapon.access,
+            frozenset(losses_in(weapon.spelled)),
+            targets_in(weapon.spelled),
         )
 
     def _rows(self, tasks: Sequence[Task]) -> Rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from besiege.bench.overview import open_run
-from besiege.bench.reading import Gathered, elsewhere, gather
+from besiege.bench.reading import Gathered, counterpart, elsewhere, gather
 from besiege.bench.spec import Weapon
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError
 from besiege.core.threat import Goal, Linf, Norm, Threat
 from besiege.metrics import figures, warnings
+from besiege.metrics.cascade import cascade_figures
+from besiege.metrics.chance import chance_figures
 from besiege.metrics.evidence import Trial
 from besiege.metrics.rows import Column
 
@@ -28,7 +30,7 @@ def summarise(folder: Path | str) -> dict[str, Any]:
     """The figures of all evaluations of a run folder, from its judged records alone."""
     store, run = open_run(folder)
     gathered = [gather(store, plan) for plan in run.plans]
-    evaluations = [_evaluation(one, elsewhere(one, gathered)) for one in gathered]
+    evaluations = [_evaluation(one, gathered) for one in gathered]
     return {
         "schema": SCHEMA,
         "created": run.created,
@@ -59,10 +61,16 @@ def strongest(gathered: Gathered) -> Trial | None:
     return min(tried, key=lambda trial: int(evidence.left_by(trial)[known].sum()), default=None)
 
 
-def _evaluation(gathered: Gathered, others: Mapping[float, Mapping[str, float]]) -> dict[str, Any]:
+def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any]:
     plan = gathered.plan
-    evidence = replace(gathered.evidence, elsewhere=others)
+    evidence = replace(
+        gathered.evidence,
+        elsewhere=elsewhere(gathered, others),
+        counterpart=counterpart(gathered, others),
+    )
     threat = Threat.parse(plan.threat)
+    by_chance = plan.model.stochastic
+    chance = chance_figures(evidence, plan.model.draws) if by_chance else None
     attacks = [_attack(gathered, weapon) for weapon in plan.weapons]
     told = [
         *threat.findings(plan.model.box),
@@ -88,7 +96,7 @@ def _evaluation(gathered: Gathered, others: Mapping[float, Mapping[str, float]])
             "queries": plan.asked.queries,
             "box": list(plan.model.box),
             "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape)
-            + _chance(gathered),
+            + _chance(gathered, chance),
         },
         "mode": "suite" if plan.chained else "attacks",
         "suite": plan.asked.suite,
@@ -97,7 +105,12 @@ def _evaluation(gathered: Gathered, others: Mapping[float, Mapping[str, float]])
         "complete": gathered.complete,
         "clean": figures.clean_rate(evidence),
         "robust": figures.robust_rate(evidence),
+        "chance": chance,
         "attacks": attacks,
+        "cascade": [
+            {**stage, "seconds": gathered.seconds.get(stage["text"], 0.0)}
+            for stage in cascade_figures(evidence)
+        ],
         "steps_curve": figures.steps_figures(evidence),
         "eps_curve": figures.budget_figures(evidence),
         "no_curve": plan.no_curve,
@@ -114,17 +127,25 @@ def _evaluation(gathered: Gathered, others: Mapping[float, Mapping[str, float]])
     }
 
 
-def _chance(gathered: Gathered) -> str:
+def _chance(gathered: Gathered, chance: dict[str, Any] | None) -> str:
     """How a model that answers by chance was judged, and its accuracy in expectation."""
+    draws = gathered.plan.model.draws
     if not gathered.plan.model.stochastic:
         return ""
-    expected = figures.expected_accuracy(gathered.evidence)
-    told = "unknown" if expected is None else f"{100 * expected:.1f} %"
-    return (
-        f" The model answers by chance: every image was judged by {gathered.plan.model.draws} "
-        "draws, and counts as broken when half of them or more are. In expectation over its draws "
-        f"the accuracy under the worst attack is {told}."
+    told = (
+        f" The model answers by chance: every image was judged by {draws} draws, and counts as "
+        "broken when half of them or more are. "
     )
+    if chance is not None:
+        found = chance["robust"]
+        return told + (
+            f"Over {chance['evaluations']} evaluations of one draw each the accuracy under the "
+            f"worst attack is {100 * found['mean']:.1f} % on average, with a standard deviation "
+            f"of {100 * found['deviation']:.2f} points."
+        )
+    expected = figures.expected_accuracy(gathered.evidence)
+    known = "unknown" if expected is None else f"{100 * expected:.1f} %"
+    return told + (f"In expectation over its draws the accuracy under the worst attack is {known}.")
 
 
 def _attack(gathered: Gathered, weapon: Weapon) -> dict[str, Any]:

@@ -35,11 +35,13 @@ from besiege.bench.reading import gather
 from besiege.bench.results import write_figures
 from besiege.bench.spec import Asked, Plan, Run, read_run, write_run
 from besiege.bench.store import Store
-from besiege.bench.work import Watch, Workshop, versions
+from besiege.bench.tally import Watch
+from besiege.bench.work import Workshop, versions
 from besiege.core.errors import Finding, VictimError
 from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
+from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 
@@ -56,7 +58,7 @@ class Evaluation:
         attack was judged on, and None where there are none: what was not attacked is not robust.
     by_attack : dict of str to Rate
         Accuracy under each attack, by its text; in a suite, after it and those before it. An
-        attack that failed is not in it.
+        attack that failed is not in it. What became of each sample is in `by_sample`.
     warnings : tuple of Finding
         Signs that a figure may not mean what it seems to.
     figures : dict
@@ -76,13 +78,30 @@ class Evaluation:
 
     @cached_property
     def rows(self) -> Rows:
-        """One row per sample and attack: verdicts, distances, steps and costs."""
-        gathered = gather(Store(self.folder), self._plan)
+        """One row per sample and attack: verdicts, distances, steps and costs.
+
+        ``first`` says whether this attack was the first in the list to break the sample.
+        """
+        evidence = gather(Store(self.folder), self._plan).evidence
+        samples, place = evidence.clean["sample"], first_place(evidence)
         tables = [
-            trial.rows.having(attack=np.full(trial.rows.count, trial.text))
-            for trial in gathered.evidence.trials
+            trial.rows.having(
+                attack=np.full(trial.rows.count, trial.text),
+                first=np.isin(trial.rows["sample"], samples[place == number]),
+            )
+            for number, trial in enumerate(evidence.trials)
         ]
         return Rows.joined(tables)
+
+    @cached_property
+    def by_sample(self) -> Rows:
+        """What became of each sample: which attack broke it first, and what that took.
+
+        ``fate`` is 'wrong' (when clean already), 'broken', 'standing' or 'unknown'; ``attack`` is
+        the first that broke it, in the order of the list; ``queries``, ``forwards`` and
+        ``backwards`` are what had been spent on it by then, earlier attacks included.
+        """
+        return fates(gather(Store(self.folder), self._plan).evidence)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; into its folder where no path is given."""
@@ -112,7 +131,7 @@ def evaluate(
     *,
     threat: str | Threat,
     attacks: str | Attack | Sequence[str | Attack] | None = None,
-    suite: str | None = None,
+    suite: str | Sequence[str | Attack] | None = None,
     goal: str | None = None,
     access: str | None = None,
     queries: int | None = None,
@@ -143,8 +162,9 @@ def evaluate(
     attacks : str or sequence, optional
         Attacks to run, each on every sample; one step, many steps, and many steps
         to each of the three likeliest wrong classes when neither attacks nor a suite are given.
-    suite : str, optional
-        A named list of attacks, each on what the ones before left.
+    suite : str or sequence, optional
+        Attacks that each run on what the ones before left: ``"standard"`` and other names, or a
+        list of one's own.
     goal : str, optional
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
@@ -197,7 +217,7 @@ def evaluate(
         split=split,
         threat=str(allowed),
         attacks=tuple(chosen),
-        suite=suite,
+        suite=suite if suite is None or isinstance(suite, str) else ", ".join(chosen),
         queries=queries,
         curve=read_curve(curve),
         count=count,

@@ -51,6 +51,8 @@ class Weapon(Value):
     one_step: bool
     passes: int
     """About how many answers it takes for a sample it does not break."""
+    access: Literal["gradient", "score", "decision"] = "gradient"
+    """What it asks of the victim; runs of before there were others do not say."""
 
 
 class Asked(Value):
@@ -84,6 +86,8 @@ class Subject(Value):
     stochastic: bool
     draws: int
     """How often a victim that answers by chance is asked about each image."""
+    undefended: bool = False
+    """Whether it is known to have been trained without any defense, and has no layers."""
 
 
 class Sample(Value):

@@ -20,6 +20,7 @@ from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.results import stored_images
 from besiege.bench.spec import Plan
 from besiege.bench.store import DamagedError, Record, Store, judges
+from besiege.bench.tally import Event, Tally, Watch
 from besiege.core import record as core_record
 from besiege.core.errors import InputError, StoreError, ThreatError, VictimError
 from besiege.core.oracle import Victim
@@ -29,18 +30,6 @@ from besiege.data.dataset import Data
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.evaluation.judging import judge, look
 from besiege.metrics.rows import Column, Rows
-
-
-@dataclass(frozen=True)
-class Event:
-    """How far the work is: answers of about so many, in all attacks together, and with what."""
-
-    done: float
-    total: int
-    text: str
-
-
-Watch = Callable[[Event], None]
 
 
 class Workshop:
@@ -88,17 +77,17 @@ class Workshop:
         self._held: tuple[object, Samples] | None = None
         self._untold: Exception | None = None
         """What went wrong in telling, which is no failure of an attack."""
-        self._done = 0.0
-        self._total = plan.data.count * (1 + sum(w.passes for w in plan.weapons))
-        self._total += self._search_work(plan)
+        self._tally = Tally(plan)
 
     def clean(self) -> None:
         """See how the victim takes the clean images; without any, there is nothing to attack."""
         tasks = clean_tasks(self.plan)
         made = []
         for task in tasks:
-            made.append(self._do(task, self._look))
-            self._tell(self._count(task), "clean images")
+            record = self._do(task, self._look)
+            made.append(record)
+            right = int(record.totals.get("correct", 0))
+            self._tell(self._tally.seen(task.shard, right, record.findings))
         failures = [record.failure for record in made if record.failure is not None]
         if len(failures) == len(tasks):
             raise VictimError(f"the model answered no clean image: {failures[0]['message']}")
@@ -106,32 +95,35 @@ class Workshop:
     def attack(self) -> None:
         """Craft and judge with every attack, shard by shard."""
         for pairs in attack_tasks(self.plan):
-            self._pairs(pairs)
+            self._tally.begin()
+            for crafting, judging in pairs:
+                records = self._pair(crafting, judging)
+                broken = records[-1].totals["broken"] if len(records) == 2 else None
+                seconds = sum(float(r.provenance.get("seconds", 0.0)) for r in records)
+                self._tell(self._tally.judged(crafting.shard, broken, seconds))
 
     def search(self) -> None:
         """Look for the smallest changes, for the curve."""
-        self._pairs(curve_tasks(self.plan))
+        for crafting, judging in curve_tasks(self.plan):
+            self._pair(crafting, judging)
+            self._tell(self._tally.searched(crafting.shard))
 
     def extend(self, plan: Plan, curve: Sequence[Callable[[], Data]]) -> None:
         """Go on with a plan that has a curve now."""
-        self._total += self._search_work(plan) - self._search_work(self.plan)
+        self._tally.extend(plan)
         self.plan, self.curve = plan, curve
 
-    @staticmethod
-    def _search_work(plan: Plan) -> int:
-        if plan.curve is None:
-            return 0
-        return plan.curve.weapon.passes * sum(shard.count for shard in plan.curve.shards)
-
-    def _pairs(self, pairs: Sequence[tuple[Task, Task]]) -> None:
-        for crafting, judging in pairs:
-            # In a chain an attack waits for the verdicts before it: what stands is not known yet
-            # where one of them failed.
-            if all(self._is_sound(key) for key in crafting.identity["after"]):
-                crafted = self._do(crafting, self._craft)
-                if crafted.failure is None:
-                    self._do(judging, self._judge, crafted)
-            self._tell(self._count(crafting), str(crafting.weapon and crafting.weapon.text))
+    def _pair(self, crafting: Task, judging: Task) -> list[Record]:
+        """Craft and judge; the records of what worked, two where both did."""
+        # In a chain an attack waits for the verdicts before it: what stands is not known yet
+        # where one of them failed.
+        if not all(self._is_sound(key) for key in crafting.identity["after"]):
+            return []
+        crafted = self._do(crafting, self._craft)
+        if crafted.failure is not None:
+            return []
+        judged = self._do(judging, self._judge, crafted)
+        return [crafted] if judged.failure is not None else [crafted, judged]
 
     def _is_sound(self, key: str) -> bool:
         record = self.store.read(key)
@@ -191,6 +183,7 @@ class Workshop:
             "confidence": _array(sight.confidence),
             "share": _array(sight.share),
             "correct": _array(sight.correct),
+            **self._draws(sight.draws),
         }
         totals = {
             "rows": len(samples),
@@ -273,6 +266,7 @@ class Workshop:
             "prediction": _array(verdicts.prediction),
             "confidence": _array(verdicts.confidence),
             **{str(norm): _array(verdicts.distance[norm]) for norm in Norm},
+            **self._draws(verdicts.draws),
         }
         totals = {
             "rows": len(samples),
@@ -281,6 +275,10 @@ class Workshop:
             "judged": verdicts.forwards,
         }
         return _Made(judged, None, totals, verdicts.findings)
+
+    def _draws(self, draws: Tensor) -> dict[str, Column]:
+        """How each draw went, of a victim that answers by chance; of others the share says all."""
+        return {"draws": _array(draws)} if self.victim.stochastic else {}
 
     def _samples(self, task: Task) -> Samples:
         """The samples of a task's shard; the last shard is kept, since craft and judge share it."""
@@ -300,24 +298,16 @@ class Workshop:
             stands[_rows_of(samples.ids, fallen)] = False
         return samples.at(stands.nonzero()[:, 0])
 
-    def _count(self, task: Task) -> int:
-        assert self.plan.curve is not None or not task.curve
-        shards = self.plan.curve.shards if task.curve and self.plan.curve else self.plan.shards
-        each = 1 if task.weapon is None else task.weapon.passes
-        return shards[task.shard].count * each
-
-    def _tell(self, count: int, text: str) -> None:
-        self._done += count
+    def _tell(self, event: Event) -> None:
         if self.watch is not None:
-            self.watch(Event(self._done, self._total, text))
+            self.watch(event)
 
     def _during(self, task: Task) -> Callable[[core_record.Record], None] | None:
         """Progress inside a task: by samples broken or by answers, whichever is further."""
         watch, weapon = self.watch, task.weapon
         if watch is None or weapon is None:
             return None
-        count = self._count(task)
-        last = 0.0
+        begin, last = time.monotonic(), 0.0
 
         def tell(record: core_record.Record) -> None:
             nonlocal last
@@ -326,10 +316,15 @@ class Workshop:
                 return
             last = now
             share = min(1.0, float(record.asked.max()) / weapon.passes)
+            claimed = int(record.success.sum())
             if weapon.keep == "first":  # broken samples are done
-                share = max(share, float(record.success.double().mean()))
+                share = max(share, claimed / len(record.success))
+            if task.curve:
+                event = self._tally.searching(task.shard, share)
+            else:
+                event = self._tally.during(task.shard, share, claimed, now - begin)
             try:
-                watch(Event(self._done + 0.99 * share * count, self._total, weapon.text))
+                watch(event)
             except Exception as problem:
                 self._untold = problem
                 raise

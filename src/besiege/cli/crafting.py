@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.bench.work import Event
+from besiege.bench.tally import Event
 from besiege.cli.pictures import Inputs, file_names, write_exact, write_png
 from besiege.core.ball import ball
 from besiege.core.errors import Finding, InputError, ThreatError

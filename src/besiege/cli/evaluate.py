@@ -40,7 +40,7 @@ from besiege.report.progress import bar
 
 if TYPE_CHECKING:
     from besiege.bench.single import Evaluation
-    from besiege.bench.work import Event
+    from besiege.bench.tally import Event
 
 RUNS = Path("besiege-runs")
 SHARD = 100
@@ -104,7 +104,8 @@ def evaluate(
         Attacks to run, each on every image, separated by commas; by default
         "fgsm, pgd, each_target(pgd(loss=margin), 3)".
     suite
-        A named list of attacks, each on what the ones before left.
+        Attacks that each run on what the ones before left: standard, plus, rand, quick, or a
+        list separated by commas.
     goal
         What counts as a success; any error by default.
     access

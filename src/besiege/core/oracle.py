@@ -156,7 +156,7 @@ class Oracle:
             call, sort, most = CPU_CALL, 0, min(most, CPU_AHEAD)
 
         def cost(k: int) -> float:
-            used = k if chance <= 0 else (1.0 - (1.0 - chance) ** k) / chance
+            used = k if chance < 1e-9 else (1.0 - (1.0 - chance) ** k) / chance
             images = -(-rows * k // self.pad) * self.pad
             return (call + (sort if k > 1 else 0) + images) / used
 

@@ -14,9 +14,13 @@ from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted, answers
+from besiege.evaluation.probing import optimising
 
 AGAIN = 16
-"""How many clean images a victim without chances is asked about twice."""
+"""How many clean images a victim without chances is asked about twice, or more often."""
+
+PASSES = 5
+"""How often it is asked about them before anybody attacks it."""
 
 DRAWS = 10
 """How often a stochastic victim is asked about every image."""
@@ -40,6 +44,8 @@ class Verdicts:
         Whether the goal is reached; for a stochastic victim by at least half of the draws.
     share : Tensor
         In how many of the draws it is; 0 or 1 for a victim without chances.
+    draws : Tensor
+        In which of them, as `bits`.
     success : Tensor
         Valid, within and reached.
     correct : Tensor
@@ -57,6 +63,7 @@ class Verdicts:
     confidence: Tensor
     reached: Tensor
     share: Tensor
+    draws: Tensor
     success: Tensor
     correct: Tensor
     forwards: int
@@ -78,6 +85,8 @@ class Sight:
         The class answered and its probability, over all draws of a stochastic victim.
     share : Tensor
         In how many of the draws the answer is right; 0 or 1 for a victim without chances.
+    draws : Tensor
+        In which of them, as `bits`.
     correct : Tensor
         Whether it is right in most of them.
     classes, forwards : int
@@ -89,6 +98,7 @@ class Sight:
     prediction: Tensor
     confidence: Tensor
     share: Tensor
+    draws: Tensor
     correct: Tensor
     classes: int
     forwards: int
@@ -103,15 +113,27 @@ def look(victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS)
         scores = _ask(victim, samples.images, samples.ids, seed, "clean", many)
         samples.check_classes(scores.shape[2])
         findings = answers(victim, scores[0])
-        share = (scores.argmax(2) == samples.labels).double().mean(0)
+        right = scores.argmax(2) == samples.labels
+        share = right.double().mean(0)
         confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
         if many == 1:
             prediction = scores[0].argmax(1)
         correct = share > 0.5
-        findings += _sober(victim, samples, scores, correct)
-        asked = many * len(samples) + (0 if victim.stochastic else min(AGAIN, len(samples)))
+        again = 1 if victim.stochastic or victim.metered else PASSES - 1
+        findings += _sober(victim, samples, scores, correct, again)
+        few = samples.at(torch.arange(min(AGAIN, len(samples)), device=samples.ids.device))
+        findings += optimising(victim, few, seed)
+        times = again + 1 if not victim.stochastic else 1
+        asked = many * len(samples) + times * len(few)
         return Sight(
-            prediction, confidence, share, correct, scores.shape[2], asked, tuple(findings)
+            prediction,
+            confidence,
+            share,
+            bits(right),
+            correct,
+            scores.shape[2],
+            asked,
+            tuple(findings),
         )
 
 
@@ -172,6 +194,7 @@ def judge(
             confidence,
             reached,
             share,
+            bits(wins),
             success,
             correct,
             2 * many * len(samples) + (0 if victim.stochastic else min(AGAIN, len(samples))),
@@ -179,13 +202,14 @@ def judge(
         )
 
 
-def _sober(victim: Victim, samples: Samples, clean: Tensor, correct: Tensor) -> list[Finding]:
-    """Whether the victim answers the same twice, and knows more than chance does."""
+def _sober(
+    victim: Victim, samples: Samples, clean: Tensor, correct: Tensor, again: int = 1
+) -> list[Finding]:
+    """Whether the victim answers the same again, and knows more than chance does."""
     findings = []
     if not victim.stochastic:
-        once = clean[0, :AGAIN]
-        again = Oracle(victim).logits(samples.images[:AGAIN])
-        if bool(((once - again).norm(dim=1) > 1e-4 * once.norm(dim=1)).any()):
+        once, few = clean[0, :AGAIN], samples.images[:AGAIN]
+        if any(_differ(once, Oracle(victim).logits(few)) for _ in range(again)):
             findings.append(
                 Finding(
                     "W14",
@@ -210,6 +234,28 @@ def _sober(victim: Victim, samples: Samples, clean: Tensor, correct: Tensor) -> 
             )
         )
     return findings
+
+
+def bits(draws: Tensor) -> Tensor:
+    """Which draws said yes, ``[draws, rows]``, as one whole number per row.
+
+    Bit k is draw k, of the first 62, and one bit more is set above them, so that a row that says
+    something can be told from one that does not.
+    """
+    draws = draws[:62].long()
+    places = torch.arange(len(draws), device=draws.device)[:, None]
+    return (draws << places).sum(0) + (1 << len(draws))
+
+
+def _differ(once: Tensor, again: Tensor) -> bool:
+    """Whether two answers to the same images are more than rounding apart, or name other classes.
+
+    A class that is ruled out is minus infinity both times, or the answers differ.
+    """
+    ruled_out = torch.isinf(once) & torch.isinf(again)
+    change = (once - again).masked_fill(ruled_out, 0.0)
+    size = once.masked_fill(torch.isinf(once), 0.0).norm(dim=1)
+    return not bool((change.norm(dim=1) <= 1e-4 * size).all())
 
 
 def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:

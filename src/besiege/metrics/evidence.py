@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 
 Mask = NDArray[np.bool_]
@@ -37,6 +38,12 @@ class Trial:
     series : str
         What the attack is but for its number of steps and restarts: trials of one series differ
         in nothing else.
+    access : str
+        What it asks of the victim: 'gradient', 'score' or 'decision'.
+    losses : frozenset of str
+        The losses it climbs, of all its parts.
+    targets : int, optional
+        How many wrong classes it means to try, where it tries several.
     """
 
     text: str
@@ -46,6 +53,19 @@ class Trial:
     plain: bool = False
     one_step: bool = False
     series: str = ""
+    access: str = "gradient"
+    losses: frozenset[str] = frozenset()
+    targets: int | None = None
+
+    @property
+    def sees(self) -> bool:
+        """Whether it follows gradients."""
+        return self.access == "gradient"
+
+    @property
+    def iterates(self) -> bool:
+        """Whether it follows gradients for ten steps or more; one made of attacks counts."""
+        return self.sees and not self.one_step and (self.steps is None or self.steps >= 10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +90,10 @@ class Evidence:
         The budget usual for these data.
     elsewhere : mapping
         Accuracy of the same attacks at other budgets, by budget and text.
+    undefended : bool
+        Whether the victim is known to have no defense, and the attacks were free to break it.
+    counterpart : (str, Rate), optional
+        A victim of the same run that has no defense, and what the same attacks left of it.
     """
 
     clean: Rows
@@ -83,6 +107,8 @@ class Evidence:
     curve: Trial | None = None
     standard: float | None = None
     elsewhere: Mapping[float, Mapping[str, float]] = field(default_factory=dict)
+    undefended: bool = False
+    counterpart: tuple[str, Rate] | None = None
 
     @property
     def count(self) -> int:
@@ -122,10 +148,21 @@ class Evidence:
         return self.trials[: places[0]] if self.chained and places else ()
 
     def covered(self, trial: Trial) -> Mask:
-        """Which samples an attack was judged on; in a chain also those that had fallen before."""
+        """Which samples an attack was judged on; in a chain also those that had fallen before.
+
+        What had fallen counts where the attack was judged on what stood beside it: of a part of
+        the samples that it has not reached yet, the fallen alone would say that all fell.
+        """
         tried: Mask = np.isin(self.clean["sample"], trial.rows["sample"])
         earlier = self.before(trial)
-        return tried | ~self.standing(earlier) if earlier else tried
+        if not earlier:
+            return tried
+        stands = self.standing(earlier)
+        fallen: Mask = ~stands
+        if "record" in self.clean:
+            late = np.unique(self.clean["record"][stands & ~tried])
+            fallen &= ~np.isin(self.clean["record"], late)
+        return tried | fallen
 
     def covered_by_all(self) -> Mask:
         """Which samples every attack was judged on: only these can be called robust."""
@@ -142,6 +179,23 @@ class Evidence:
         """The share that is right after an attack, of the samples it was judged on."""
         covered = self.covered(trial)
         return float(self.left_by(trial)[covered].mean()) if covered.any() else 1.0
+
+    def gain(self, one: Trial, other: Trial) -> float:
+        """How much less the other attack leaves right, of the samples both were judged on."""
+        both = self.covered(one) & self.covered(other)
+        if not both.any():
+            return 0.0
+        fewer = int(self.left_by(one)[both].sum()) - int(self.left_by(other)[both].sum())
+        return fewer / int(both.sum())
+
+    def missed(self, trial: Trial, others: Sequence[Trial]) -> int:
+        """How many samples an attack broke that some of the others tried, and none broke."""
+        if not others:
+            return 0
+        mine = self.broken_ids(trial)
+        tried = np.concatenate([other.rows["sample"] for other in others])
+        found = np.concatenate([self.broken_ids(other) for other in others])
+        return int((np.isin(mine, tried) & ~np.isin(mine, found)).sum())
 
     def smallest(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The smallest change that any attack found, for every sample of the curve.

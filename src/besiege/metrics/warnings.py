@@ -15,6 +15,12 @@ from besiege.core.errors import Finding, Level
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate
+from besiege.metrics.kinds import (
+    w08_without_gradients,
+    w22_undefended,
+    w23_loss,
+    w39_few_classes,
+)
 
 TOLERANCE = 0.005
 _FEW = 20
@@ -101,15 +107,12 @@ def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
     if evidence.chained:
         return
     # An attack made of attacks has no steps of its own, but more than one.
-    many = [t for t in evidence.trials if not t.one_step and (t.steps is None or t.steps >= 10)]
+    many = [trial for trial in evidence.trials if trial.iterates]
     if not many:
         return
-    found = np.concatenate([evidence.broken_ids(trial) for trial in many])
-    tried = np.concatenate([trial.rows["sample"] for trial in many])
     for one in (trial for trial in evidence.trials if trial.one_step):
-        weaker = [t for t in many if -_gain(evidence, one, t) > TOLERANCE]
-        broken = evidence.broken_ids(one)
-        missed = int((np.isin(broken, tried) & ~np.isin(broken, found)).sum())
+        weaker = [t for t in many if -evidence.gain(one, t) > TOLERANCE]
+        missed = evidence.missed(one, many)
         if weaker:
             seen = f"'{one.text}' takes one step and breaks more than '{weaker[0].text}'."
         elif missed > 0.01 * evidence.count:
@@ -171,7 +174,7 @@ def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
             more, fixed
         ):
             continue
-        gain = _gain(evidence, less, more)
+        gain = evidence.gain(less, more)
         if gain < -TOLERANCE:
             yield Finding(
                 rule,
@@ -220,7 +223,7 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
 def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
     """A gradient that is exactly zero tells an attack nothing."""
     blind = []
-    for trial in evidence.trials:
+    for trial in (trial for trial in evidence.trials if trial.sees):
         stands = _stands(evidence, trial)
         gone = int((stands & trial.rows["vanished"]).sum())
         blind.append(gone > 0 and gone == int(stands.sum()))
@@ -235,10 +238,10 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
     if blind and all(blind):
         yield Finding(
             "W11",
-            "no attack saw a gradient for any of the samples that stand.",
-            "The figure says nothing about the model: something in it (rounding, argmax, detach) "
-            "has no gradient. Make that a besiege.defenses.Layer with a surrogate, see 'your own "
-            "defense'.",
+            "no attack that follows gradients saw one for any of the samples that stand.",
+            "What these attacks left says nothing about the model: something in it (rounding, "
+            "argmax, detach) has no gradient. Make that a besiege.defenses.Layer with a "
+            "surrogate, see 'your own defense'.",
             "error",
         )
 
@@ -332,24 +335,19 @@ RULES: Sequence[Rule] = (
     w05_more_steps,
     w06_restarts,
     w07_loss_trace,
+    w08_without_gradients,
     w11_vanished,
     w15_chance,
     w16_validity,
     w17_reproduced,
+    w22_undefended,
+    w23_loss,
     w24_few_samples,
     w28_budget,
+    w39_few_classes,
 )
 RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 """Rules that craft and judge apply to their own rows, too; over all rows these say it better."""
-
-
-def _gain(evidence: Evidence, one: Trial, other: Trial) -> float:
-    """How much less the other attack leaves right, of the samples that both were judged on."""
-    both = evidence.covered(one) & evidence.covered(other)
-    if not both.any():
-        return 0.0
-    fewer = int(evidence.left_by(one)[both].sum()) - int(evidence.left_by(other)[both].sum())
-    return fewer / int(both.sum())
 
 
 def _stands(evidence: Evidence, trial: Trial) -> Mask:
@@ -361,7 +359,7 @@ def _stands(evidence: Evidence, trial: Trial) -> Mask:
 
 def _not_converged(evidence: Evidence, trial: Trial, what: str) -> tuple[str, Level]:
     """What it means that an attack has not converged: much for the strongest, else little."""
-    if any(_gain(evidence, trial, other) > TOLERANCE for other in evidence.trials):
+    if any(evidence.gain(trial, other) > TOLERANCE for other in evidence.trials):
         return f"Its own figure is too high; a stronger attack ran. Give it more {what}.", "note"
     return f"It has not converged, so robustness may be overstated: give it more {what}.", "warning"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from besiege.report.formats import budget_unit, distance, interval, listed, share
+from besiege.report.formats import budget_unit, distance, interval, listed, percent, share
 
 Evaluation = dict[str, Any]
 
@@ -46,6 +46,37 @@ def errors(evaluation: Evaluation) -> list[dict[str, Any]]:
 def is_minimal(evaluation: Evaluation) -> bool:
     """Whether the attacker looked for the smallest change instead of keeping a budget."""
     return evaluation["threat"]["eps"] is None
+
+
+def cascade(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """What stood before each attack, what it was first to break, and what it left.
+
+    Figures of before there was such a table have none.
+    """
+    found: list[dict[str, Any]] = evaluation.get("cascade") or []
+    return found
+
+
+def chance(evaluation: Evaluation) -> dict[str, Any] | None:
+    """Mean and deviation over evaluations of a model that answers by chance, where it does."""
+    found: dict[str, Any] | None = evaluation.get("chance")
+    return found
+
+
+def spread(figure: dict[str, float]) -> str:
+    """A mean and its standard deviation, as percentages.
+
+    Examples
+    --------
+    >>> spread({"mean": 0.4556, "deviation": 0.002})
+    '45.56 % (0.20)'
+    """
+    return f"{percent(figure['mean'], 2)} ({100 * figure['deviation']:.2f})"
+
+
+def is_cascade(evaluation: Evaluation) -> bool:
+    """Whether each attack ran on what the ones before left, and the figures say so."""
+    return evaluation["mode"] == "suite" and bool(cascade(evaluation))
 
 
 def median_change(evaluation: Evaluation) -> float | None:

@@ -137,6 +137,8 @@ def _section(evaluation: dict[str, Any], order: int) -> dict[str, Any]:
         "most": [attack["text"] for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),
         "charts": charts(evaluation),
+        "chance": answer.chance(evaluation),
+        "cascade": answer.cascade(evaluation) if len(evaluation["attacks"]) > 1 else [],
     }
 
 
@@ -215,5 +217,6 @@ def _environment() -> Environment:
         breakable=_breakable,
         first=lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
         listed=formats.listed,
+        spread=_joined(answer.spread),
     )
     return found

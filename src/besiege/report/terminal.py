@@ -14,13 +14,17 @@ from rich.text import Text
 
 from besiege.report.answer import (
     Evaluation,
+    cascade,
+    chance,
     errors,
     headline,
+    is_cascade,
     is_complete,
     is_minimal,
     median_change,
     robust,
     sample_choice,
+    spread,
     strongest,
     troubles,
 )
@@ -92,17 +96,23 @@ class _Report:
             yield ""
         for evaluation in evaluations:
             yield from _details(evaluation, options.max_width)
-        yield Text(
-            "* broke most. alone: broken by no other attack. median: size of the change. "
-            "passes: forwards and backwards per image.",
-            "dim",
-        )
+        yield Text(_legend(evaluations), "dim")
         yield ""
         if any(evaluation["warnings"] for evaluation in evaluations):
             yield _warnings(evaluations)
             yield ""
         if self.page is not None:
             yield _pair(Text("page", "dim"), Text(self.page, "underline"))
+
+
+def _legend(evaluations: Sequence[Evaluation]) -> str:
+    """What the columns mean that are there."""
+    words = ["* broke most."]
+    if any(map(is_cascade, evaluations)):
+        words.append("before, left: images standing before the attack and after it.")
+    if not all(map(is_cascade, evaluations)):
+        words.append("alone: broken by no other attack. median: size of the change.")
+    return " ".join([*words, "passes: forwards and backwards per image."])
 
 
 def _rows(width: int) -> Table:
@@ -189,6 +199,10 @@ def _answer(evaluation: Evaluation, width: int) -> RenderableType:
     grid.add_row(*bold, against)
     clean = evaluation["clean"]
     grid.add_row("clean", share(clean).rjust(7), interval(clean), "95 % intervals")
+    if (drawn := chance(evaluation)) is not None:
+        mean, deviation = spread(drawn["robust"]).rsplit(" ", 1)
+        said = f"mean (sd) of {drawn['evaluations']} draws, clean {spread(drawn['clean'])}"
+        grid.add_row("by chance", mean.rjust(7), deviation, said)
     if not is_minimal(evaluation):
         return grid
     return Group(Text(headline(evaluation), "bold"), grid)
@@ -197,11 +211,14 @@ def _answer(evaluation: Evaluation, width: int) -> RenderableType:
 def _attacks(evaluation: Evaluation, width: int) -> Table:
     """One row per attack."""
     narrow = width < _NARROW
-    headings = ["accuracy", "95 %", "broken", "alone", "median", "passes", "time"]
-    if narrow:
-        headings.remove("95 %")
+    stages = cascade(evaluation) if is_cascade(evaluation) else [None] * len(evaluation["attacks"])
+    middle = ["before", "broken", "left"] if any(stages) else ["broken", "alone", "median"]
+    headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, "passes", "time"]
     unit = budget_unit(evaluation["threat"])
-    cells = [_cells(attack, unit, narrow) for attack in evaluation["attacks"]]
+    cells = [
+        _cells(attack, stage, unit, narrow)
+        for attack, stage in zip(evaluation["attacks"], stages, strict=True)
+    ]
     columns = zip(headings, *cells, strict=True)
     taken = sum(max(map(cell_len, "\n".join(column).split("\n"))) for column in columns)
     rows = _rows(width)
@@ -221,20 +238,32 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
     return rows
 
 
-def _cells(attack: dict[str, Any], unit: int | None, narrow: bool) -> list[str]:
+def _cells(
+    attack: dict[str, Any], stage: dict[str, Any] | None, unit: int | None, narrow: bool
+) -> list[str]:
     """The figures of an attack; a failure stands where the interval would."""
-    rate, median = attack["accuracy"], attack["median_distance"]
+    rate = attack["accuracy"]
     sure = interval(rate)
     if attack["failure"] or not attack["complete"]:
         sure = "FAILED" if attack["failure"] else "unfinished"
     accuracy = share(rate) if rate else _NONE
     return [
         *([f"{accuracy}\n{sure}"] if narrow else [accuracy, sure]),
-        *(f"{attack[key]:,}" if rate else _NONE for key in ("broken", "alone")),
-        _NONE if median is None else distance(median, unit),
+        *_middle(attack, stage, unit),
         each(attack["forwards"] + attack["backwards"], rate["count"]) if rate else _NONE,
         _short(seconds(attack["seconds"])),
     ]
+
+
+def _middle(attack: dict[str, Any], stage: dict[str, Any] | None, unit: int | None) -> list[str]:
+    """What it broke: of what stood before it in a suite, else beside the other attacks."""
+    if attack["accuracy"] is None:
+        return [_NONE] * 3
+    if stage is not None:
+        return [f"{stage[key]:,}" for key in ("before", "broken", "left")]
+    median = attack["median_distance"]
+    size = _NONE if median is None else distance(median, unit)
+    return [f"{attack['broken']:,}", f"{attack['alone']:,}", size]
 
 
 def _short(duration: str) -> str:

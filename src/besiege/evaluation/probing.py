@@ -1,0 +1,59 @@
+"""Whether a victim computes gradients while it answers: then it changes itself as it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from besiege.core.dice import Dice
+from besiege.core.errors import Finding
+from besiege.core.oracle import Victim
+from besiege.core.samples import Samples
+
+_ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})
+_GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a descriptor of the class
+
+
+class Eavesdropper(TorchFunctionMode):
+    """Notes whether gradients are computed or read while it is entered, in this thread alone.
+
+    Nothing of torch is replaced, so that there is nothing to restore, and names that a model
+    imported long ago are heard as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = False
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        if function in _ASKING or (function == _GRADIENT and answer is not None):
+            self.heard = True
+        return answer
+
+
+def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]:
+    """Ask a victim about a few images, and say whether it computed gradients to answer."""
+    dice = Dice.throw(seed, samples.ids).of("probe") if victim.stochastic else None
+    with torch.no_grad(), Eavesdropper() as ear:
+        victim(samples.images.clone(), dice)
+    if not ear.heard:
+        return []
+    return [
+        Finding(
+            "W38",
+            "the model computes gradients while it answers: it optimises something at test time.",
+            "Attacks through such a loop are weak, and robustness is overstated. Attack the model "
+            "without the loop and send it those images, unroll the loop where it is short, and "
+            "use attacks without gradients (square).",
+        )
+    ]

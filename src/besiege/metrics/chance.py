@@ -1,0 +1,75 @@
+"""Accuracy of a victim that answers by chance: mean and standard deviation of evaluations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from besiege.metrics.evidence import Evidence, Mask
+from besiege.metrics.rows import Rows
+
+Wins = NDArray[np.bool_]
+
+
+def chance_figures(evidence: Evidence, draws: int) -> dict[str, Any] | None:
+    """Mean and standard deviation over evaluations, each one draw of every sample.
+
+    The first half of the judge's draws chooses, for every sample, the image that fools most
+    often: the clean one, or that of an attack. The other half evaluates what was chosen, so that
+    the choice owes nothing to the luck it is judged by (Croce and Hein 2020). Accuracy under an
+    attack is that of its own images; in a chain, of the worst up to it.
+
+    None where the draws were not kept, or no sample was judged under every attack.
+    """
+    known = evidence.covered_by_all()
+    clean = _wins(evidence.clean, draws)
+    tables = [_wins(trial.rows, draws) for trial in evidence.trials]
+    if draws < 2 or not known.any() or clean is None or any(table is None for table in tables):
+        return None
+    half = draws // 2
+    worst = ~clean  # what is right when clean is what the draws of clean images count
+    attacks = []
+    for trial, table in zip(evidence.trials, tables, strict=True):
+        assert table is not None
+        sound = trial.rows["valid"].astype(bool) & trial.rows["within"].astype(bool)
+        mine = worst.copy() if evidence.chained else ~clean
+        order = np.argsort(evidence.clean["sample"], kind="stable")
+        listed = evidence.clean["sample"][order]
+        there = np.isin(trial.rows["sample"], listed)
+        rows = order[np.searchsorted(listed, trial.rows["sample"][there])]
+        own = (table & sound[:, None])[there]
+        mine[rows] = _stronger(mine[rows], own, half) if evidence.chained else own
+        worst = _stronger(worst, mine, half)
+        attacks.append({"text": trial.text, **_spread(mine, known, half)})
+    return {
+        "evaluations": draws - half,
+        "clean": _spread(~clean, known, half),
+        "robust": _spread(worst, known, half),
+        "attacks": attacks,
+    }
+
+
+def _wins(rows: Rows, draws: int) -> Wins | None:
+    """Which draws were won, ``[rows, draws]``; None where some row does not say."""
+    if "draws" not in rows:
+        return np.zeros((0, draws), bool) if rows.count == 0 else None
+    bits = rows["draws"].astype(np.int64)
+    if not bool(np.all(bits >> draws == 1)):  # a row that says it has one bit more
+        return None
+    found: Wins = (bits[:, None] >> np.arange(draws)) & 1 == 1
+    return found
+
+
+def _stronger(one: Wins, other: Wins, half: int) -> Wins:
+    """Of two images of each row, the one that fools more often in the first half of the draws."""
+    more = other[:, :half].sum(1) > one[:, :half].sum(1)
+    return np.where(more[:, None], other, one)
+
+
+def _spread(wins: Wins, known: Mask, half: int) -> dict[str, float]:
+    """Mean and standard deviation of the accuracy over the other half of the draws."""
+    accuracy = 1 - wins[known][:, half:].mean(0)
+    deviation = float(accuracy.std(ddof=1)) if len(accuracy) > 1 else 0.0
+    return {"mean": float(accuracy.mean()), "deviation": deviation}
