@@ -41,7 +41,8 @@ DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
 classes on another loss. On the shipped digits models it comes within a sample or two of twenty
 restarts."""
 DEFAULT_TARGETED = ("fgsm", "pgd", "pgd(loss=margin)")
-SHARD = 100
+SHARD, GPU_SHARD = 100, 500
+"""Samples per record: few, so that little is lost, but as many as a GPU needs to be full."""
 CURVE_SHARD = 50
 """A search takes many times as long as an attack, and should not be lost by the hundred."""
 CURVE_STEPS = 20

@@ -18,6 +18,7 @@ from torch import nn
 from besiege.attacks.attack import Attack
 from besiege.bench.asking import (
     CURVE_SHARD,
+    GPU_SHARD,
     SHARD,
     check_numbers,
     command_of,
@@ -140,7 +141,7 @@ def evaluate(
     seed: int = 0,
     out: Path | str | None = None,
     split: str = "test",
-    shard: int = SHARD,
+    shard: int | None = None,
     batch: int | None = None,
     device: str | None = None,
     progress: bool = False,
@@ -181,8 +182,9 @@ def evaluate(
     out : path, optional
         The run folder. Records in it are used again, so that an interrupted evaluation goes on.
         Without one, records live as long as the result.
-    shard : int
-        Samples per record: what is lost at most when a run is killed.
+    shard : int, optional
+        Samples per record: what is lost at most when a run is killed. 100 by default, 500 where
+        the model runs on a GPU.
     batch, device
         Rows per call of the model, and where it runs; a named model goes to a GPU where there is
         one.
@@ -211,6 +213,8 @@ def evaluate(
     chosen, chained = read_attacks(attacks, suite, allowed)
     victim = read_victim(model, device)
     samples = read_data(data, split, count, seed, victim)
+    if shard is None:
+        shard = SHARD if victim.device.type == "cpu" else GPU_SHARD
     asked = Asked(
         model=model if isinstance(model, str) else name_of(victim),
         data=str(data) if isinstance(data, (str, Path)) else samples.name,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.data.dataset import Data
-from besiege.evaluation.crafting import Crafted, craft
+from besiege.evaluation.crafting import Crafted, craft, twin_of
 from besiege.evaluation.judging import judge, look
 from besiege.metrics.rows import Column, Rows
+from besiege.models.classifier import Classifier
 
 
 class Workshop:
@@ -207,6 +209,7 @@ class Workshop:
             keep=weapon.keep,  # type: ignore[arg-type]  # checked when the plan was made
             leave=weapon.leave,  # type: ignore[arg-type]
             queries=weapon.queries,
+            twin=self._twin,
             batch=self.batch,
             watch=self._during(task),
         )
@@ -275,6 +278,13 @@ class Workshop:
             "judged": verdicts.forwards,
         }
         return _Made(judged, None, totals, verdicts.findings)
+
+    @cached_property
+    def _twin(self) -> Classifier | None:
+        """The accelerated copy that attacks search on, made once; around the first samples, so
+        that a run which goes on makes the same."""
+        first = boxed(self.shards[0](), self.victim, self.plan.data.scaled)
+        return twin_of(self.victim, first, Threat.parse(self.plan.threat))
 
     def _draws(self, draws: Tensor) -> dict[str, Column]:
         """How each draw went, of a victim that answers by chance; of others the share says all."""

@@ -34,6 +34,7 @@ GPU_SORT = 1000
 """What sorting candidates that were computed ahead costs on a GPU, which must be waited for."""
 CPU_AHEAD = 128
 """Images computed ahead of a decision on a CPU, at most: more do not get cheaper."""
+_AHEAD = (1, 2, 3, *(n << k for k in range(11) for n in (4, 5, 6, 7)))
 AHEAD_PAYS = 1.1
 """How many times less it must cost to compute candidates ahead, for what it takes to sort them."""
 
@@ -160,7 +161,7 @@ class Oracle:
             images = -(-rows * k // self.pad) * self.pad
             return (call + (sort if k > 1 else 0) + images) / used
 
-        best = min(range(1, max(1, most // rows) + 1), key=cost)
+        best = min((k for k in _AHEAD if k == 1 or k * rows <= most), key=cost)
         return best if cost(best) * AHEAD_PAYS < cost(1) else 1
 
     def allow(self, access: Access, fitting: Callable[[Access], list[str]]) -> None:
