@@ -36,8 +36,8 @@ from benchmarks.autoattack.cells import (
 QUERIES = (100, 200, 500, 1000, 2000)
 
 
-def record(cell: Cell, count: int, device: str, attacks: dict[str, str]) -> dict[str, object]:
-    """The figures of one cell."""
+def record(cell: Cell, count: int, device: str, attacks: dict[str, str], path: Path) -> None:
+    """Write the figures of one cell, anew after every component."""
     victim, samples = cell.load(count, device)
     with victim.held(), torch.no_grad():
         right = victim(samples.images).argmax(1) == samples.labels
@@ -77,15 +77,16 @@ def record(cell: Cell, count: int, device: str, attacks: dict[str, str]) -> dict
             f"unconfirmed {claimed}",
             flush=True,
         )
-    return {
-        "model": cell.model,
-        "data": cell.data,
-        "threat": cell.threat,
-        "count": count,
-        "clean": packed(right),
-        "components": components,
-        "made": made(by="besiege"),
-    }
+        figures = {
+            "model": cell.model,
+            "data": cell.data,
+            "threat": cell.threat,
+            "count": count,
+            "clean": packed(right),
+            "components": components,
+            "made": made(by="besiege"),
+        }
+        write(path, figures)
 
 
 def _passes(crafted: Crafted, left: torch.Tensor) -> list[float]:
@@ -105,7 +106,7 @@ def main() -> None:
     given = parser.parse_args()
     attacks = dict(one.split("=", 1) for one in given.attack)
     for cell in chosen(given.words):
-        write(given.out / f"{cell.name}.json", record(cell, given.count, given.device, attacks))
+        record(cell, given.count, given.device, attacks, given.out / f"{cell.name}.json")
 
 
 if __name__ == "__main__":

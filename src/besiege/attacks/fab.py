@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -31,6 +32,14 @@ crossing itself rounding would decide."""
 WORTH = 1.25
 """How much farther than the best known a success may be for the final search to be of use."""
 
+CHOICE = 5
+"""So many first steps choose the class as seen from the clean image, the others from where they
+are: the first find the nearest plane, the others stay with it where planes bend."""
+
+FLAT = 4
+"""Every so many steps rows that have no plane to go to are put elsewhere. To ask at every step
+would keep a GPU waiting for a case that is rare."""
+
 
 def toward(logits: Tensor, aim: Aim) -> Tensor:
     """``z_t - z_y``: above zero where the target has overtaken the label."""
@@ -49,28 +58,39 @@ def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nearest(ball: Ball, x: Tensor, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
-    """The class whose plane is nearest to the centre inside the box.
+    """The class whose plane is nearest to the clean image inside the box.
 
     Not to the point where the planes were read: what counts in the end is the distance from the
-    centre. Planes that miss the box come last, in the order of their distance without one.
+    clean image. Planes that miss the box come last, in the order of their distance without one.
     """
     rows, many = f.shape
     w, f = w.flatten(0, 1), f.flatten()
     c = _rest(w, f, (x - ball.center).repeat_interleave(many, 0))
     move = ball.plane(ball.center.repeat_interleave(many, 0), w, c)
     missed = (_inner(w, move) - c).abs() > 1e-3 * c.abs()
-    beyond = _across(ball).repeat_interleave(many) + c.abs() / ball.dual(w).clamp_min(1e-300)
+    beyond = _across(ball).repeat_interleave(many) + _straight(ball, w, c)
     size = torch.where(missed, beyond, distances(move, ball.norm)).view(rows, many)
     return size.scatter(1, labels[:, None], torch.inf).argmin(1)
 
 
+def closest(ball: Ball, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
+    """The class whose plane is nearest to where the planes were read, whatever the box."""
+    size = _straight(ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
+    return size.scatter(1, labels[:, None], torch.inf).argmin(1)
+
+
+def _straight(ball: Ball, w: Tensor, c: Tensor) -> Tensor:
+    """The size of the smallest move d with ``<w, d> = c`` without a box."""
+    return c.abs() / ball.dual(w).clamp_min(1e-300)
+
+
 def _rest(w: Tensor, f: Tensor, away: Tensor) -> Tensor:
     """What ``<w, d>`` is for moves d to the plane read `away` from where they start, float64."""
-    return _inner(w, away) - f.double()
+    return _inner(w, away) - f
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    return never_alone((a * b).flatten(1).double()).sum(1)[: len(a)]
+    return never_alone((a * b).flatten(1)).sum(1, dtype=torch.float64)[: len(a)]
 
 
 def _across(ball: Ball) -> Tensor:
@@ -86,13 +106,14 @@ class FAB(Attack):
 
     Every step takes the victim for a linear one, goes from where it is and from the clean image
     to the nearest plane inside the box, a little beyond, and mixes the two. Beyond the boundary
-    it first takes back a tenth of the change (Croce and Hein, Minimally distorted adversarial
+    it first takes back a part of the change (Croce and Hein, Minimally distorted adversarial
     examples with a fast adaptive boundary attack, 2020).
 
-    Two things are otherwise than in the authors' code. After stepping back the plane is the one
+    Three things are otherwise than in the authors' code. After stepping back the plane is the one
     read before, at the point that was looked at: that spares every step its second forward, and
-    for a linear victim it is the same plane. And the class is the one whose plane is nearest to
-    the clean image, with the box.
+    for a linear victim it is the same plane. Steps back are long at first and fall to nothing:
+    most walks end nearer, in l1 by several hundredths. And in the first steps the class is the
+    one whose plane is nearest to the clean image, with the box.
 
     Without a budget it looks for the smallest change. With one the walk is the same, and a row
     may leave at its first success inside.
@@ -108,7 +129,9 @@ class FAB(Attack):
     eta : float
         How far a move goes, in ways to its plane.
     beta : float
-        What a step back leaves of the change.
+        What a step back leaves of the change; with `anneal`, the first one.
+    anneal : bool
+        Whether `beta` rises to one over the walk. ``beta=0.9, anneal=False`` is as published.
     search : int
         Secant steps between the clean image and the best point of a walk, at its end.
 
@@ -123,9 +146,9 @@ class FAB(Attack):
     restarts: int = 1
     alpha_max: float = 0.1
     eta: float = 1.05
-    beta: float = 0.9
+    beta: float = 0.7
+    anneal: bool = True
     search: int = 3
-    falling: bool = True
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
@@ -159,7 +182,7 @@ class FAB(Attack):
                 self._walk(view, _anywhere(view, "start") if restart else view.ball.center)
 
     def _walk(self, siege: Siege, x: Tensor) -> None:
-        best, far = x.clone(), torch.full_like(siege.ball.radius, torch.inf)
+        best, far = x, torch.full_like(siege.ball.radius, torch.inf)
         scores = x.new_zeros(len(x), siege.classes)
         for step in range(self.steps + 1):
             last = step == self.steps
@@ -169,71 +192,77 @@ class FAB(Attack):
                 return
             beyond = siege.record.reached(siege.rows, answer.labels)
             away = siege.ball.distance(x)
-            closer = (beyond & (away < far)).nonzero()[:, 0]
-            if len(closer):
-                far[closer], best[closer] = away[closer], x[closer]
-                scores[closer] = answer.logits[closer]
+            closer = beyond & (away < far)
+            far = torch.where(closer, away, far)
+            best = torch.where(_each(closer, x), x, best)
+            scores = torch.where(closer[:, None], answer.logits, scores)
             if not last:
-                x = self._step(siege, x, beyond, answer, step)
+                x = self._step(siege, x, beyond, away, answer, step)
         self._shorten(siege, best, far, scores)
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         every = torch.arange(siege.classes, device=x.device)
         return siege.gradients(x, every.expand(len(x), -1))
 
-    def _plane(self, siege: Siege, x: Tensor, answer: Answer) -> tuple[Tensor, Tensor]:
-        w, f = planes(answer, siege.aim.labels)
-        chosen = nearest(siege.ball, x, w, f, siege.aim.labels)
+    def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:
+        ball, labels = siege.ball, siege.aim.labels
+        w, f = planes(answer, labels)
+        early = step < CHOICE
+        chosen = nearest(ball, x, w, f, labels) if early else closest(ball, w, f, labels)
         rows = torch.arange(len(x), device=x.device)
         return w[rows, chosen], f[rows, chosen]
 
-    def _step(self, siege: Siege, x: Tensor, beyond: Tensor, answer: Answer, step: int) -> Tensor:
+    def _step(
+        self, siege: Siege, x: Tensor, beyond: Tensor, away: Tensor, answer: Answer, step: int
+    ) -> Tensor:
         ball, rows, clean = siege.ball, len(x), siege.ball.center
-        left, eta = self._pace(step)
-        w, f = self._plane(siege, x, answer)
+        w, f = self._plane(siege, x, answer, step)
+        change = x - clean
+        left = torch.where(beyond, self._left(step), 1.0).double()
+        kept = ball.retreat(change, away, left)
         w, f = torch.cat((w, w)), torch.cat((f, f))
-        here = ball.retreat(x, torch.where(beyond, left, 1.0).double())
-        starts = torch.cat((here, clean))
-        moves = ball.plane(starts, w, _rest(w, f, torch.cat((x, x)) - starts))
+        rest = _rest(w, f, torch.cat((change - kept, change)))
+        moves = ball.plane(torch.cat((clean + kept, clean)), w, rest)
         size = distances(moves, ball.norm)
-        flat = size[rows:] == 0
-        size = size.clamp_min(1e-8)
-        share = size[:rows] / (size[:rows] + size[rows:])
-        alpha = ball.scaled(share.clamp_max(self.alpha_max))
+        near, far = size.clamp_min(1e-8).view(2, rows)
+        alpha = ball.scaled((near / (near + far)).clamp_max_(self.alpha_max))
         # In changes, so that what neither move touches stays exactly as it was.
-        moves = eta * moves
-        change = (1 - alpha) * (here - clean + moves[:rows]) + alpha * moves[rows:]
-        x = (clean + change).clamp(*ball.box)
-        if bool(flat.any()):  # no plane to go to, and there would be none the next time either
-            x = torch.where(_each(flat, x), _anywhere(siege, "flat", step), x)
+        here, there = moves.mul_(self.eta).view(2, *x.shape)
+        x = here.add_(kept).mul_(1.0 - alpha).add_(there.mul_(alpha)).add_(clean)
+        x = x.clamp_(*ball.box)
+        if step % FLAT == 0:
+            flat = size[rows:] == 0
+            if bool(flat.any()):
+                x = torch.where(_each(flat, x), _anywhere(siege, "flat", step), x)
         return x
 
-    def _pace(self, step: int) -> tuple[float, float]:
-        """What a step back leaves of the change, and how far a move goes."""
-        if not self.falling:
-            return self.beta, self.eta
-        rest = 1.0 - step / self.steps
-        left = 1.0 - 4.0 * (1.0 - self.beta) * rest
-        return max(left, 0.0), 1.0 + (self.eta - 1.0) * (0.2 + 0.8 * rest)
+    def _left(self, step: int) -> float:
+        """What a step back leaves of the change."""
+        return self.beta + (1.0 - self.beta) * (step / self.steps if self.anneal else 0.0)
 
     def _shorten(self, siege: Siege, best: Tensor, far: Tensor, scores: Tensor) -> None:
         """Secant steps on the way from the clean images to the best points.
 
         Also where the best point lies outside the budget: what comes of it may lie inside.
         """
+        if not self.search:
+            return
         limit = torch.minimum(siege.distance, siege.ball.radius)
-        siege.leave(torch.isinf(far) | (far > WORTH * limit))
+        worth = (torch.isfinite(far) & (far <= WORTH * limit)).nonzero()[:, 0]
+        # A view, as rows of one sample that walked side by side would all leave with one.
+        siege, best, far, scores = siege.view(worth), best[worth], far[worth], scores[worth]
         clean = siege.aim.clean
         low, high = torch.zeros_like(far), torch.ones_like(far)
         under = torch.zeros_like(scores) if clean is None else clean
         for _ in range(self.search):
-            low, high, under, scores, best = siege.settle(low, high, under, scores, best)
+            state = siege.settle(low, high, under, scores, best, far)
+            low, high, under, scores, best, far = state
             if not len(siege):
                 return
             share = _crossing(siege, under, scores)
             at = low + (high - low) * (share + BIAS * (1 - share))
             ball = siege.ball
-            x = ball.retreat(best, at)
+            x = ball.retreat(best - ball.center, far, at).add_(ball.center).clamp_(*ball.box)
             answer = siege.logits(x)
             over = siege.record.reached(siege.rows, answer.labels)
             low, high = torch.where(over, low, at), torch.where(over, at, high)
@@ -252,10 +281,13 @@ class FABT(FAB):
 
     Parameters
     ----------
-    steps, restarts, alpha_max, eta, beta, search
+    steps, restarts, alpha_max, eta, beta, anneal, search
         As of `fab`, for every class.
     targets : int
         How many classes, at most.
+    together : int
+        How many classes of a row are tried side by side, after the first alone. Calls are fuller
+        when few rows are left.
 
     Examples
     --------
@@ -265,27 +297,34 @@ class FABT(FAB):
     """
 
     targets: int = 9
+    together: int = 4
 
     goals = ALL_GOALS
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._count("targets", 1)
+        self._count("together", 1)
 
     def run(self, siege: Siege) -> None:
         siege = _endless(siege)
         given = siege.aim.targets
         ranked = siege.ranked()[:, : self.targets] if given is None else given[:, None]
-        for turn in range(ranked.shape[1]):
+        many = ranked.shape[1]
+        # Most rows that break at all break towards the first class: it is tried alone.
+        for first, end in pairwise([0, *range(1, many, self.together), many]):
             ranked = siege.settle(ranked)
-            dice = siege.dice.of("target", turn)
-            for rows in _turns(siege, 1):
-                self._walks(siege.view(rows, aim=ranked[rows, turn], dice=dice.at(rows)))
+            turn = torch.arange(first, end, device=ranked.device)
+            for some in _turns(siege, len(turn)):
+                rows = some.repeat_interleave(len(turn))
+                dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(some)))
+                aim = ranked[some, first:end].flatten()
+                self._walks(siege.view(rows, aim=aim, dice=dice))
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         return siege.gradient(x, margin if siege.targeted else toward)
 
-    def _plane(self, siege: Siege, x: Tensor, answer: Answer) -> tuple[Tensor, Tensor]:
+    def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:
         return answer.gradient, answer.loss
 
 
