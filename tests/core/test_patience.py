@@ -32,6 +32,15 @@ ATTACKS = {
     "cascade(fgsm, pgd(steps=10), square(steps=30))": "linf:0.02",
     "repeat(pgd(steps=5), 3)": "linf:0.02",
     "minimal(pgd(steps=5))": "linf",
+    # Short ones, whose last step still breaks rows.
+    "fabt(steps=1, targets=3)": "linf:0.02",
+    "fabt(steps=2, targets=4, together=2)": "l2:0.2",
+    "fab(steps=2, restarts=2)": "linf:0.03",
+    "apgd(steps=3, restarts=2)": "l1:2",
+    "apgdt(steps=2, targets=4)": "linf:0.03",
+    "apgdt(steps=3, targets=4, order='distance')": "l2:0.2",
+    "square(steps=2, restarts=4)": "linf:0.05",
+    "best_of(pgd(steps=2), apgd(steps=2))": "linf:0.03",
 }
 Same = tuple[str, ...]
 SAME: Same = ("images", "success", "distance", "first_step", "first_query", "queries", "backwards")

@@ -247,6 +247,7 @@ class FAB(Attack):
         """
         if not self.search:
             return
+        best, far, scores = siege.settle(best, far, scores)
         limit = torch.minimum(siege.distance, siege.ball.radius)
         worth = (torch.isfinite(far) & (far <= WORTH * limit)).nonzero()[:, 0]
         # A view, as rows of one sample that walked side by side would all leave with one.

@@ -66,6 +66,7 @@ class Inquiry:
         self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
         self._uneven = parent is not None or record.meter.budget is not None
         self._late = False
+        self._asking = False
 
     def __len__(self) -> int:
         return self._index.shape[0]  # len of a tensor is slow, and this is asked often
@@ -154,6 +155,7 @@ class Inquiry:
         through: Through | None,
         classes: Tensor | None,
     ) -> Answer:
+        self._asking = True
         n, images, owners = self._draws, flat, at
         if n > 1:
             images, owners, slot = (t.repeat_interleave(n, 0) for t in (flat, at, slot))

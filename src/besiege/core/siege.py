@@ -273,7 +273,13 @@ class Siege(Inquiry):
         Takes tensors and answers, all with the rows first, and gives back as many (one alone not
         in a tuple). Called once per outer step, right after the answer. It only saves work: a
         row that is done is not sent any more, settled or not.
+
+        Behind a GPU the latest answer may not have been looked at yet; settling once more, with
+        nothing asked in between, waits for it.
         """
+        if not self._asking:
+            self.record.catch_up()
+        self._asking = False
         for part in state:
             length = (part.hit if isinstance(part, Answer) else part).shape[0]
             if length != len(self):
