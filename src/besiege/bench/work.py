@@ -282,7 +282,8 @@ class Workshop:
     @cached_property
     def _twin(self) -> Classifier | None:
         """The accelerated copy that attacks search on, made once; around the first samples, so
-        that a run which goes on makes the same."""
+        that a run which goes on makes the same.
+        """
         first = boxed(self.shards[0](), self.victim, self.plan.data.scaled)
         return twin_of(self.victim, first, Threat.parse(self.plan.threat))
 

@@ -46,15 +46,26 @@ class Answer:
     hit is false, its loss -inf, its gradient and logits 0.
     """
 
-    def __init__(self, hit: Tensor, labels: Tensor, **parts: Tensor | None) -> None:
+    def __init__(
+        self, hit: Tensor | Callable[[], Tensor], labels: Tensor, **parts: Tensor | None
+    ) -> None:
         asked = {name: part for name, part in parts.items() if part is not None}
-        self.parts: dict[str, Tensor] = {"hit": hit, "labels": labels, **asked}
+        self._parts: dict[str, Tensor] = {"labels": labels, **asked}
+        # Few attacks ask, and on a GPU finding out takes longer than a move.
+        self._hit = hit
+
+    @property
+    def parts(self) -> dict[str, Tensor]:
+        """All parts by name."""
+        if "hit" not in self._parts:
+            self._parts["hit"] = self._hit if isinstance(self._hit, Tensor) else self._hit()
+        return self._parts
 
     def __contains__(self, name: str) -> bool:
-        return name in self.parts
+        return name == "hit" or name in self._parts
 
     def __len__(self) -> int:
-        return len(self.hit)
+        return self.labels.shape[0]
 
     @property
     def hit(self) -> Tensor:
@@ -64,7 +75,7 @@ class Answer:
     @property
     def labels(self) -> Tensor:
         """The predicted classes, -1 for rows not sent."""
-        return self.parts["labels"]
+        return self._parts["labels"]
 
     @property
     def logits(self) -> Tensor:
@@ -82,11 +93,11 @@ class Answer:
         return self._asked("gradient")
 
     def _asked(self, name: str) -> Tensor:
-        if name not in self.parts:
+        if name not in self._parts:
             raise AttackError(
                 f"this answer has no {name}: only {', '.join(self.parts)} were asked for"
             )
-        return self.parts[name]
+        return self._parts[name]
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> Answer:
         """The answer with every part changed."""

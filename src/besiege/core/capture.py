@@ -12,7 +12,7 @@ from torch import Tensor
 
 Function = Callable[..., tuple[Tensor, ...]]
 
-AFTER = 3
+AFTER = 1
 """A call is captured when it has been made so often: sizes that only pass by are not worth it."""
 FINEST = 8
 
@@ -68,8 +68,8 @@ class Captures:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._made: dict[Hashable, Captured | None] = {}
-        self._asked: Counter[Hashable] = Counter()
+        self._made: dict[Hashable, dict[int, Captured | None]] = {}
+        self._asked: Counter[tuple[int, int]] = Counter()
         self._pool: Any = None
 
     def __call__(
@@ -82,18 +82,16 @@ class Captures:
         """
         rows = rounded(len(given[0]))
         try:
-            key = (what, rows, *((t.shape[1:], t.dtype) for t in given))
-            made = self._made.get(key)
+            graphs = self._made.setdefault((what, *((t.shape[1:], t.dtype) for t in given)), {})
         except TypeError:  # a loss that cannot be looked up is asked for plainly
             return None
-        if made is None:
-            self._asked[key] += 1
-            if key in self._made or self._asked[key] <= AFTER:
+        if rows not in graphs:
+            self._asked[id(graphs), rows] += 1
+            if self._asked[id(graphs), rows] <= AFTER:
                 return None
-            made = self._made[key] = self._capture(function, given, rows)
-            if made is None:
-                return None
-        return tuple(part.clone() for part in made(*given))
+            graphs[rows] = self._capture(function, given, rows)
+        graph = graphs[rows]
+        return None if graph is None else tuple(part.clone() for part in graph(*given))
 
     def _capture(self, function: Function, given: tuple[Tensor, ...], rows: int) -> Captured | None:
         begin = time.perf_counter()

@@ -184,10 +184,9 @@ class Inquiry:
             self.record.climb(samples, value.detach())
         backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
         labels = logits.argmax(1)
+        hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
         if through is None:
             hit = self._look(flat, samples, labels, value, logits)
-        else:
-            hit = torch.zeros_like(labels, dtype=torch.bool)
         self._charge(samples, n, backwards * n)
         if self._late:
             self._late = False
@@ -267,8 +266,11 @@ class Inquiry:
         logits: Tensor,
         *,
         charged: bool = False,
-    ) -> Tensor:
-        """Note the rows that reached their goal inside their ball; keep what is to be kept."""
+    ) -> Tensor | Callable[[], Tensor]:
+        """Note the rows that reached their goal inside their ball; keep what is to be kept.
+
+        Gives back which rows did, or how to find out.
+        """
         record = self.record
         reached = record.reached(samples, labels)
         if self.keeps == "first" and samples is self._index:
@@ -278,7 +280,8 @@ class Inquiry:
                 self._late = self._defer(x, samples, new, loss, logits)
             else:
                 self._note_new(x, samples, new.nonzero()[:, 0], loss, charged)
-            return reached & self.ball.inside(x)
+            ball = self.ball
+            return lambda: reached & ball.inside(x)
         record.catch_up()
         if self._oracle.patient and bool(no_numbers(logits)):
             raise not_numbers()

@@ -276,7 +276,9 @@ class Oracle:
 
     def _ask(self, x: Tensor, dice: Dice | None, rows: slice) -> Tensor:
         count = len(x)
-        short = -count % self.pad
+        # As many rows as a graph would have: what is computed must not depend on whether one is
+        # there yet.
+        short = -count % self.pad if self._captures is None else rounded(count) - count
         # Always a copy: a victim may write over what it is given.
         x = torch.cat([x, x[-1:].expand(short, *x.shape[1:])]) if short else x.clone()
         self.padded += short

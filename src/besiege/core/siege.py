@@ -152,7 +152,7 @@ class Siege(Inquiry):
                 level.aim = replace(level.aim, targets=record.targets[level._index])
             seen = answer.parts.get("logits", answer.labels)
             hit = self._look(self.ball.center, self._index, answer.labels, None, seen, charged=True)
-            answer.parts["hit"] = hit
+            answer.parts["hit"] = hit if isinstance(hit, Tensor) else hit()
         return answer
 
     def gradient(
@@ -281,7 +281,7 @@ class Siege(Inquiry):
             self.record.catch_up()
         self._asking = False
         for part in state:
-            length = (part.hit if isinstance(part, Answer) else part).shape[0]
+            length = len(part) if isinstance(part, Answer) else part.shape[0]
             if length != len(self):
                 raise AttackError(
                     f"settle was given a state of {length} rows, but {len(self)} rows are in the "
