@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.victims import Noisy, Spy, affine
 from torch import Tensor, nn
+from torch.nn import functional
 
 import besiege.evaluation.crafting as crafting
 from besiege.attacks import Attack, parse
@@ -336,10 +337,46 @@ def test_a_lying_twin_is_found_out_and_its_rows_attacked_again(
     assert torch.equal(made.success[caught], truth.success[caught])
     assert torch.equal(made.distance[caught], truth.distance[caught])
     assert torch.equal(made.first_step[caught], truth.first_step[caught])
-    expected = lies.forwards + lies.success + torch.where(caught, truth.forwards, 0)
+    shown = lies.success.long() + len(crafting.PUSHES) * caught
+    expected = lies.forwards + shown + torch.where(caught, truth.forwards, 0)
     assert torch.equal(made.forwards, expected)
     honest = lies.success & verdicts.success
     assert torch.equal(made.images[honest], lies.images[honest])
+
+
+def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin's boundary lies a little nearer: its points stop short of the victim's."""
+    samples, threat = data(24), Threat.parse("l2")
+    attack = parse("minimal(pgd(steps=10))")
+    original = victim()
+    nearer = victim()
+    with torch.no_grad():  # every wrong class a little more likely than it is
+        margin = original(samples.images).sort(1).values
+        lift = 0.004 * float((margin[:, -1] - margin[:, -2]).median())
+    module = nearer.module
+
+    class Nearer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.inner(x)
+            first = functional.one_hot(logits.argmax(1), logits.shape[1])
+            return logits - lift * first
+
+    monkeypatch.setattr(crafting, "make_twin", Twin(Classifier(Nearer())))
+    redone: list[int] = []
+    put = crafting._redone
+
+    def noted(crafted: Crafted, again: Tensor, new: Crafted) -> Crafted:
+        redone.append(len(again))
+        return put(crafted, again, new)
+
+    monkeypatch.setattr(crafting, "_redone", noted)
+    made = craft(original, attack, samples, threat, twin=True)
+    assert torch.equal(made.success, judge(victim(), made, samples, threat).success)
+    assert int(made.success.sum()) > 12 and sum(redone) <= 3  # 11 without pushing
 
 
 def test_a_twin_that_calls_a_right_image_wrong_is_overruled(

@@ -128,7 +128,10 @@ def craft(
         else:
             with searcher.held():
                 crafted = run(searcher, samples, queries)
-            crafted = _confirm(victim, samples, crafted, batch, pad, run, queries)
+            asked = Oracle(victim, batch=batch, pad=pad)
+            crafted = _confirm(
+                asked, samples, threat, crafted, lambda some: run(victim, some, queries)
+            )
     return replace(crafted, seconds=time.perf_counter() - begin)
 
 
@@ -377,28 +380,48 @@ def looks_like_probabilities(scores: Tensor) -> bool:
     return within and bool(((scores.double().sum(1) - 1).abs() <= tolerance).all())
 
 
+PUSHES = (1.001, 1.01, 1.05)
+"""How much farther a change is taken whose point fooled the twin by a hair, and not the victim."""
+
+
 def _confirm(
-    victim: Victim,
+    oracle: Oracle,
     samples: Samples,
+    threat: Threat,
     crafted: Crafted,
-    batch: int | None,
-    pad: bool,
-    run: Callable[[Victim, Samples, int | None], Crafted],
-    queries: int | None,
+    run: Callable[[Samples], Crafted],
 ) -> Crafted:
-    """Show the twin's successes to the victim itself; attack there what it does not confirm."""
-    claimed = crafted.success.nonzero()[:, 0]
-    oracle = Oracle(victim, batch=batch, pad=pad)
-    labels = oracle.logits(crafted.images[claimed]).argmax(1) if len(claimed) else claimed
-    if crafted.targets is None:
-        fooled = labels != samples.labels[claimed]
-    else:
-        fooled = labels == crafted.targets[claimed]
-    crafted.forwards[claimed] += 1
-    again = claimed[~fooled]
-    if len(again) == 0:
-        return crafted
-    redone = run(victim, samples.at(again), queries)
+    """Show the twin's successes to the victim itself; attack there what it does not confirm.
+
+    Before that, a point is pushed on along its own line, where the budget has room: what lies on
+    the boundary is on either side of it by rounding alone.
+    """
+    box, grid = oracle.victim.box, oracle.victim.grid
+    again = crafted.success.nonzero()[:, 0]
+    for push in (1.0, *PUSHES):
+        if len(again) == 0:
+            break
+        center, x = samples.images[again], crafted.images[again]
+        around = ball(threat.norm, center, threat.radius, box, grid)
+        if push > 1.0:
+            x = around.project(center + push * (x - center))
+        labels = oracle.logits(x).argmax(1)
+        if crafted.targets is None:
+            fooled = labels != samples.labels[again]
+        else:
+            fooled = labels == crafted.targets[again]
+        crafted.forwards[again] += 1
+        if push > 1.0:
+            fooled &= around.inside(x)
+            crafted.images[again[fooled]] = x[fooled]
+            crafted.distance[again[fooled]] = around.distance(x)[fooled]
+        again = again[~fooled]
+    crafted = replace(crafted, padding=crafted.padding + oracle.padded)
+    return crafted if len(again) == 0 else _redone(crafted, again, run(samples.at(again)))
+
+
+def _redone(crafted: Crafted, again: Tensor, redone: Crafted) -> Crafted:
+    """Put what the victim itself gave into the place of what its twin gave."""
     # What the twin was asked decided nothing about these rows: it was computed, not used.
     for name in (
         "images",
@@ -418,6 +441,6 @@ def _confirm(
         getattr(crafted, name)[again] += getattr(redone, name)
     return replace(
         crafted,
-        padding=crafted.padding + oracle.padded + redone.padding,
+        padding=crafted.padding + redone.padding,
         findings=tuple(dict.fromkeys(crafted.findings + redone.findings)),
     )
