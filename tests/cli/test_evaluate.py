@@ -87,7 +87,7 @@ def test_what_is_asked_reaches_the_library(
 
     monkeypatch.setattr("besiege.bench.single.evaluate", listen)
     tokens = "--suite quick --goal targeted:second --access score --queries 9 --curve full"
-    more = "--count 5 --seed 3 --split train --out there --shard 4 --batch 2 --device cpu"
+    more = "--count 5 --seed 3 --split train --out there --shard 4 --batch 2 --device cpu --compile"
     said = besiege(*ASK, *tokens.split(), *more.split())
     assert said.code == 130
     asked = {key: seen[key] for key in seen if key not in ("watch", "command")}
@@ -107,6 +107,7 @@ def test_what_is_asked_reaches_the_library(
         "out": Path("there"),
         "shard": 4,
         "batch": 2,
+        "compile": True,
         "device": "cpu",
     }
     assert seen["command"].startswith("besiege evaluate") and "--device" not in seen["command"]

@@ -51,6 +51,8 @@ class Workshop:
         The samples of every shard, made when they are needed.
     batch : int, optional
         Rows per call of the victim; changes no result.
+    compiled : bool
+        Whether the copy that attacks search on is compiled, on a GPU.
     watch : callable, optional
         Told how far the work is.
     """
@@ -64,6 +66,7 @@ class Workshop:
         shards: Sequence[Callable[[], Data]],
         curve: Sequence[Callable[[], Data]] = (),
         batch: int | None = None,
+        compiled: bool = False,
         watch: Watch | None = None,
     ) -> None:
         self.store = store
@@ -73,6 +76,7 @@ class Workshop:
         self.shards = shards
         self.curve = curve
         self.batch = batch
+        self.compiled = compiled
         self.watch = watch
         self.redone: list[str] = []
         """Records that were damaged and have been done again."""
@@ -285,7 +289,8 @@ class Workshop:
         that a run which goes on makes the same.
         """
         first = boxed(self.shards[0](), self.victim, self.plan.data.scaled)
-        return twin_of(self.victim, first, Threat.parse(self.plan.threat))
+        compiled = self.compiled and self.victim.device.type == "cuda"
+        return twin_of(self.victim, first, Threat.parse(self.plan.threat), compiled=compiled)
 
     def _draws(self, draws: Tensor) -> dict[str, Column]:
         """How each draw went, of a victim that answers by chance; of others the share says all."""
