@@ -29,6 +29,7 @@ from besiege.attacks.losses import margin
 from besiege.attacks.suites import suite
 from besiege.core.answer import Aim
 from besiege.core.capture import Captured
+from besiege.core.oracle import roughly
 from besiege.core.samples import Samples
 from besiege.evaluation import craft, judge
 from besiege.evaluation.crafting import twin_of
@@ -107,7 +108,7 @@ def floor(twin: Classifier, samples: Samples, clock: Clock) -> tuple[float, floa
             image = x.detach().requires_grad_(True)
             return torch.autograd.grad(margin(twin(image), aim).sum(), image)
 
-    with twin.held():
+    with twin.held(), roughly():
         passes: list[Callable[[], object]] = []
         for function in (forward, both):
             if clock.device == "cuda":

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 from tests.victims import uniform
 from torch import Tensor, nn
 
-from besiege.attacks import parse
+from besiege.attacks import Attack, parse
+from besiege.attacks.losses import margin
+from besiege.core.ball import ball
+from besiege.core.dice import Dice
 from besiege.core.errors import VictimError
 from besiege.core.oracle import Oracle
 from besiege.core.samples import Samples
-from besiege.core.threat import Threat
+from besiege.core.siege import Siege
+from besiege.core.threat import Linf, Threat
 from besiege.evaluation import crafting
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.models.classifier import Classifier
@@ -113,5 +118,63 @@ def test_what_is_no_number_is_found_late_too(late: Callable[[], None]) -> None:
     x = 0.55 * uniform(8, 3, 2, 2)
     samples = Samples.of(x, victim(x).argmax(1).detach(), classes=3)
     late()
-    with pytest.raises(VictimError, match="NaN"):
-        craft(victim, parse("pgd(steps=10)"), samples, Threat.parse("linf:0.3"))
+    for attack, queries in (("pgd(steps=10)", None), ("pgd(steps=10)", 50), ("dim(steps=9)", None)):
+        with pytest.raises(VictimError, match="NaN"):
+            craft(victim, parse(attack), samples, Threat.parse("linf:0.3"), queries=queries)
+
+
+@dataclass(frozen=True)
+class Mixed(Attack):
+    """Asks about several candidates at once, and never settles."""
+
+    steps: int = 4
+
+    def run(self, siege: Siege) -> None:
+        x = siege.ball.center
+        for _ in range(self.steps):
+            answer = siege.gradient(x, margin)
+            x = siege.ball.project(x + siege.ball.steepest(answer.gradient, x, siege.ball.radius))
+            siege.logits(torch.stack([x, 0.5 * (x + siege.ball.center)], 1))
+
+
+def test_attacks_that_ask_otherwise_pay_the_same(late: Callable[[], None]) -> None:
+    victim, x = untrained((3, 8, 8), 5), uniform(40, 3, 8, 8)
+    samples = Samples.of(x, victim(x).argmax(1).detach(), classes=5)
+    threat = Threat.parse("linf:0.02")
+    soon = craft(victim, Mixed(), samples, threat)
+    late()
+    after = craft(victim, Mixed(), samples, threat)
+    for name in SAME:
+        assert torch.equal(getattr(soon, name), getattr(after, name)), name
+
+
+def test_a_scan_does_not_ask_for_what_is_broken(
+    late: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Oracle, "ahead", lambda *_: 4)
+    soon = run("square(steps=20)", "l2:1")
+    late()
+    after = run("square(steps=20)", "l2:1")
+    for name in SAME:
+        assert torch.equal(getattr(soon, name), getattr(after, name)), name
+
+
+def test_nothing_is_left_to_attack_where_all_are_wrong(late: Callable[[], None]) -> None:
+    victim, x = untrained((3, 8, 8), 5), uniform(4, 3, 8, 8)
+    samples = Samples.of(x, (victim(x).argmax(1).detach() + 1) % 5, classes=5)
+    late()
+    made = craft(victim, parse("apgdt(order='distance')"), samples, Threat.parse("linf:0.1"))
+    assert bool(made.success.all()) and int(made.backwards.sum()) == 0
+
+
+def test_a_hit_is_that_of_the_point_asked_about(late: Callable[[], None]) -> None:
+    """Whatever the attack writes over it before it looks."""
+    victim, x = untrained((3, 8, 8), 5), uniform(12, 3, 8, 8)
+    wrong = (victim(x).argmax(1).detach() + 1) % 5
+    late()
+    around = ball(Linf, x, 0.1, (0.0, 1.0))
+    siege = Siege.lay(Patient(victim), around, wrong, Dice.throw(0, torch.arange(12)))
+    points = x.clone()
+    answer = siege.logits(points)
+    points.add_(9.0)
+    assert bool(answer.hit.all())

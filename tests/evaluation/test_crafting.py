@@ -346,8 +346,8 @@ def test_a_lying_twin_is_found_out_and_its_rows_attacked_again(
 
 def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin's boundary lies a little nearer: its points stop short of the victim's."""
-    samples, threat = data(24), Threat.parse("l2")
-    attack = parse("minimal(pgd(steps=10))")
+    samples, threat = data(24), Threat.parse("l2:3")
+    attack = parse("fabt(steps=10, eta=1.001)")
     original = victim()
     nearer = victim()
     with torch.no_grad():  # every wrong class a little more likely than it is
@@ -376,7 +376,14 @@ def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(crafting, "_redone", noted)
     made = craft(original, attack, samples, threat, twin=True)
     assert torch.equal(made.success, judge(victim(), made, samples, threat).success)
-    assert int(made.success.sum()) > 12 and sum(redone) <= 3  # 11 without pushing
+    assert int(made.success.sum()) == 24 and sum(redone) <= 3
+    # Where the smallest change is wanted, none is pushed: the victim itself is searched.
+    redone.clear()
+    smallest = craft(original, attack, samples, Threat.parse("l2"), twin=True)
+    assert sum(redone) > 8
+    assert torch.equal(
+        smallest.success, judge(victim(), smallest, samples, Threat.parse("l2")).success
+    )
 
 
 def test_a_twin_that_calls_a_right_image_wrong_is_overruled(

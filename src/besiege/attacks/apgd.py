@@ -120,8 +120,9 @@ class APGDT(Attack):
         'distance' if the victim were linear around the clean image (MALT; Melamed et al. 2024),
         at the cost of one backward for each of them, of the hundred of highest score at most.
     together : int
-        How many classes of a row are tried side by side, after the first alone. It changes no
-        verdict; calls are fuller when few rows are left.
+        How many classes of a row are tried side by side, after the first alone: calls are fuller
+        when few rows are left. It changes no verdict, but where a row's queries are limited,
+        which those classes then share.
     loss : callable
         What is raised.
     restarts, start, compat

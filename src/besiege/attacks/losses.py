@@ -117,9 +117,10 @@ class DLR:
             _best_other(logits, aim.labels) if aim.targets is None else _of(logits, aim.targets)
         ) - own
         classes = logits.shape[1]
+        clean = logits.detach() if aim.clean is None else aim.clean
+        frozen = rise / _lead(clean).clamp_min(_TINY)
         if classes == 2:
-            clean = logits.detach() if aim.clean is None else aim.clean
-            return rise / (clean[:, 0] - clean[:, 1]).abs().clamp_min(_TINY)
+            return frozen
         top = logits.topk(min(4, classes), dim=1).values
         if aim.targets is None:
             low = top[:, 2]
@@ -129,8 +130,10 @@ class DLR:
             low = (top[:, 2] + top[:, 3]) / 2
         spread = top[:, 0] - low
         # Relative, not absolute: a fixed 1e-12 would matter to logits of that size.
-        floor = torch.finfo(logits.dtype).eps * logits.detach().abs().amax(1)
-        return rise / torch.maximum(spread, floor.clamp_min(torch.finfo(logits.dtype).tiny))
+        floor = torch.finfo(logits.dtype).eps * top.detach().abs().amax(1)
+        ratio = rise / torch.maximum(spread, floor.clamp_min(torch.finfo(logits.dtype).tiny))
+        # Classes ruled out by -inf make no spread: then as with two.
+        return torch.where(torch.isfinite(spread), ratio, frozen)
 
 
 @piece("probability_margin")

@@ -79,7 +79,7 @@ def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> T
 
 def read_attacks(
     attacks: str | Attack | Sequence[str | Attack] | None,
-    suite: str | Sequence[str | Attack] | None,
+    suite: str | Attack | Sequence[str | Attack] | None,
     threat: Threat,
 ) -> tuple[dict[str, Attack], bool]:
     """The attacks by the words they were asked in, and whether each runs on what is left."""
@@ -110,8 +110,12 @@ def read_attacks(
     return chosen, suite is not None
 
 
-def _read_suite(suite: str | Sequence[str | Attack], threat: Threat) -> Sequence[str | Attack]:
+def _read_suite(
+    suite: str | Attack | Sequence[str | Attack], threat: Threat
+) -> Sequence[str | Attack]:
     """The attacks of a suite: one that has a name, or a list of one's own."""
+    if isinstance(suite, Attack):
+        return [suite]
     if not isinstance(suite, str):
         return suite
     # One word is a name, perhaps a mistyped one; a list has a comma or parameters.

@@ -132,7 +132,7 @@ def evaluate(
     *,
     threat: str | Threat,
     attacks: str | Attack | Sequence[str | Attack] | None = None,
-    suite: str | Sequence[str | Attack] | None = None,
+    suite: str | Attack | Sequence[str | Attack] | None = None,
     goal: str | None = None,
     access: str | None = None,
     queries: int | None = None,
@@ -217,8 +217,6 @@ def evaluate(
     chosen, chained = read_attacks(attacks, suite, allowed)
     victim = read_victim(model, device)
     samples = read_data(data, split, count, seed, victim)
-    if shard is None:
-        shard = SHARD if victim.device.type == "cpu" else GPU_SHARD
     asked = Asked(
         model=model if isinstance(model, str) else name_of(victim),
         data=str(data) if isinstance(data, (str, Path)) else samples.name,
@@ -230,10 +228,12 @@ def evaluate(
         curve=read_curve(curve),
         count=count,
         seed=seed,
-        shard=shard,
+        shard=shard or (SHARD if victim.device.type == "cpu" else GPU_SHARD),
         command="",
         textual=command is not None or (isinstance(model, str) and isinstance(data, (str, Path))),
     )
+    if shard is None and out is not None:
+        asked = _as_begun(asked, out)
     asked = asked.model_copy(update={"command": command or command_of(asked)})
     in_box = isinstance(data, tuple)
     plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box)
@@ -254,6 +254,16 @@ def evaluate(
     if out is None:  # as long as somebody may read from it
         finalize(found, rmtree, store.folder, ignore_errors=True)
     return found
+
+
+def _as_begun(asked: Asked, out: Path | str) -> Asked:
+    """The question with the shards in which the folder holds it: on another device it goes on."""
+    run = read_run(Store(out))
+    for plan in () if run is None else run.plans:
+        begun = asked.model_copy(update={"shard": plan.asked.shard, "command": plan.asked.command})
+        if begun == plan.asked:
+            return begun
+    return asked
 
 
 def _run(

@@ -292,6 +292,13 @@ class Workshop:
         compiled = self.compiled and self.victim.device.type == "cuda"
         return twin_of(self.victim, first, Threat.parse(self.plan.threat), compiled=compiled)
 
+    def _searched(self) -> str:
+        """What attacks searched on, as far as it has been made."""
+        twin = self.__dict__.get("_twin")
+        if twin is None:
+            return "the model"
+        return "a compiled twin" if self.compiled and twin.captures is not None else "a twin"
+
     def _draws(self, draws: Tensor) -> dict[str, Column]:
         """How each draw went, of a victim that answers by chance; of others the share says all."""
         return {"draws": _array(draws)} if self.victim.stochastic else {}
@@ -310,7 +317,9 @@ class Workshop:
         stands = torch.ones(len(samples), dtype=torch.bool, device=samples.ids.device)
         for key in task.identity["after"]:
             rows = self.store.rows([key])
-            fallen = rows["sample"][rows["success"] | ~rows["correct"]]
+            # By chance a broken sample may still stand in some draws, and every draw counts.
+            over = rows["share"] >= 1 if self.victim.stochastic else rows["success"]
+            fallen = rows["sample"][over | (~rows["correct"] & (not self.victim.stochastic))]
             stands[_rows_of(samples.ids, fallen)] = False
         return samples.at(stands.nonzero()[:, 0])
 
@@ -352,6 +361,7 @@ class Workshop:
             "device": str(self.victim.device),
             "threads": torch.get_num_threads(),
             "batch": self.batch,
+            "searched": self._searched(),
             "versions": versions(),
         }
 

@@ -18,7 +18,7 @@ FINEST = 8
 
 
 def rounded(rows: int) -> int:
-    """The number of rows a graph is made for: at most a sixteenth more, so that few are made."""
+    """The number of rows a graph is made for: few sizes, each up to a sixteenth or 7 rows more."""
     step = max(FINEST, 1 << max(rows.bit_length() - 5, 0))
     return -(-rows // step) * step
 
@@ -37,6 +37,10 @@ class Captured:
         warm: int = 3,
     ) -> None:
         self.given = given
+        with torch.cuda.device(given[0].device):
+            self._make(function, pool, warm)
+
+    def _make(self, function: Function, pool: Any, warm: int) -> None:
         # Compiling and choosing algorithms must be over before anything is captured.
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
@@ -53,7 +57,8 @@ class Captured:
         rows = len(given[0])
         for held, new in zip(self.given, given, strict=True):
             (held if len(held) == len(new) else held[: len(new)]).copy_(new)
-        self.graph.replay()
+        with torch.cuda.device(given[0].device):
+            self.graph.replay()
         return tuple(part if len(part) == rows else part[:rows] for part in self.answer)
 
 

@@ -95,6 +95,9 @@ class Inquiry:
     ) -> Answer:
         owners = len(self) if rows is None else len(rows)
         self._check_shape(x, owners)
+        plain = rows is None and through is None and x.dim() == self.ball.center.dim()
+        if not (plain and self.keeps == "first" and not self._uneven):
+            self.record.catch_up()  # what was broken one request ago is not asked again
         if rows is not None and bool((rows[1:] < rows[:-1]).any()):
             raise AttackError("rows= was given numbers out of order: sort them and x with them")
         k = x.shape[1] if x.dim() > self.ball.center.dim() else None
@@ -187,6 +190,8 @@ class Inquiry:
         hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
         if through is None:
             hit = self._look(flat, samples, labels, value, logits)
+        else:
+            self._must_be_numbers(logits)
         self._charge(samples, n, backwards * n)
         if self._late:
             self._late = False
@@ -277,15 +282,20 @@ class Inquiry:
             # Of every row only the first hit matters: as a rule few are new, often none.
             new = reached & ~(self._hit[samples] & record.success[samples])
             if self._oracle.patient and record.meter.budget is None and not charged:
+                ball, x = self.ball, x.clone()  # an attack may write over its own points
                 self._late = self._defer(x, samples, new, loss, logits)
-            else:
-                self._note_new(x, samples, new.nonzero()[:, 0], loss, charged)
-            ball = self.ball
-            return lambda: reached & ball.inside(x)
+                return lambda: reached & ball.inside(x)
+            self._must_be_numbers(logits)
+            self._note_new(x, samples, new.nonzero()[:, 0], loss, charged)
+            return reached & self.ball.inside(x)
         record.catch_up()
+        self._must_be_numbers(logits)
+        return self._note(x, samples, reached, loss, charged)
+
+    def _must_be_numbers(self, logits: Tensor) -> None:
+        # Others than a patient oracle have looked already.
         if self._oracle.patient and bool(no_numbers(logits)):
             raise not_numbers()
-        return self._note(x, samples, reached, loss, charged)
 
     def _note_new(
         self, x: Tensor, samples: Tensor, new: Tensor, loss: Tensor | None, charged: bool
@@ -312,7 +322,6 @@ class Inquiry:
         if ready is not None:
             ready.record()
         before = record.meter.tab[samples]
-        x = x.clone()  # an attack may write over its own points
 
         def pending() -> bool:
             if ready is not None:

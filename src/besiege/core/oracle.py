@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -41,13 +42,30 @@ AHEAD_PAYS = 1.1
 
 @contextmanager
 def plainly(device: torch.device) -> Iterator[None]:
-    """No inference mode, gradients or autocast of the caller's: answers as they are in float32."""
+    """No inference mode, gradients, autocast or TF32 of the caller's: answers in float32."""
     with (
         torch.inference_mode(False),
         torch.no_grad(),
         torch.autocast(device.type, enabled=False),
+        _short_floats(False),
     ):
         yield
+
+
+def roughly() -> AbstractContextManager[None]:
+    """Convolutions of float32 in TF32 on a GPU, for a search whose successes are confirmed."""
+    return _short_floats(True)
+
+
+@contextmanager
+def _short_floats(allowed: bool) -> Iterator[None]:
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    try:
+        products.allow_tf32, convolutions.allow_tf32 = False, allowed
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
 
 
 class Victim(Protocol):
@@ -203,7 +221,7 @@ class Oracle:
 
         def one(rows: slice) -> tuple[Tensor, ...]:
             some = aim if aim is None or len(aim.labels) == rows.stop - rows.start else aim.at(rows)
-            if through is None and some is not None:
+            if through is None and some is not None and _is_fixed(loss):
                 found = self._graphed(("gradient", loss), partial(self._slope, loss), x[rows], some)
                 if found is not None:
                     return found
@@ -260,6 +278,7 @@ class Oracle:
             with torch.inference_mode(False), torch.enable_grad():
                 image = x[rows].detach().requires_grad_(True)
                 logits = self._ask(image, dice, rows)
+                _must_depend(logits)
                 wanted = logits.gather(1, classes[rows])
                 each = [
                     torch.autograd.grad(wanted[:, c].sum(), image, retain_graph=True)[0]
@@ -338,6 +357,21 @@ class Oracle:
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
+def _is_fixed(loss: object) -> bool:
+    """Whether a loss is the same function every time: what has a state must not be captured."""
+    params = getattr(type(loss), "__dataclass_params__", None)
+    return isinstance(loss, FunctionType) if params is None else bool(params.frozen)
+
+
+def _must_depend(answer: Tensor) -> None:
+    if not answer.requires_grad:
+        raise VictimError(
+            "the model's answer does not depend differentiably on the image (is there "
+            "no_grad, detach or numpy inside?), and gradient attacks need that: use "
+            "a threat of score or decision access and an attack that fits"
+        )
+
+
 def no_numbers(logits: Tensor) -> Tensor:
     """Whether some logit is NaN or infinite; -inf is a class ruled out."""
     return ~(logits < torch.inf).all()  # NaN compares false
@@ -359,12 +393,7 @@ def _slope(
         image = x.detach().requires_grad_(True)
         logits = ask(image)
         value = loss(logits)
-        if not value.requires_grad:
-            raise VictimError(
-                "the model's answer does not depend differentiably on the image (is there "
-                "no_grad, detach or numpy inside?), and gradient attacks need that: use "
-                "a threat of score or decision access and an attack that fits"
-            )
+        _must_depend(value)
         # The sum, never the mean: a row's gradient must not shrink with the batch.
         (gradient,) = torch.autograd.grad(value.sum(), image)
     return gradient, value.detach(), logits.detach()

@@ -13,8 +13,6 @@ from besiege.core.oracle import Meter
 
 Keep = Literal["first", "smallest", "highest", "last"]
 Leave = Literal["success", "end"]
-KEEPS: tuple[Keep, ...] = ("first", "smallest", "highest", "last")
-LEAVES: tuple[Leave, ...] = ("success", "end")
 
 _MARKS = 64
 """Moments of the climb that are kept; with more, every other one is dropped."""

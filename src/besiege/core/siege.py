@@ -216,6 +216,7 @@ class Siege(Inquiry):
         candidate that was seen is one.
         """
         self._check_shape(x, len(self))
+        self.record.catch_up()
         r, k = x.shape[:2]
         victim = self._oracle.victim
         ahead = 1 if victim.metered or victim.stochastic else k

@@ -23,7 +23,7 @@ from besiege.core.errors import (
     VictimError,
     near,
 )
-from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.oracle import Access, Oracle, Victim, plainly, roughly
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, fitting, target_class
@@ -87,8 +87,8 @@ def craft(
         When a row leaves: at its first 'success' (the default), or at the 'end' of the attack;
         then the kept image is returned whether or not the victim was fooled.
 
-        A gradient attack on a stochastic victim keeps the 'highest' loss and leaves at the 'end'
-        by default: a point just across the boundary fools such a victim only by luck.
+        An attack on a stochastic victim that sees scores keeps the 'highest' loss and leaves at
+        the 'end' by default: a point just across the boundary fools such a victim only by luck.
     queries : int, optional
         The most answers any sample may use.
     twin : bool or Classifier
@@ -126,11 +126,18 @@ def craft(
         if searcher is None:
             crafted = run(victim, samples, queries)
         else:
-            with searcher.held():
+            with searcher.held(), roughly():
                 crafted = run(searcher, samples, queries)
             asked = Oracle(victim, batch=batch, pad=pad)
+            # Where each change must be the smallest, or is paid for, no point is pushed on.
+            free = threat.eps is not None and keep == "first" and queries is None
             crafted = _confirm(
-                asked, samples, threat, crafted, lambda some: run(victim, some, queries)
+                asked,
+                samples,
+                threat,
+                crafted,
+                PUSHES if free else (),
+                lambda some: run(victim, some, queries),
             )
     return replace(crafted, seconds=time.perf_counter() - begin)
 
@@ -143,7 +150,7 @@ def terms(
     leave: Leave | None = None,
 ) -> tuple[Keep, Leave]:
     """What is kept and when a row leaves, where the caller does not say."""
-    by_chance = victim.stochastic and attack.access is Access.GRADIENT and threat.eps is not None
+    by_chance = victim.stochastic and attack.access >= Access.SCORE and threat.eps is not None
     keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
     return keep, leave or ("end" if by_chance else "success")
 
@@ -220,7 +227,7 @@ def check(
         raise StochasticError(
             f"this victim answers by chance: one gradient is one draw of it, and '{attack}' would "
             f"report a robustness that is only noise. Attack its expectation: 'averaged({attack}, "
-            "20)'"
+            "20)', or evaluate it with the suite 'rand'"
         )
     if victim.stochastic and attack.minimal:
         raise StochasticError(
@@ -292,6 +299,7 @@ def _run(
     findings = threat.findings(victim.box)
     if siege.record.logits is not None:
         findings += answers(victim, siege.record.logits)
+    siege.record.catch_up()
     siege.settle()
     if len(siege):
         attack.run(siege.view(dice=siege.dice.of(attack.title())))
@@ -389,6 +397,7 @@ def _confirm(
     samples: Samples,
     threat: Threat,
     crafted: Crafted,
+    pushes: tuple[float, ...],
     run: Callable[[Samples], Crafted],
 ) -> Crafted:
     """Show the twin's successes to the victim itself; attack there what it does not confirm.
@@ -398,7 +407,7 @@ def _confirm(
     """
     box, grid = oracle.victim.box, oracle.victim.grid
     again = crafted.success.nonzero()[:, 0]
-    for push in (1.0, *PUSHES):
+    for push in (1.0, *pushes):
         if len(again) == 0:
             break
         center, x = samples.images[again], crafted.images[again]

@@ -255,7 +255,8 @@ def _differ(once: Tensor, again: Tensor) -> bool:
     ruled_out = torch.isinf(once) & torch.isinf(again)
     change = (once - again).masked_fill(ruled_out, 0.0)
     size = once.masked_fill(torch.isinf(once), 0.0).norm(dim=1)
-    return not bool((change.norm(dim=1) <= 1e-4 * size).all())
+    other = bool((once.argmax(1) != again.argmax(1)).any())
+    return other or not bool((change.norm(dim=1) <= 1e-4 * size).all())
 
 
 def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from besiege.core.dice import Dice
 from besiege.core.errors import Finding
-from besiege.core.oracle import Victim
+from besiege.core.oracle import Oracle, Victim
 from besiege.core.samples import Samples
 
 _ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})
@@ -42,10 +42,15 @@ class Eavesdropper(TorchFunctionMode):
 
 
 def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]:
-    """Ask a victim about a few images, and say whether it computed gradients to answer."""
+    """Ask a victim about a few images, and say whether it computed gradients to answer.
+
+    One that counts its answers is not asked: what happens behind it cannot be heard here.
+    """
+    if victim.metered:
+        return []
     dice = Dice.throw(seed, samples.ids).of("probe") if victim.stochastic else None
-    with torch.no_grad(), Eavesdropper() as ear:
-        victim(samples.images.clone(), dice)
+    with Eavesdropper() as ear:
+        Oracle(victim).logits(samples.images, dice)
     if not ear.heard:
         return []
     return [

@@ -12,14 +12,15 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from besiege.core.capture import Captures
+from besiege.core.oracle import roughly
 from besiege.models.classifier import Classifier
 
 # Folding rounds differently, by about 1e-6 of the largest logit; a twin further off is no twin.
 _LOGITS_AGREE = 1e-3
 # A rounding can turn a ReLU that stands at zero, and with it a part of one row's gradient.
 _GRADIENTS_AGREE = 5e-2
-# Eight bits of precision instead of 24, and as many layers.
-_ROUGHER = 50.0
+# Eight bits of precision instead of 24, and as many layers; TF32 on a GPU has eleven.
+_ROUGHER, _ROUGH = 50.0, 10.0
 
 
 def twin(
@@ -81,7 +82,8 @@ def twin(
         )
         if gpu:
             candidate.captures = Captures()
-        if _agree(classifier, candidate, probe, _ROUGHER if precision != torch.float32 else 1.0):
+        rougher = _ROUGHER if precision != torch.float32 else _ROUGH if gpu else 1.0
+        if _agree(classifier, candidate, probe, rougher):
             return candidate
     return None
 
@@ -178,9 +180,10 @@ def _agree(
     with torch.random.fork_rng(devices), original.held():
         logits, gradient = _answers(original, probe)
         try:
-            others, other = _answers(candidate, probe)
-            with torch.no_grad():  # compiled code is another without gradients
-                bare = candidate(probe)
+            with roughly():
+                others, other = _answers(candidate, probe)
+                with torch.no_grad():  # compiled code is another without gradients
+                    bare = candidate(probe)
         except Exception:  # traced code can fail where the original does not
             return False
     if logits.shape != others.shape or not _close(others, bare, rougher * _LOGITS_AGREE):
