@@ -256,6 +256,9 @@ def test_a_batch_that_ends_with_one_survivor_and_with_none(name: str, norm: Norm
     for attack in attacks:  # a batch of one, to the end of every attack
         _, verdicts = sound(faced(name, victim), alone, Threat(norm, 2 * near), attack)
         assert not bool(verdicts.success.any())
+    near_alone = samples.at(torch.tensor([0]))
+    _, verdicts = sound(faced(name, victim), near_alone, Threat(norm, 2 * near), attacks[0])
+    assert bool(verdicts.success.all()), "and one that can be broken is"
 
 
 @pytest.mark.parametrize("name", SUITES)

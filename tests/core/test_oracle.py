@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from besiege.core.answer import Aim
+from besiege.core.capture import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.oracle import PAD, Meter, Oracle
@@ -309,3 +310,22 @@ def test_the_meter_counts_down() -> None:
     assert meter.left(torch.tensor([2, 1, 0])).tolist() == [0, 3, 5]
     endless = Meter(3, torch.device("cpu"))
     assert (endless.left(torch.tensor([0, 1])) > 10**18).all()
+
+
+def test_gradients_of_a_twin_on_a_gpu_come_one_by_one_and_are_the_same() -> None:
+    """As behind graphs and compiled passes; without a GPU no graph is ever there."""
+    x, classes = uniform(20, 3, 8, 8), torch.arange(60).view(20, 3) % 5
+    plain, logits = Oracle(net()).gradients(x, classes)
+    twin = net()
+    twin.captures = Never()
+    oracle = Oracle(twin)
+    apart, others = oracle.gradients(x, classes)
+    assert torch.allclose(apart, plain, atol=1e-6) and torch.allclose(others, logits, atol=1e-5)
+    assert oracle.padded == 3 * 4 + 2 * 20  # rows up to a graph's size, and forwards again
+
+
+class Never(Captures):
+    """Has no graph."""
+
+    def __call__(self, *_: object) -> None:
+        return None

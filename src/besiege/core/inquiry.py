@@ -67,6 +67,7 @@ class Inquiry:
         self._uneven = parent is not None or record.meter.budget is not None
         self._late = False
         self._asking = False
+        self._wanders = False
 
     def __len__(self) -> int:
         return self._index.shape[0]  # len of a tensor is slow, and this is asked often
@@ -283,6 +284,8 @@ class Inquiry:
             new = reached & ~(self._hit[samples] & record.success[samples])
             if self._oracle.patient and record.meter.budget is None and not charged:
                 ball, x = self.ball, x.clone()  # an attack may write over its own points
+                if self._wanders:
+                    new &= ball.inside(x)
                 self._late = self._defer(x, samples, new, loss, logits)
                 return lambda: reached & ball.inside(x)
             self._must_be_numbers(logits)
@@ -335,7 +338,9 @@ class Inquiry:
                 _, _, queries, asked = before[rows].unbind(1)
                 when = asked, queries + place * self._draws
                 some = None if loss is None else loss[rows]
-                self._note(x.index_select(0, rows), samples[rows], None, some, False, when)
+                hit = self._note(x.index_select(0, rows), samples[rows], None, some, False, when)
+                # A walk outside of the ball is no news: from now on nobody waits for it.
+                self._wanders = self._wanders or not bool(hit.any())
             return bool(news)
 
         late = record.catch_up()

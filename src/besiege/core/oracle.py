@@ -23,7 +23,9 @@ PAD = 8
 """Batches are padded to a multiple of this many rows, so that a row's arithmetic does not depend
 on how many neighbours it has: CPU kernels choose other loops for small remainders."""
 
-GPU_BATCH = 1024
+GPU_ROWS, GPU_ENTRIES = 512, 512 * 3 * 32 * 32
+"""What a GPU is fastest with at a time: as many images as fill it, and few enough that what a
+layer writes is still near when the next one reads it."""
 CPU_ENTRIES = 64 * 3 * 32 * 32
 """What a CPU is fastest with at a time: 64 images of CIFAR-10, and 256 small ones; larger batches
 leave its caches, smaller ones do not pay for their calls."""
@@ -160,8 +162,12 @@ class Oracle:
     def _size(self, x: Tensor) -> int:
         """Rows per call: what was asked for, or what suits the device and the images."""
         if self.batch is None:
-            rows = min(256, max(16, CPU_ENTRIES // max(1, x[0].numel())))
-            self.batch = self._whole(rows if x.device.type == "cpu" else GPU_BATCH)
+            entries = max(1, x[0].numel())
+            if x.device.type == "cpu":
+                rows = min(256, max(16, CPU_ENTRIES // entries))
+            else:
+                rows = min(GPU_ROWS, max(64, GPU_ENTRIES // entries))
+            self.batch = self._whole(rows)
         return self.batch
 
     def ahead(self, x: Tensor, draws: int, chance: float) -> int:
@@ -273,6 +279,8 @@ class Oracle:
         """Input gradients of chosen logits, ``[n, c, ...]``, and the logits: one forward."""
         if not len(x):
             return x.new_zeros(0, classes.shape[1], *x.shape[1:]), self._nothing(x)
+        if self._captures is not None:
+            return self._gradients_apart(x, classes)
 
         def one(rows: slice) -> tuple[Tensor, Tensor]:
             with torch.inference_mode(False), torch.enable_grad():
@@ -288,6 +296,12 @@ class Oracle:
 
         gradients, logits = self._batched(x, one)
         return gradients, logits
+
+    def _gradients_apart(self, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """The same by one graph after the other: compiled passes have one backward each."""
+        found = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
+        self.padded += len(x) * (len(found) - 1)  # forwards that nobody asked for
+        return torch.stack([gradient for gradient, _, _ in found], 1), found[0][2]
 
     def _nothing(self, x: Tensor) -> Tensor:
         """The logits of no images: nobody is asked."""
@@ -355,6 +369,11 @@ class Oracle:
         if len(parts) == 1:
             return parts[0]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _chosen(logits: Tensor, aim: Aim) -> Tensor:
+    """The logit of the class aimed at."""
+    return logits.gather(1, aim.labels[:, None])[:, 0]
 
 
 def _is_fixed(loss: object) -> bool:
