@@ -183,3 +183,19 @@ def test_ticks_are_round_and_inside(high: float) -> None:
     step = ticks[1] - ticks[0]
     assert f"{step:.3g}".strip("0.")[0] in "125"
     assert np.allclose(np.diff(ticks), step)
+
+
+def test_a_short_curve_beside_a_very_long_one_is_drawn_by_powers_of_ten() -> None:
+    given = evaluation()
+    short, long = ({"attack": name, "x": [0, 1, end], "value": [1, 0.5, 0.4]} for name, end in ENDS)
+    given["steps_curve"] = [c | {"low": c["value"], "high": c["value"]} for c in (short, long)]
+    chart = charts(given)[0].chart
+    assert chart.by_tens and "powers of ten" in chart.x_title
+    svg = drawn(chart)
+    assert [t for t in texts(svg, "tick") if t in ("1", "10", "1,000")] == ["1", "10", "1,000"]
+    assert "square, step 5,000: 40.0 % [40.0, 40.0]" in ElementTree.tostring(svg, "unicode")
+    given["steps_curve"] = given["steps_curve"][:1]
+    assert not charts(given)[0].chart.by_tens
+
+
+ENDS = (("apgd", 100), ("square", 5000))

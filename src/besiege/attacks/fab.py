@@ -153,6 +153,7 @@ class FAB(Attack):
     minimal = True
     norms = frozenset({Linf, L2, L1})
     goals = frozenset({Goal.UNTARGETED})
+    source = "Croce and Hein, Minimally distorted adversarial examples (FAB), 2020"
 
     def __post_init__(self) -> None:
         self._count("steps", 1)

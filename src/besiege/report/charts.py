@@ -13,6 +13,10 @@ from besiege.report.plot import Chart, Curve, Mark
 WIDE, NARROW = 720, 340
 
 
+UNEVEN = 20.0
+"""How many times as long the longest curve may be, for the shortest to be seen beside it."""
+
+
 @dataclass(frozen=True)
 class Figure:
     """A chart with what stands beside it: two widths of it, words and the data."""
@@ -70,7 +74,10 @@ def steps_chart(evaluation: dict[str, Any]) -> Figure | None:
     if len(curves) > BANDS:
         caption += " There are too many to draw their intervals: those are in the data below."
     title = "Accuracy against steps"
-    return Figure(title, caption, Chart(title, curves, "steps of the attack", "step"))
+    ends = [curve.x[-1] for curve in curves]
+    uneven = max(ends) > UNEVEN * max(1.0, min(ends))
+    named = "steps of the attack, by powers of ten" if uneven else "steps of the attack"
+    return Figure(title, caption, Chart(title, curves, named, "step", by_tens=uneven))
 
 
 def eps_chart(evaluation: dict[str, Any]) -> Figure | None:

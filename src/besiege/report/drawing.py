@@ -64,7 +64,10 @@ class Drawing:
         self.height = self.bottom + 46
 
     def x(self, value: float) -> float:
-        part = (value - self.x_low) / (self.x_high - self.x_low)
+        low, high = self.x_low, self.x_high
+        if self.chart.by_tens:
+            low, value, high = (log10(1.0 + v) for v in (low, value, high))
+        part = (value - low) / (high - low)
         return self.left + part * (self.right - self.left)
 
     def y(self, value: float) -> float:
@@ -96,6 +99,8 @@ class Drawing:
         scale = self.chart.unit or 1
         room = (self.right - self.left) / 74
         ticks = nice_ticks(self.x_low * scale, self.x_high * scale, max(2, int(room)))
+        if self.chart.by_tens:
+            ticks = [0.0, *(10.0**k for k in range(ceil(log10(1.0 + self.x_high))))]
         for tick in ticks:
             x = self.x(tick / scale)
             text = f"{number(tick)}/{scale}" if scale != 1 and tick else number(tick)

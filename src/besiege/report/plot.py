@@ -73,6 +73,9 @@ class Chart:
         Denominator the horizontal axis is labelled over, such as 255.
     marks : sequence of Mark
         One or two places to point out.
+    by_tens : bool
+        Whether the horizontal axis goes by powers of ten, from zero: for curves of very different
+        lengths.
     """
 
     title: str
@@ -82,6 +85,7 @@ class Chart:
     step: bool = False
     unit: int | None = None
     marks: Sequence[Mark] = ()
+    by_tens: bool = False
 
     @property
     def drawn(self) -> list[Curve]:
