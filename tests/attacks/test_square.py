@@ -527,11 +527,11 @@ def test_the_suite_for_random_victims_runs_as_it_is_written() -> None:
     samples = data(victim, (1, 8, 8), 6)
     attack = parse("averaged(square(steps=1000), 20)")
     made = craft(Noisy(victim, 0.02), attack, samples, Threat(Linf, 0.02), queries=400)
-    assert (made.queries % 20 == 0).all() and made.queries.max() == 400
-    assert torch.equal(made.forwards, made.queries)
-    assert made.success.any()
-    hit = made.success
-    assert torch.equal(made.queries[hit], made.first_query[hit])
+    # A hit of such a victim may be luck: the search goes on to the highest loss.
+    assert made.queries.tolist() == [400] * 6 and torch.equal(made.forwards, made.queries)
+    hit = made.first_query >= 0
+    assert hit.any() and (made.first_query[hit] % 20 == 0).all()
+    assert int(made.first_query[hit].min()) < 400
 
 
 # values

@@ -76,14 +76,15 @@ def test_shards_an_attack_failed_on_are_not_robust(
 def test_a_chain_waits_for_the_verdicts_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    texts = ["pgd(steps=20)", "pgd(steps=20, loss=margin)"]
     terms: dict[str, Any] = {
-        "threat": "linf:0.1", "suite": "quick", "count": 20, "shard": 5, "curve": False,
+        "threat": "linf:0.1", "suite": texts, "count": 20, "shard": 5, "curve": False,
     }  # fmt: skip
     model = Moody()
     monkeypatch.setenv("MOODY", "2")
     first = evaluate(model, "digits", out=tmp_path / "run", **terms)
     assert not first.complete
-    tried = first.rows["attack"] == "pgd(steps=20, loss=margin)"
+    tried = first.rows["attack"] == texts[1]
     assert 0 < int(tried.sum()) <= 10, "only where the first attack was judged"
     assert first.robust is not None and first.robust.count == 10
     again = evaluate(model, "digits", out=tmp_path / "run", **terms)
