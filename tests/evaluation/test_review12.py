@@ -100,3 +100,38 @@ def test_a_run_goes_on_in_the_shards_it_was_begun_in(tmp_path: Path) -> None:
     before = Store(tmp_path).present()
     besiege.evaluate("zoo:digits-natural", "digits", **ask)
     assert Store(tmp_path).present() == before
+
+
+def test_how_much_of_a_gradient_is_zero_is_kept() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(16)[:, :8])  # eight of sixteen pixels are read
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1) @ self.weight
+
+    x = uniform(6, 1, 4, 4)
+    victim = Classifier(Half())
+    samples = Samples.of(x, victim(x).argmax(1).detach(), classes=8)
+    made = craft(victim, parse("pgd(steps=3)"), samples, Threat.parse("linf:0.01"))
+    assert made.blank is not None and torch.equal(made.blank, torch.full((6,), 0.5).double())
+    blind = craft(victim, parse("square(steps=3)"), samples, Threat.parse("linf:0.01"))
+    assert blind.blank is None
+    found = besiege.evaluate(
+        victim, (x, samples.labels), threat="linf:0.01", attacks="pgd(steps=3)", curve=False
+    )
+    assert any(w.id == "W11" and "50 %" in str(w) for w in found.warnings)
+
+
+def test_divided_logits_are_another_loss() -> None:
+    from besiege.attacks.losses import CrossEntropy, cross_entropy
+
+    logits, labels = torch.randn(5, 4), torch.arange(5) % 4
+    divided = CrossEntropy(divide=100.0)
+    assert torch.allclose(divided(100 * logits, Aim(labels)), cross_entropy(logits, Aim(labels)))
+    assert str(parse("pgd(loss=cross_entropy(divide=100))")) == (
+        "pgd(loss=cross_entropy(divide=100))"
+    )
+    with pytest.raises(besiege.BesiegeError, match="divide"):
+        parse("pgd(loss=cross_entropy(divide=0))")

@@ -231,6 +231,23 @@ def test_w23_another_loss_finds_little_more(more: int, fires: bool) -> None:
     assert "W23" not in ids(evidence(usual, fab))
 
 
+@pytest.mark.parametrize(("more", "fires"), [(-5, True), (0, False), (2, False), (5, True)])
+def test_w23_divided_logits_come_to_the_same(more: int, fires: bool) -> None:
+    usual = trial("pgd", 100, losses=frozenset({"cross_entropy"}))
+    divided = trial("pgd 100", 100 + more, losses=frozenset({"cross_entropy/100"}))
+    assert ("W23" in ids(evidence(usual, divided))) == fires
+    left = replace(divided, rows=divided.rows.where(np.arange(N) >= 100))
+    assert ("W23" in ids(evidence(usual, left, chained=True))) == (fires and more > 0)
+
+
+def test_w11_a_gradient_with_holes() -> None:
+    blank = np.full(N, 0.3)
+    assert "W11" in ids(evidence(trial("pgd", 180, columns={"blank": blank})))
+    blank[: N - N // 10] = 0.0
+    assert "W11" not in ids(evidence(trial("pgd", 180, columns={"blank": blank})))
+    assert "W11" not in ids(evidence(trial("square", 180, columns={"blank": blank * np.nan})))
+
+
 def test_w39_few_classes() -> None:
     aimed = trial("apgdt", 180, targets=9, losses=frozenset({"dlr"}))
     said = {

@@ -72,11 +72,21 @@ class CrossEntropy:
     ----------
     stable : bool
         False computes the usual form, for comparison with other implementations.
+    divide : float
+        What logits are divided by first. A model that falls to 10, 100 or 1000 and not to 1
+        hides behind the scale of its logits (W23).
     """
 
     stable: bool = True
+    divide: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.divide > 0:
+            raise ValueError(f"divide is {self.divide!r}, but a number above 0 is needed")
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        if self.divide != 1.0:
+            logits = logits / self.divide
         classes = aim.labels if aim.targets is None else aim.targets
         if self.stable:
             loss: Tensor = _StableCrossEntropy.apply(logits, classes)  # type: ignore[no-untyped-call]

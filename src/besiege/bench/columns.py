@@ -19,7 +19,7 @@ CRAFTED: Mapping[str, type] = {
     **dict.fromkeys(("sample", "first_step", "first_query"), np.int64),
     **dict.fromkeys(("forwards", "backwards", "queries", "target"), np.int64),
     **dict.fromkeys(("claimed", "vanished"), np.bool_),
-    **dict.fromkeys(("loss_first", "loss_late", "loss_best"), np.float64),
+    **dict.fromkeys(("loss_first", "loss_late", "loss_best", "blank"), np.float64),
 }
 JUDGED: Mapping[str, type] = {
     **dict.fromkeys(("sample", "label", "prediction"), np.int64),

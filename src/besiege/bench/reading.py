@@ -131,10 +131,11 @@ def _is_free(plan: Plan, threat: Threat) -> bool:
 
 
 def losses_in(spelled: object) -> Iterator[str]:
-    """The names of all losses in an attack that is spelled out."""
+    """The names of all losses in an attack that is spelled out; of divided logits with that."""
     for name, value in _entries(spelled):
         if name == "loss" and isinstance(value, dict):
-            yield str(value.get("name"))
+            by = value.get("divide", 1)
+            yield str(value.get("name")) + ("" if by == 1 else f"/{by:g}")
 
 
 def targets_in(spelled: object) -> int | None:

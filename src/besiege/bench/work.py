@@ -230,6 +230,9 @@ class Workshop:
             "queries": _array(crafted.queries),
             "target": _array(torch.full((n,), -1) if crafted.targets is None else crafted.targets),
             "vanished": _array(crafted.vanished),
+            "blank": _array(nowhere[:, 0] if crafted.blank is None else crafted.blank).astype(
+                float
+            ),
             "loss_first": _array(ascent[:, 0].double()),
             "loss_late": _array(ascent[:, 1].double()),
             "loss_best": _array(ascent[:, 2].double()),

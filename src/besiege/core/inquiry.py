@@ -249,6 +249,10 @@ class Inquiry:
 
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
         """Note rows whose gradient vanished or is not finite, and make zero what is not."""
+        record = self.record
+        if record.blank is None:
+            record.blank = torch.full_like(record.distance, torch.nan)
+            record.blank[samples] = (gradient == 0).flatten(1).double().mean(1)
         size = distances(gradient, Linf)
         if self._oracle.patient:
             gone = ~(torch.isfinite(size) & (size > 0))

@@ -61,6 +61,8 @@ class Record:
         self.asked = meter.asked
         self.first_step = torch.full_like(self.asked, -1)
         self.first_query = torch.full_like(self.asked, -1)
+        self.blank: Tensor | None = None
+        """Which share of each sample's first gradient is exactly zero; NaN where none was asked."""
         self.pending: Callable[[], bool] | None = None
         """What is still to be done about the latest answer, where nobody waited for it."""
 

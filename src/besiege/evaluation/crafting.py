@@ -37,8 +37,9 @@ class Crafted:
     """What an attack made: one entry per sample, in the order of the samples.
 
     ``success`` and ``distance`` are the attack's own claims; `judge` says what they are worth.
-    ``vanished`` says where a gradient was zero or not finite; ``ascent`` is the best loss at the
-    first request, after three quarters of them and at the end, where gradients were asked.
+    ``vanished`` says where a gradient was zero or not finite, ``blank`` which share of the first
+    one was exactly zero; ``ascent`` is the best loss at the first request, after three quarters of
+    them and at the end, where gradients were asked.
     """
 
     images: Tensor
@@ -55,6 +56,7 @@ class Crafted:
     padding: int
     seconds: float
     findings: tuple[Finding, ...]
+    blank: Tensor | None = None
 
 
 def craft(
@@ -334,6 +336,7 @@ def _run(
         meter.padding,
         0.0,
         tuple(findings),
+        record.blank,
     )
 
 

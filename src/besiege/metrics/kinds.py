@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from besiege.core.errors import Finding
-from besiege.metrics.evidence import Evidence
+from besiege.metrics.evidence import Evidence, Trial
 
 UNSEEN = 0.002
 """The share that attacks without gradients may break beyond those with them (Croce and Hein)."""
 ANOTHER_LOSS = 0.05
 """What another loss may gain before the first one must be called misleading."""
+ANOTHER_SCALE = 0.01
+"""What dividing the logits may change."""
 LEFT = 0.01
 """What an iterative attack may leave of a model without a defense."""
 SIZES = {"linf": 28 * 28, "l2": 3 * 32 * 32, "l1": 3 * 32 * 32}
@@ -76,7 +78,9 @@ def w23_loss(evidence: Evidence) -> Iterator[Finding]:
     """A margin must not break far more than cross-entropy, which a large scale blinds."""
     climbs = [trial for trial in evidence.trials if trial.iterates]
     usual = [trial for trial in climbs if trial.losses == {"cross_entropy"}]
-    others = [t for t in climbs if t.losses and "cross_entropy" not in t.losses]
+    others = [t for t in climbs if t.losses and not _on(t, "cross_entropy")]
+    if usual and evidence.count:
+        yield from _scales(evidence, usual, [t for t in climbs if _on(t, "cross_entropy/")])
     if not usual or not others or not evidence.count:
         return
     if evidence.chained:
@@ -96,6 +100,30 @@ def w23_loss(evidence: Evidence) -> Iterator[Finding]:
             "cross-entropy alone, and expect other losses (margin, dlr) and attacks without "
             "gradients to find more.",
         )
+
+
+def _on(trial: Trial, loss: str) -> bool:
+    return any(name.startswith(loss) for name in trial.losses)
+
+
+def _scales(
+    evidence: Evidence, usual: Sequence[Trial], divided: Sequence[Trial]
+) -> Iterator[Finding]:
+    """The same climb on divided logits must come to the same."""
+    first = min(usual, key=evidence.accuracy)
+    for trial in divided:
+        if evidence.chained:
+            gain = evidence.missed(trial, usual) / evidence.count
+        else:
+            gain = abs(evidence.gain(first, trial))
+        if gain > ANOTHER_SCALE:
+            yield Finding(
+                "W23",
+                f"dividing the logits changes accuracy by {100 * gain:.1f} points: '{trial.text}' "
+                f"beside '{first.text}'.",
+                "The scale of the logits decides, not the model: quote figures of losses that do "
+                "not depend on it (margin, dlr) and of attacks without gradients.",
+            )
 
 
 def w39_few_classes(evidence: Evidence) -> Iterator[Finding]:

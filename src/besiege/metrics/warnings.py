@@ -220,6 +220,19 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+HOLES = 0.1
+"""Which share of a gradient may be exactly zero."""
+
+
+def _blank(trial: Trial) -> float:
+    """Which share of its first gradients is exactly zero, where records say so."""
+    if "blank" not in trial.rows:
+        return 0.0
+    known = trial.rows["blank"].astype(float)
+    known = known[np.isfinite(known)]
+    return float(known.mean()) if len(known) else 0.0
+
+
 def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
     """A gradient that is exactly zero tells an attack nothing."""
     blind = []
@@ -235,6 +248,16 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
                 "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
                 "or give a non-differentiable layer its surrogate.",
             )
+    holes = {t.text: _blank(t) for t in evidence.trials if t.sees}
+    worst = max(holes, key=lambda text: holes[text], default=None)
+    if worst is not None and holes[worst] > HOLES:
+        yield Finding(
+            "W11",
+            f"{100 * holes[worst]:.0f} % of the first gradient of '{worst}' is exactly zero, on "
+            "average over the samples.",
+            "Parts of the image are hidden from attacks that follow gradients: give a layer "
+            "without gradients its surrogate, and add attacks that need none (square).",
+        )
     if blind and all(blind):
         yield Finding(
             "W11",
