@@ -135,7 +135,7 @@ def test_compat_follows_the_authors_code(case: Case, norm: Norm, loss: str) -> N
     # One step, and all of them, in the share of entries that are the same.
     # In l1 the next move changes as many entries as the last point has changed, of 3072: theirs
     # counts some that differ by rounding alone.
-    second = 0.99 if norm is L1 and not case.exact else 0.999
+    second = 0.98 if norm is L1 and not case.exact else 0.999
     for step, share in ((1, 1.0), (2, second), (STEPS, 0.95 if case.exact else 0.9)):
         same = (seen[step] - sent[step]).abs() <= 1e-5
         assert same.double().mean() >= share, step
