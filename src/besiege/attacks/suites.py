@@ -36,8 +36,8 @@ class Suite:
         return self.others.get(norm, self.attacks)
 
 
-# The nearest classes, a loss that does not saturate, fresh starts rather than long climbs: of the
-# lists tried, the one that comes nearest to standard (benchmarks/README.md).
+# The nearest classes, a loss that does not saturate, fresh starts rather than long climbs: of
+# about thirty lists run on the cells of benchmarks/README.md, the one nearest to standard overall.
 _MANY_STARTS = "apgdt(steps=60, targets=3, order='distance', loss=probability_margin, restarts=3)"
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
