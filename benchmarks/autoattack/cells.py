@@ -103,8 +103,23 @@ def made(**more: str) -> dict[str, str]:
     }
 
 
-def write(path: Path, figures: dict[str, Any]) -> None:
-    """Figures to a file, readable."""
+def write(
+    path: Path,
+    cell: Cell,
+    clean: torch.Tensor,
+    components: dict[str, dict[str, object]],
+    by: str,
+) -> None:
+    """The figures of a cell to a file, readable."""
+    figures = {
+        "model": cell.model,
+        "data": cell.data,
+        "threat": cell.threat,
+        "count": len(clean),
+        "clean": packed(clean),
+        "components": components,
+        "made": made(by=by),
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=1) + "\n")
 

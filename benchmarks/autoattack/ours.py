@@ -28,7 +28,6 @@ from benchmarks.autoattack.cells import (
     HERE,
     Cell,
     chosen,
-    made,
     packed,
     write,
 )
@@ -77,16 +76,7 @@ def record(cell: Cell, count: int, device: str, attacks: dict[str, str], path: P
             f"unconfirmed {claimed}",
             flush=True,
         )
-        figures = {
-            "model": cell.model,
-            "data": cell.data,
-            "threat": cell.threat,
-            "count": count,
-            "clean": packed(right),
-            "components": components,
-            "made": made(by="besiege"),
-        }
-        write(path, figures)
+        write(path, cell, right, components, by="besiege")
 
 
 def _passes(crafted: Crafted, left: torch.Tensor) -> list[float]:

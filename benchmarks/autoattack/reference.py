@@ -31,7 +31,6 @@ from benchmarks.autoattack.cells import (
     RECORDED,
     Cell,
     chosen,
-    made,
     packed,
     write,
 )
@@ -74,21 +73,12 @@ def record(cell: Cell, count: int, device: str, path: Path) -> None:
             seconds = time.perf_counter() - begin
             with torch.no_grad():
                 wrong = victim(found).argmax(1) != y
-            # Theirs may leave the budget by rounding: as much is granted as the judge grants.
+            # Theirs may leave the budget by rounding: ten times what the judge grants ours.
             within = around.inside(found) | (around.distance(found) <= around.radius * (1 + 1e-5))
             robust = right & ~(wrong & within)
             components[component] = {"robust": packed(robust), "seconds": round(seconds, 2)}
             print(cell.name, component, int(robust.sum()), f"{seconds:.1f} s", flush=True)
-            figures = {
-                "model": cell.model,
-                "data": cell.data,
-                "threat": cell.threat,
-                "count": count,
-                "clean": packed(right),
-                "components": components,
-                "made": made(by=f"pyautoattack {_version()}"),
-            }
-            write(path, figures)
+            write(path, cell, right, components, by=f"pyautoattack {_version()}")
 
 
 def _version() -> str:

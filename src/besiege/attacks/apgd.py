@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.ascent import Ascent, pgd
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import CrossEntropy, cross_entropy, dlr
 from besiege.attacks.pieces import Halving, Inertia, Sphere, Start, Unboxed
 from besiege.attacks.sparse_ascent import SparseAscent
@@ -150,10 +150,7 @@ class APGDT(Attack):
 
     def __post_init__(self) -> None:
         self.climb()
-        for name in ("targets", "together"):
-            given = getattr(self, name)
-            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                raise ValueError(f"{name} is {given!r}, but a whole number from 1 is needed")
+        must_count(self, 1, "targets", "together")
         if self.order not in ("score", "distance"):
             raise ValueError(f"order is {self.order!r}, but it is 'score' or 'distance'")
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.directions import (
     Chain,
     Diverse,
@@ -75,10 +75,7 @@ class Ascent(Attack):
     source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for what, least in (("steps", 1), ("restarts", 1)):
-            given = getattr(self, what)
-            if not isinstance(given, int) or isinstance(given, bool) or given < least:
-                raise ValueError(f"{what} is {given!r}, but a whole number from {least} is needed")
+        must_count(self, 1, "steps", "restarts")
         slots = {
             "start": Start,
             "direction": Part,

@@ -62,6 +62,14 @@ class Attack(ABC):
         return LANGUAGE.text(self)
 
 
+def must_count(owner: object, least: int, *names: str) -> None:
+    """Refuse what would make an attack do nothing, and look like robustness."""
+    for name in names:
+        given = getattr(owner, name)
+        if not isinstance(given, int) or isinstance(given, bool) or given < least:
+            raise ValueError(f"{name} is {given!r}, but a whole number from {least} is needed")
+
+
 def piece(name: str) -> Callable[[type[T]], type[T]]:
     """Register a slot value under a name of the text form."""
 

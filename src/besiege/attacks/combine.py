@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, must_count
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L0, Goal, Norm
@@ -79,14 +79,6 @@ class Several(Combined):
         return self.attacks
 
 
-def _must_count(owner: object, least: int, *names: str) -> None:
-    """Refuse what would make an attack of attacks run none, and look like robustness."""
-    for name in names:
-        given = getattr(owner, name)
-        if not isinstance(given, int) or isinstance(given, bool) or given < least:
-            raise ValueError(f"{name} is {given!r}, but a whole number from {least} is needed")
-
-
 def _must_be_attack(value: object, owner: object) -> None:
     if not isinstance(value, Attack):
         raise ValueError(f"{type(owner).__name__.lower()} was given {value!r}, not an attack")
@@ -102,7 +94,7 @@ class Repeat(Single):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _must_count(self, 1, "times")
+        must_count(self, 1, "times")
 
     def run(self, siege: Siege) -> None:
         for turn in range(self.times):
@@ -125,7 +117,7 @@ class EachTarget(Single):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.count is not None:
-            _must_count(self, 1, "count")
+            must_count(self, 1, "count")
         if getattr(self.attack, "aim", "goal") != "goal":
             raise ValueError(f"'{self.attack}' chooses its own class; give each_target another")
 
@@ -187,7 +179,7 @@ class Averaged(Single):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _must_count(self, 2, "count")
+        must_count(self, 2, "count")
 
     @property
     def draws(self) -> int:
@@ -234,8 +226,8 @@ class Minimal(Single):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _must_count(self, 0, "doublings", "bisections")
-        _must_count(self, 1, "scan")
+        must_count(self, 0, "doublings", "bisections")
+        must_count(self, 1, "scan")
         if self.first is not None and not self.first > 0:
             raise ValueError(f"first is {self.first!r}, but the first radius must be above zero")
 

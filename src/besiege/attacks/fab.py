@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import margin
 from besiege.core.answer import Aim, Answer
 from besiege.core.ball import Ball, distances
@@ -156,19 +156,13 @@ class FAB(Attack):
     source = "Croce and Hein, Minimally distorted adversarial examples (FAB), 2020"
 
     def __post_init__(self) -> None:
-        self._count("steps", 1)
-        self._count("restarts", 1)
-        self._count("search", 0)
+        must_count(self, 1, "steps", "restarts")
+        must_count(self, 0, "search")
         for what in ("alpha_max", "beta"):
             if not 0 <= getattr(self, what) <= 1:
                 raise ValueError(f"{what} is {getattr(self, what)!r}, but it is a share, 0 to 1")
         if not self.eta >= 1:
             raise ValueError(f"eta is {self.eta!r}, but a move below 1 stops short of its plane")
-
-    def _count(self, what: str, least: int) -> None:
-        given = getattr(self, what)
-        if not isinstance(given, int) or isinstance(given, bool) or given < least:
-            raise ValueError(f"{what} is {given!r}, but a whole number from {least} is needed")
 
     def run(self, siege: Siege) -> None:
         siege = _endless(siege)
@@ -305,8 +299,7 @@ class FABT(FAB):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._count("targets", 1)
-        self._count("together", 1)
+        must_count(self, 1, "targets", "together")
 
     def run(self, siege: Siege) -> None:
         siege = _endless(siege)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import cross_entropy
 from besiege.attacks.pieces import Gaussian, Start
 from besiege.core.answer import Answer, Loss
@@ -62,10 +62,7 @@ class SparseAscent(Attack):
     norms = frozenset({L1})
 
     def __post_init__(self) -> None:
-        for what in ("steps", "restarts"):
-            given = getattr(self, what)
-            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                raise ValueError(f"{what} is {given!r}, but a whole number from 1 is needed")
+        must_count(self, 1, "steps", "restarts")
         if not self.radii or self.radii[-1] != 1.0 or min(self.radii) < 1.0:
             raise ValueError(f"radii is {self.radii!r}, but balls shrink to the threat's, 1.0")
 

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import margin
 from besiege.attacks.windows import PROPOSALS, Draws, Proposals
 from besiege.core.answer import Loss
@@ -97,10 +97,7 @@ class Square(Attack):
     source: ClassVar[str] = "Andriushchenko et al., Square attack, 2020 (l1: Croce and Hein, 2021)"
 
     def __post_init__(self) -> None:
-        for what in ("steps", "restarts"):
-            given = getattr(self, what)
-            if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-                raise ValueError(f"{what} is {given!r}, but a whole number from 1 is needed")
+        must_count(self, 1, "steps", "restarts")
         if not 0 < self.p_init <= 1:
             raise ValueError(f"p_init is {self.p_init!r}, but a share above 0 up to 1 is needed")
         if self.rescale not in (False, True):
