@@ -424,7 +424,6 @@ def _confirm(
             fooled = labels == crafted.targets[again]
         crafted.forwards[again] += 1
         if push > 1.0:
-            fooled &= around.inside(x)
             crafted.images[again[fooled]] = x[fooled]
             crafted.distance[again[fooled]] = around.distance(x)[fooled]
         again = again[~fooled]
