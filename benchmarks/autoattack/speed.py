@@ -139,6 +139,9 @@ def ours(
         if rough
         else None
     )
+    for twin in (exact, lower):
+        if twin is not None and compiled:  # what an attack asks for is compiled when it first asks
+            craft(victim, parse("apgd(steps=2)"), samples, threat, twin=twin)
     print(f"  making twins {clock() - begin:.1f} s", flush=True)
     bare = floor(exact or victim, samples, clock)
     faint = floor(lower, samples, clock) if lower is not None else bare

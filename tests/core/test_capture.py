@@ -53,6 +53,7 @@ def test_a_graph_answers_what_the_function_does() -> None:
 
 @needs_gpu
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # what torch warns of while it compiles is its own matter
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     "attack",

@@ -9,6 +9,7 @@ from tests.victims import Noisy, Spy, affine
 from torch import Tensor, nn
 from torch.nn import functional
 
+import besiege
 import besiege.evaluation.crafting as crafting
 from besiege.attacks import Attack, parse
 from besiege.core.dice import random_targets
@@ -337,7 +338,7 @@ def test_a_lying_twin_is_found_out_and_its_rows_attacked_again(
     assert torch.equal(made.success[caught], truth.success[caught])
     assert torch.equal(made.distance[caught], truth.distance[caught])
     assert torch.equal(made.first_step[caught], truth.first_step[caught])
-    shown = lies.success.long() + len(crafting.PUSHES) * caught
+    shown = lies.success.long() + (len(crafting.PUSHES) + 2 * len(crafting.CLIMBS)) * caught
     expected = lies.forwards + shown + torch.where(caught, truth.forwards, 0)
     assert torch.equal(made.forwards, expected)
     honest = lies.success & verdicts.success
@@ -384,6 +385,43 @@ def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPa
     assert torch.equal(
         smallest.success, judge(victim(), smallest, samples, Threat.parse("l2")).success
     )
+
+
+def test_what_fools_the_twin_by_a_hair_is_led_up_the_victims_margin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single step stops anywhere; where the budget is spent, no push takes it farther."""
+    threat, attack = Threat.parse("linf:0.15"), parse("fgsm")
+    original = besiege.models.load("zoo:digits-natural")
+    digits = besiege.data.load("digits")
+    samples = Samples.of(digits.images, digits.labels, ids=digits.ids)
+    lift = 0.2
+
+    class Nearer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = original.module
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.inner(x)
+            return logits - lift * functional.one_hot(logits.argmax(1), logits.shape[1])
+
+    twin = Classifier(Nearer().eval(), mean=original.mean, std=original.std)
+    monkeypatch.setattr(crafting, "make_twin", Twin(twin))
+    redone: list[int] = []
+    put = crafting._redone
+
+    def noted(crafted: Crafted, again: Tensor, new: Crafted) -> Crafted:
+        redone.append(len(again))
+        return put(crafted, again, new)
+
+    monkeypatch.setattr(crafting, "_redone", noted)
+    made = craft(original, attack, samples, threat, twin=True)
+    few = sum(redone)
+    assert torch.equal(made.success, judge(original, made, samples, threat).success)
+    monkeypatch.setattr(crafting, "CLIMBS", ())
+    craft(original, attack, samples, threat, twin=True)
+    assert few < sum(redone) - few
 
 
 def test_a_twin_that_calls_a_right_image_wrong_is_overruled(

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.losses import margin
+from besiege.core.answer import Aim
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import (
@@ -139,6 +141,7 @@ def craft(
                 threat,
                 crafted,
                 PUSHES if free else (),
+                CLIMBS if free and attack.access is Access.GRADIENT else (),
                 lambda some: run(victim, some, queries),
             )
     return replace(crafted, seconds=time.perf_counter() - begin)
@@ -394,6 +397,11 @@ def looks_like_probabilities(scores: Tensor) -> bool:
 PUSHES = (1.001, 1.01, 1.05)
 """How much farther a change is taken whose point fooled the twin by a hair, and not the victim."""
 
+CLIMBS = (0.005, 0.01, 0.02, 0.04)
+"""Steps, as shares of the radius, that it is then led up the victim's own margin."""
+HAIR = 0.01
+"""Of the range of a row's logits: what rounding may move its margin by."""
+
 
 def _confirm(
     oracle: Oracle,
@@ -401,32 +409,49 @@ def _confirm(
     threat: Threat,
     crafted: Crafted,
     pushes: tuple[float, ...],
+    climbs: tuple[float, ...],
     run: Callable[[Samples], Crafted],
 ) -> Crafted:
     """Show the twin's successes to the victim itself; attack there what it does not confirm.
 
-    Before that, a point is pushed on along its own line, where the budget has room: what lies on
-    the boundary is on either side of it by rounding alone.
+    Before that, a point is pushed on along its own line, where the budget has room, and then led a
+    few steps up the victim's own margin, where the attack may see gradients: what lies on the
+    boundary is on either side of it by rounding alone.
     """
-    box, grid = oracle.victim.box, oracle.victim.grid
+    around = ball(threat.norm, samples.images, threat.radius, oracle.victim.box, oracle.victim.grid)
+    aim = Aim(samples.labels, crafted.targets)
     again = crafted.success.nonzero()[:, 0]
-    for push in (1.0, *pushes):
-        if len(again) == 0:
-            break
-        center, x = samples.images[again], crafted.images[again]
-        around = ball(threat.norm, center, threat.radius, box, grid)
-        if push > 1.0:
-            x = around.project(center + push * (x - center))
-        labels = oracle.logits(x).argmax(1)
-        if crafted.targets is None:
-            fooled = labels != samples.labels[again]
-        else:
-            fooled = labels == crafted.targets[again]
-        crafted.forwards[again] += 1
-        if push > 1.0:
-            crafted.images[again[fooled]] = x[fooled]
-            crafted.distance[again[fooled]] = around.distance(x)[fooled]
-        again = again[~fooled]
+
+    def fooled(x: Tensor, rows: Tensor) -> Tensor:
+        """Which rows these points break; they are kept."""
+        labels, goal = oracle.logits(x).argmax(1), aim.at(rows)
+        broken = labels != goal.labels if goal.targets is None else labels == goal.targets
+        kept = rows[broken]
+        crafted.forwards[rows] += 1
+        crafted.images[kept] = x[broken]
+        crafted.distance[kept] = around.at(kept).distance(x[broken])
+        return broken
+
+    again = again[~fooled(crafted.images[again], again)]
+    for push in pushes:
+        if len(again):
+            here, x = around.at(again), crafted.images[again]
+            x = here.project(here.center + push * (x - here.center))
+            again = again[~fooled(x, again)]
+    x = crafted.images[again]
+    for climb in climbs:
+        if len(again):
+            here = around.at(again)
+            slope, short, logits = oracle.gradient(x, margin, aim.at(again))
+            by_a_hair = -short < HAIR * (logits.amax(1) - logits.amin(1))
+            slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0) * here.scaled(
+                by_a_hair
+            )
+            x = here.project(x + here.steepest(slope, x, climb * here.radius))
+            crafted.forwards[again] += 1
+            crafted.backwards[again] += 1
+            stay = ~fooled(x, again)
+            again, x = again[stay], x[stay]
     crafted = replace(crafted, padding=crafted.padding + oracle.padded)
     return crafted if len(again) == 0 else _redone(crafted, again, run(samples.at(again)))
 
