@@ -10,9 +10,10 @@ import torch
 from tests.victims import Curve, Spy, affine, normal, siege
 from torch import Tensor
 
-from besiege.attacks import fab
+from besiege.attacks import planes as planes_
 from besiege.attacks.attack import Attack, parse
-from besiege.attacks.fab import FAB, FABT, nearest, planes
+from besiege.attacks.fab import FAB, FABT
+from besiege.attacks.planes import nearest, planes
 from besiege.core.ball import ball, distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -408,7 +409,7 @@ def test_turns_hold_whole_rows() -> None:
     victim = untrained(SHAPE, 10)
     samples = data(victim, rows=7)
     whole = smallest(victim, FABT(steps=3), samples, L2)
-    with patch.object(fab, "ENTRIES", 2 * 4 * 42):
+    with patch.object(planes_, "ENTRIES", 2 * 4 * 42):
         spy = Spy(victim)
         split = smallest(spy, FABT(steps=3), samples, L2, pad=False)
     assert torch.equal(whole.images, split.images)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.smallest import across
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L0, Goal, Norm
@@ -243,10 +244,7 @@ class Minimal(Single):
 
     def _reach(self, siege: Siege) -> Tensor:
         """The largest radius that makes sense: the threat's, or across the whole box."""
-        ball = siege.ball
-        low, high = ball.box
-        far = ball.distance(torch.where(ball.center - low > high - ball.center, low, high))
-        return torch.minimum(ball.radius, far)
+        return torch.minimum(siege.ball.radius, across(siege.ball))
 
     def _try(self, siege: Siege, radius: Tensor, rows: Tensor, turn: str | int) -> Tensor:
         """Attack some rows at their radii; which of them were broken."""

@@ -1,13 +1,7 @@
-"""Attacks that take the victim for a linear one and go where that changes its mind: FAB, FAB-T.
-
-At a point the boundary towards a class is taken for a plane: ``f + <w, x' - x> = 0``, with f the
-difference of two logits and w its gradient. `planes` reads those of all classes off one answer,
-`nearest` chooses among them, and the way to a plane inside the box is the ball's to know.
-"""
+"""FAB and FAB-T: along the boundary, taken for planes, and drawn to the clean image."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,14 +10,12 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import margin
-from besiege.core.answer import Aim, Answer
-from besiege.core.ball import Ball, distances
-from besiege.core.fill import never_alone
+from besiege.attacks.planes import closest, nearest, planes, rest, toward, turns
+from besiege.attacks.smallest import across, endless
+from besiege.core.answer import Answer
+from besiege.core.ball import distances
 from besiege.core.siege import Siege, register
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
-
-ENTRIES = 2**25
-"""Entries of gradients held at once; rows beyond that wait for their turn."""
 
 BIAS = 0.05
 """Where the final search lands: this share of the rest beyond the crossing it computed. On the
@@ -39,64 +31,6 @@ are: the first find the nearest plane, the others stay with it where planes bend
 FLAT = 4
 """Every so many steps rows that have no plane to go to are put elsewhere. To ask at every step
 would keep a GPU waiting for a case that is rare."""
-
-
-def toward(logits: Tensor, aim: Aim) -> Tensor:
-    """``z_t - z_y``: above zero where the target has overtaken the label."""
-    assert aim.targets is not None
-    return (logits.gather(1, aim.targets[:, None]) - logits.gather(1, aim.labels[:, None]))[:, 0]
-
-
-def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Slopes and heights of ``z_k - z_y``, ``[rows, classes, ...]`` and ``[rows, classes]``.
-
-    From an answer with the gradients of all logits, in order; the label's own are zero.
-    """
-    rows = torch.arange(len(labels), device=labels.device)
-    slope, height = answer.gradient, answer.logits
-    return slope - slope[rows, labels][:, None], height - height[rows, labels][:, None]
-
-
-def nearest(ball: Ball, x: Tensor, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
-    """The class whose plane is nearest to the clean image inside the box.
-
-    Not to the point where the planes were read: what counts in the end is the distance from the
-    clean image. Planes that miss the box come last, in the order of their distance without one.
-    """
-    rows, many = f.shape
-    w, f = w.flatten(0, 1), f.flatten()
-    c = _rest(w, f, (x - ball.center).repeat_interleave(many, 0))
-    move = ball.plane(ball.center.repeat_interleave(many, 0), w, c)
-    missed = (_inner(w, move) - c).abs() > 1e-3 * c.abs()
-    beyond = _across(ball).repeat_interleave(many) + _straight(ball, w, c)
-    size = torch.where(missed, beyond, distances(move, ball.norm)).view(rows, many)
-    return size.scatter(1, labels[:, None], torch.inf).argmin(1)
-
-
-def closest(ball: Ball, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
-    """The class whose plane is nearest to where the planes were read, whatever the box."""
-    size = _straight(ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
-    return size.scatter(1, labels[:, None], torch.inf).argmin(1)
-
-
-def _straight(ball: Ball, w: Tensor, c: Tensor) -> Tensor:
-    """The size of the smallest move d with ``<w, d> = c`` without a box."""
-    return c.abs() / ball.dual(w).clamp_min(1e-300)
-
-
-def _rest(w: Tensor, f: Tensor, away: Tensor) -> Tensor:
-    """What ``<w, d>`` is for moves d to the plane read `away` from where they start, float64."""
-    return _inner(w, away) - f
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    return never_alone((a * b).flatten(1)).sum(1, dtype=torch.float64)[: len(a)]
-
-
-def _across(ball: Ball) -> Tensor:
-    """The distance of every centre from the farthest corner of the box."""
-    low, high = ball.box
-    return ball.distance(torch.where(ball.center - low > high - ball.center, low, high))
 
 
 @register("fab")
@@ -165,8 +99,8 @@ class FAB(Attack):
             raise ValueError(f"eta is {self.eta!r}, but a move below 1 stops short of its plane")
 
     def run(self, siege: Siege) -> None:
-        siege = _endless(siege)
-        for rows in _turns(siege, siege.classes):
+        siege = endless(siege)
+        for rows in turns(siege, siege.classes):
             self._walks(siege.view(rows))
 
     def _walks(self, siege: Siege) -> None:
@@ -216,8 +150,8 @@ class FAB(Attack):
         left = torch.where(beyond, self._left(step), 1.0).double()
         kept = ball.retreat(change, away, left)
         w, f = torch.cat((w, w)), torch.cat((f, f))
-        rest = _rest(w, f, torch.cat((change - kept, change)))
-        moves = ball.plane(torch.cat((clean + kept, clean)), w, rest)
+        needed = rest(w, f, torch.cat((change - kept, change)))
+        moves = ball.plane(torch.cat((clean + kept, clean)), w, needed)
         size = distances(moves, ball.norm)
         near, far = size.clamp_min(1e-8).view(2, rows)
         alpha = ball.scaled((near / (near + far)).clamp_max_(self.alpha_max))
@@ -302,7 +236,7 @@ class FABT(FAB):
         must_count(self, 1, "targets", "together")
 
     def run(self, siege: Siege) -> None:
-        siege = _endless(siege)
+        siege = endless(siege)
         given = siege.aim.targets
         ranked = siege.ranked()[:, : self.targets] if given is None else given[:, None]
         many = ranked.shape[1]
@@ -310,7 +244,7 @@ class FABT(FAB):
         for first, end in pairwise([0, *range(1, many, self.together), many]):
             ranked = siege.settle(ranked)
             turn = torch.arange(first, end, device=ranked.device)
-            for some in _turns(siege, len(turn)):
+            for some in turns(siege, len(turn)):
                 rows = some.repeat_interleave(len(turn))
                 dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(some)))
                 aim = ranked[some, first:end].flatten()
@@ -323,26 +257,12 @@ class FABT(FAB):
         return answer.gradient, answer.loss
 
 
-def _endless(siege: Siege) -> Siege:
-    """Without a budget success is not the end: nobody leaves, and the smallest one is kept."""
-    if bool(torch.isfinite(siege.ball.radius).all()):
-        return siege
-    return siege.view(keep="smallest", leave="end")
-
-
-def _turns(siege: Siege, gradients: int) -> Iterator[Tensor]:
-    """Row numbers in as few pieces as memory allows, with so many gradients per row."""
-    rows = torch.arange(len(siege), device=siege.rows.device)
-    size = max(1, ENTRIES // (gradients * siege.ball.size))
-    return iter(torch.split(rows, size))
-
-
 def _anywhere(siege: Siege, purpose: str, counter: int = 0) -> Tensor:
     """A random point at half of the smallest distance known, or of the budget."""
     ball = siege.ball
     known = torch.minimum(siege.distance, ball.radius)
     # Where nothing is known, far enough to see something else.
-    radius = torch.where(torch.isfinite(known), known, 0.2 * _across(ball)) / 2
+    radius = torch.where(torch.isfinite(known), known, 0.2 * across(ball)) / 2
     return ball.of(radius).shell(siege.dice.of(purpose), counter)
 
 
