@@ -130,10 +130,8 @@ def _art(attack: str, norm: str) -> Peer | None:
     return run
 
 
-def _adv_lib(attack: str, norm: str) -> Peer | None:
-    if (attack, norm) != ("pgd", "linf"):
-        return None
-    # adv-lib imports these for plots and transforms that no attack here uses.
+def stand_in_for_adv_lib() -> None:
+    """Let adv-lib be imported without what it wants for plots and transforms."""
     for name in ("visdom", "torchvision"):
         if name not in sys.modules and not has(name):
             stand_in = types.ModuleType(name)
@@ -141,6 +139,12 @@ def _adv_lib(attack: str, norm: str) -> Peer | None:
             stand_in.__dict__["__getattr__"] = lambda name: type(name, (), {})
             stand_in.__spec__ = importlib.machinery.ModuleSpec(name, None)
             sys.modules[name] = stand_in
+
+
+def _adv_lib(attack: str, norm: str) -> Peer | None:
+    if (attack, norm) != ("pgd", "linf"):
+        return None
+    stand_in_for_adv_lib()
     with contextlib.suppress(ImportError):
         from adv_lib.attacks import pgd_linf  # type: ignore[import-not-found]  # in an environment of its own
 

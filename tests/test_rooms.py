@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
 }
 OTHERS: dict[str, set[str]] = {
     "core": {"torch", "numpy"},
-    "attacks": {"torch"},
+    "attacks": {"torch", "safetensors"},  # safetensors only where a perturbation is kept
     "models": {"torch", "safetensors"},
     "defenses": {"torch"},
     "data": {"torch", "numpy", "PIL", "sklearn"},

@@ -440,9 +440,9 @@ def test_a_ball_that_changes_is_used_for_the_next_move() -> None:
     @dataclass(frozen=True)
     class Half(Radius):
         def next(
-            self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
+            self, step: int, steps: int, siege: Siege, x: Tensor, answer: Answer, memory: Memory
         ) -> tuple[Ball, Memory]:
-            return ball.of(ball.radius / 2), memory
+            return siege.ball.of(siege.ball.radius / 2), memory
 
     victim = untrained(SHAPE, 5)
     samples = data(victim, 6)

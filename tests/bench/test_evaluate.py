@@ -16,6 +16,8 @@ from besiege.bench.overview import status
 from besiege.bench.results import picture, summarise
 from besiege.bench.single import evaluate
 from besiege.core.errors import AttackError, InputError, StoreError, ThreatError, VictimError
+from besiege.core.record import COSTS
+from besiege.metrics import against_cost, area, envelope, local_optimality, quantile
 
 NATURAL = "zoo:digits-natural"
 
@@ -310,3 +312,50 @@ def test_the_command_asks_the_same_again(found: besiege.Evaluation) -> None:
         "besiege evaluate zoo:digits-natural --data digits --threat linf:0.1 --attacks "
         "'fgsm, pgd(steps=10), bim' --count 120 --shard 50"
     )
+
+
+def test_without_a_budget_the_distances_are_the_figures(tmp_path: Path) -> None:
+    def run(out: Path | None = None, **how: Any) -> besiege.Evaluation:
+        given = {"attacks": ["fab(steps=10)", "minimal(pgd(steps=5))"], **how}
+        return evaluate(NATURAL, "digits", threat="l2", count=30, shard=20, out=out, **given)
+
+    found = run(tmp_path)
+    data = besiege.data.load("digits", count=30)
+    alone = [
+        besiege.attack(text, NATURAL, data.images, data.labels, ids=data.ids, threat="l2")
+        for text in found.by_attack
+    ]
+    table = torch.stack([one.distance for one in alone]).numpy()
+    right = alone[0].verdicts.correct.numpy()
+    table[:, ~right] = 0.0
+    best = envelope(table)
+    sizes = found.figures["distances"]
+    assert sizes["all"]["median"] == pytest.approx(quantile(best))
+    assert sizes["all"]["area"] == pytest.approx(area(best, best.max()))
+    for row, one in zip(table, sizes["attacks"], strict=True):
+        assert one["median"] == pytest.approx(quantile(row))
+        assert one["mean"] == pytest.approx(row.mean())
+        assert one["optimality"] == pytest.approx(local_optimality(row, best))
+    smallest = found.smallest
+    assert np.allclose(smallest["distance"], best) and np.allclose(smallest["l2"], best)
+    assert bool((smallest["linf"] <= smallest["l2"] + 1e-6).all())
+    assert [c["attack"] for c in found.figures["eps_curves"]] == list(found.by_attack)
+    # The gallery is of the median, by the attack that was best there.
+    for item in found.figures["gallery"]:
+        place = data.ids.tolist().index(item["sample"])
+        assert item["distance"] == pytest.approx(best[place])
+    # Records and tensors tell the same of distance against cost.
+    for one, told in zip(alone, sizes["attacks"], strict=True):
+        assert one.descent is not None
+        again = one.descent.numpy()
+        again[~right] = 0.0
+        medians = against_cost(again)
+        for passes, median in zip(told["cost"]["passes"], told["cost"]["median"], strict=True):
+            claimed = medians[COSTS.index(passes)]
+            assert (np.inf if median is None else median) == pytest.approx(claimed, rel=1e-6)
+        assert told["cost"]["median"][-1] == pytest.approx(told["median"], rel=1e-5)
+    assert run(tmp_path).figures["distances"] == sizes, "read again"
+    # In a suite every attack searches on every sample, and the smallest counts.
+    suite = run(attacks=None, suite="fab(steps=10), minimal(pgd(steps=5))")
+    assert suite.figures["distances"] == sizes
+    assert "smallest changes" in found.page().read_text()

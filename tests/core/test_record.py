@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from besiege.attacks import parse
 from besiege.core.dice import Dice
 from besiege.core.oracle import Meter
-from besiege.core.record import Record
+from besiege.core.record import COSTS, Record
 from besiege.core.threat import Threat
 from besiege.evaluation import craft
 from besiege.testing.victims import digits, natural
@@ -50,3 +51,80 @@ def test_craft_tells_the_climb() -> None:
     first, late, best = crafted.ascent[stands].unbind(1)
     assert bool(((first <= late) & (late <= best)).all()) and bool((first < best).any())
     assert not crafted.vanished.any()
+
+
+def test_the_descent_is_the_smallest_distance_within_so_many_passes() -> None:
+    record = fresh(2)
+    x = torch.zeros(2, 1, 2, 2)
+
+    def keep(samples: list[int], distance: list[float], spent: list[int]) -> None:
+        far = torch.tensor(distance, dtype=torch.float64)
+        record.keep("smallest", x, torch.tensor(samples), far, None, torch.tensor(spent))
+
+    assert record.descent() is None
+    keep([0, 1], [0.5, torch.inf], [2, 2])
+    keep([0, 1], [0.75, 0.25], [11, 11])  # larger than before: not noted
+    keep([0, 0], [0.3, 0.125], [13, 14])  # of one request the smaller
+    keep([1, 1], [0.2, torch.inf], [5_000_000, 5_000_001])
+    descent = record.descent()
+    assert descent is not None and descent.shape == (2, len(COSTS) + 1)
+    at = {cost: place for place, cost in enumerate(COSTS)}
+    first, second = descent.tolist()
+    assert first[at[1]] == torch.inf and first[at[2]] == 0.5
+    assert first[at[12]] == 0.5 and first[at[15]] == 0.125 == first[-1]
+    assert second[at[10]] == torch.inf and second[at[12]] == 0.25
+    assert second[at[1_000_000]] == 0.25 and second[-1] == pytest.approx(0.2)
+    assert bool((descent[:, 1:] <= descent[:, :-1]).all())
+
+
+def test_the_descent_ends_at_the_distance_and_begins_with_the_first_success() -> None:
+    victim, samples = natural(), digits(12)
+    for text in ("fabt(steps=10)", "minimal(pgd(steps=5))"):
+        attack, threat = parse(text), Threat.parse("l2")
+        crafted = craft(victim, attack, samples, threat)
+        found = crafted.descent
+        assert found is not None
+        assert torch.allclose(found[:, -1].double(), crafted.distance, rtol=1e-6)
+        marks = torch.tensor([*COSTS, 10**9])
+        first = marks[(found < torch.inf).int().argmax(1)]
+        spent = crafted.queries + crafted.backwards
+        # Within the mark at which it begins, the first success had been seen.
+        assert bool((crafted.first_query <= first).all())
+        last = (found > found[:, -1:]).sum(1)
+        assert bool((marks[(last - 1).clamp(min=0)][last > 0] < spent[last > 0]).all())
+        # A row is the same among others, in another order and alone.
+        some = torch.tensor([7, 2, 11])
+        few = craft(victim, attack, samples.at(some), threat).descent
+        assert few is not None and torch.equal(few, found[some])
+
+
+def test_a_run_of_fewer_steps_is_the_beginning_of_the_descent() -> None:
+    victim, samples = natural(), digits(12)
+    threat = Threat.parse("l2")
+    long = craft(victim, parse("fab(steps=20)"), samples, threat, queries=None)
+    assert long.descent is not None
+    for budget in (10, 20, 40):
+        short = craft(victim, parse("fab(steps=20)"), samples, threat, queries=budget)
+        spent = short.queries + short.backwards
+        assert short.descent is not None
+        # What a limited run found lies between the marks before and after what it spent.
+        for row in range(len(samples)):
+            after = sum(cost < int(spent[row]) for cost in COSTS)
+            assert float(long.descent[row, after]) <= float(short.descent[row, -1])
+            if after:
+                assert float(long.descent[row, after - 1]) >= float(short.descent[row, -1])
+
+
+def test_with_a_budget_and_the_first_success_nothing_is_noted() -> None:
+    crafted = craft(natural(), parse("pgd(steps=3)"), digits(8), Threat.parse("l2:0.5"))
+    assert crafted.descent is None
+
+
+def test_without_gradients_a_limited_run_ends_exactly_at_its_mark() -> None:
+    victim, samples, threat = natural(), digits(12), Threat.parse("linf")
+    attack = parse("minimal(square(steps=12))")
+    whole = craft(victim, attack, samples, threat).descent
+    assert whole is not None
+    for place, cost in enumerate(COSTS[:22]):
+        short = craft(victim, attack, samples, threat, queries=cost)
+        assert torch.equal(short.distance.float(), whole[:, place]), cost

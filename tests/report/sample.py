@@ -230,6 +230,51 @@ def minimal_run() -> Figures:
     return figures(found)
 
 
+def sizes(median: float | None, area: float, **changes: Any) -> dict[str, Any]:
+    found = {"median": median, "mean": 0.457, "p90": 0.805, "area": area, "area_to": 0.947}
+    return found | {"unbroken": 0} | changes
+
+
+def smallest_run(attacks: int = 4) -> Figures:
+    """The smallest change by several attacks, one of which fails on most images."""
+    names = ["fabt", "minimal(pgd(steps=100, restarts=5, loss=margin))", "cw", "ddn(steps=1000)"]
+    names = names[:attacks]
+    marks = [*range(1, 10), 10, 12, 15, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000]
+    distances: dict[str, Any] = {"count": 397, "broken": 383, "all": sizes(0.459, 0.457)}
+    distances["attacks"] = [
+        sizes(0.459 + 0.1 * k, 0.457 + 0.05 * k)
+        | {"text": name, "best": 200 - 50 * k, "optimality": 1 - 0.1234 * k}
+        | {"cost": {"passes": marks[: 21 - k], "median": [None] * 9 + [0.5 + k] * (12 - k)}}
+        for k, name in enumerate(names)
+    ]
+    if attacks > 1:
+        distances["attacks"][1] |= {"median": None, "mean": None, "p90": None, "unbroken": 250}
+    together = curve(
+        [383, 200, 40, 0],
+        [0.0, 0.459, 0.805, 0.947],
+        attack=", ".join(names),
+        norm="l2",
+        median=0.459,
+        unbroken=0,
+    )
+    each = [
+        curve([383, 210, 50, 9], [0.0, 0.46 + 0.1 * k, 0.85 + 0.1 * k, 9.0], attack=name)
+        for k, name in enumerate(names)
+    ]
+    norms = {"l0": 61.0, "l1": 2.43, "l2": 0.459, "linf": 0.157}
+    found = evaluation(
+        threat=threat("l2", None),
+        attacks=[attack(name, 0, median_distance=0.481) for name in names],
+        robust=rate(0),
+        steps_curve=[],
+        eps_curve=together,
+        eps_curves=each if attacks > 1 else [],
+        distances=distances,
+        gallery=[item(n, norm="l2", distance=0.459, distances=norms) for n in range(8)],
+    )
+    return figures(found)
+
+
 def four() -> Figures:
     """Two models, each against two threats."""
     made = []

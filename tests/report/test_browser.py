@@ -20,6 +20,7 @@ from tests.report.sample import (
     four,
     minimal_run,
     pictures,
+    smallest_run,
     vast,
 )
 
@@ -35,6 +36,8 @@ CASES: dict[str, Callable[[], Figures]] = {
     "four": four,
     "broken": broken_run,
     "minimal": minimal_run,
+    "smallest": smallest_run,
+    "alone": lambda: smallest_run(1),
     "crowded": crowded,
     "vast": vast,
     "chance": by_chance,

@@ -23,11 +23,13 @@ from tests.report.sample import (
     minimal_run,
     pictures,
     rate,
+    smallest_run,
     suite,
 )
 
 from besiege.core.errors import DataError
 from besiege.report import fragment, write
+from besiege.report.charts import charts
 from besiege.report.page import rendered
 from besiege.report.pictures import gallery
 
@@ -81,6 +83,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "four": four,
     "broken": broken_run,
     "minimal": minimal_run,
+    "smallest": smallest_run,
     "crowded": crowded,
     "suite": suite,
     "chance": by_chance,
@@ -369,3 +372,32 @@ def test_long_curves_and_large_pictures_keep_the_page_small() -> None:
     text = rendered(figures(given), partial(pictures, shape=(3, 224, 224)))
     assert len(text) < 3_000_000
     assert "400 of 10,000 points are drawn and listed" in Reader(text).text
+
+
+def test_the_smallest_changes_are_told_by_attack_and_together() -> None:
+    page = read(smallest_run())
+    titles = ("The smallest changes", "Images at the median change")
+    assert all(title in page.text for title in titles)
+    assert "Which attack broke what first" not in page.text, "the first that breaks it says little"
+    assert "Area to 0.947" in page.text and "from 0 to 0.947" in page.text
+    assert "fabt 0.459 0.457 0.805 0.457 0 200 1.000" in page.text
+    assert "infinite infinite infinite 0.507 250 150 0.877" in page.text
+    assert "the best of all, image by image 0.459 0.457 0.805 0.457 0 383 1" in page.text
+    assert "fabt found the smallest changes overall, and the smallest of all for 200 of 383" in (
+        page.text
+    )
+    assert page.text.count("smallest changes") >= 3 and "broke most" not in page.text
+    assert "in other norms l0 61, l1 2.43, linf 0.157" in page.text
+    # One column for each round number of passes from the first success on.
+    assert "Attack 10 20 50 100 200 500 1,000 2,000 5,000 10,000 fabt 0.5" in page.text
+
+
+def test_each_attack_is_drawn_beside_the_best_of_all_and_cut() -> None:
+    (figure,) = charts(smallest_run()["evaluations"][0])
+    assert [c.name for c in figure.chart.curves][:2] == ["best of all", "fabt"]
+    assert max(c.x[-1] for c in figure.chart.curves) <= 1.3 * 0.947
+    assert figure.caption.endswith("Curves that go on to larger changes are cut.")
+    assert figure.wide.count('class="band"') == 1, "that of the best of all"
+    (alone,) = charts(smallest_run(1)["evaluations"][0])
+    assert [c.name for c in alone.chart.curves] == ["fabt"]
+    assert alone.wide.count('class="band"') == 1 and "cut" not in alone.caption

@@ -19,6 +19,7 @@ from tests.report.sample import (
     figures,
     four,
     minimal_run,
+    smallest_run,
     suite,
     threat,
     vast,
@@ -40,6 +41,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "four": four,
     "broken": broken_run,
     "minimal": minimal_run,
+    "smallest": smallest_run,
     "crowded": crowded,
     "vast": vast,
     "suite": suite,
@@ -204,3 +206,15 @@ def test_report_never_imports_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_smallest_changes_are_a_table_of_their_own() -> None:
+    text = printed(smallest_run())
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "smallest changes median mean 90 % area to 0.947 optimality" in lines
+    assert "fabt 0.459 0.457 0.805 0.457 1.000" in lines
+    assert "best of all 0.459 0.457 0.805 0.457 1.000" in lines
+    assert any(line.endswith("infinite infinite infinite 0.507 0.877") for line in lines)
+    assert any(line.startswith("fabt *") and " 0.459 " in line for line in lines), "not 0.481"
+    assert "* smallest changes." in text and "broke most" not in text
+    assert "optimality" not in printed(smallest_run(1))

@@ -21,7 +21,12 @@ from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
 T = TypeVar("T")
 PIECES: Registry[Any] = Registry(
     "piece",
-    ("besiege.attacks.losses", "besiege.attacks.pieces", "besiege.attacks.directions"),
+    (
+        "besiege.attacks.losses",
+        "besiege.attacks.pieces",
+        "besiege.attacks.directions",
+        "besiege.attacks.radii",
+    ),
 )
 LANGUAGE = Vocabulary(ATTACKS, PIECES)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.smallest import across
+from besiege.attacks.smallest import across, endless
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L0, Goal, Norm
@@ -98,6 +98,7 @@ class Repeat(Single):
         must_count(self, 1, "times")
 
     def run(self, siege: Siege) -> None:
+        siege = endless(siege)
         for turn in range(self.times):
             siege.settle()
             self._launch(self.attack, siege, turn)
@@ -127,6 +128,7 @@ class EachTarget(Single):
         return frozenset({Goal.UNTARGETED})
 
     def run(self, siege: Siege) -> None:
+        siege = endless(siege)
         ranked = siege.ranked()
         many = siege.classes - 1 if self.count is None else min(self.count, siege.classes - 1)
         for turn in range(many):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -265,15 +266,18 @@ def checkpoints(steps: int, compat: bool = False) -> Mapping[int, int]:
 class Radius:
     """The ball of each row while it climbs."""
 
+    searches: ClassVar[bool] = False
+    """Whether it looks for the smallest one in which the climb succeeds."""
+
     def init(self, x: Tensor, ball: Ball) -> Memory:
         """What is remembered before the first step."""
         return ()
 
     def next(
-        self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
+        self, step: int, steps: int, siege: Siege, x: Tensor, answer: Answer, memory: Memory
     ) -> tuple[Ball, Memory]:
         """The ball of the next move."""
-        return ball, memory
+        return siege.ball, memory
 
 
 @piece("fixed")

@@ -8,6 +8,7 @@ difference of two logits and w its gradient. `planes` reads those of all classes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,6 +21,10 @@ from besiege.core.siege import Siege
 
 ENTRIES = 2**25
 """Entries of gradients held at once; rows beyond that wait for their turn."""
+
+BIAS = 0.05
+"""Where a secant step lands: this share of the rest beyond the crossing it computed. On the
+crossing itself rounding would decide."""
 
 
 def toward(logits: Tensor, aim: Aim) -> Tensor:
@@ -80,3 +85,93 @@ def turns(siege: Siege, gradients: int) -> Iterator[Tensor]:
     rows = torch.arange(len(siege), device=siege.rows.device)
     size = max(1, ENTRIES // (gradients * siege.ball.size))
     return iter(torch.split(rows, size))
+
+
+def against(answer: Answer, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes and heights of ``z_k - z_y`` for chosen classes, of which the first is the label.
+
+    From an answer with the gradients of those logits; ``[rows, classes - 1, ...]``.
+    """
+    slope, height = answer.gradient, answer.logits.gather(1, classes)
+    return slope[:, 1:] - slope[:, :1], height[:, 1:] - height[:, :1]
+
+
+def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
+    """Where the straight line between two differences of logits crosses zero, as a share.
+
+    The logits `under` do not reach the goal and those `over` do. The class that wins there is
+    followed against the label, or the target against the class that keeps it from winning.
+    """
+    if siege.targeted:
+        assert siege.aim.targets is not None
+        winner = siege.aim.targets
+        loser = under.scatter(1, winner[:, None], -torch.inf).argmax(1)
+    else:
+        winner, loser = over.argmax(1), siege.aim.labels
+    short, past = (
+        z.gather(1, loser[:, None])[:, 0].double() - z.gather(1, winner[:, None])[:, 0].double()
+        for z in (under, over)
+    )
+    short = short.clamp_min(0.0)
+    return short / (short - past).clamp_min(1e-300)
+
+
+@dataclass
+class Bracket:
+    """The ways from the clean images to points beyond the boundary, and where each crosses it.
+
+    Attributes
+    ----------
+    far : Tensor
+        The points beyond, ``[rows, ...]``.
+    size : Tensor
+        Their distances, float64.
+    over, under : Tensor
+        Logits at the shortest change known to cross, and at the longest known not to.
+    low, high : Tensor
+        Those changes, as shares of the whole way.
+    """
+
+    far: Tensor
+    size: Tensor
+    over: Tensor
+    under: Tensor
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def of(cls, siege: Siege, far: Tensor, over: Tensor) -> Bracket:
+        """The whole ways; the clean images do not cross."""
+        size, clean = siege.ball.distance(far), siege.aim.clean
+        under = torch.zeros_like(over) if clean is None else clean
+        return cls(far, size, over, under, torch.zeros_like(size), torch.ones_like(size))
+
+    def settle(self, siege: Siege) -> None:
+        """Let the rows that are done leave."""
+        state = siege.settle(self.far, self.size, self.over, self.under, self.low, self.high)
+        self.far, self.size, self.over, self.under, self.low, self.high = state
+
+    def narrow(self, siege: Siege, rounds: int) -> None:
+        """Secant steps, each one forward, that land a little beyond where they expect to cross."""
+        for _ in range(rounds):
+            if not len(siege):
+                return
+            share = crossing(siege, self.under, self.over)
+            # Never nearer to an end than a hundredth: a bent line would make steps of nothing.
+            share = (share + BIAS * (1.0 - share)).clamp(0.01, 0.99)
+            at = self.low + (self.high - self.low) * share
+            answer = siege.logits(self.point(siege, at))
+            crossed = siege.record.reached(siege.rows, answer.labels)
+            self.low = torch.where(crossed, self.low, at)
+            self.high = torch.where(crossed, at, self.high)
+            self.under = torch.where(crossed[:, None], self.under, answer.logits)
+            self.over = torch.where(crossed[:, None], answer.logits, self.over)
+            self.settle(siege)
+
+    def point(self, siege: Siege, at: Tensor | None = None) -> Tensor:
+        """The point so far on each way, by default the nearest known to cross."""
+        ball = siege.ball
+        share = self.high if at is None else at
+        back = ball.retreat(self.far - ball.center, self.size, share)
+        x = back.add_(ball.center).clamp_(*ball.box)
+        return torch.where((share == 1.0).view(-1, *[1] * (x.dim() - 1)), self.far, x)

@@ -107,7 +107,8 @@ def read_attacks(
             raise AttackError(f"the attack '{attack}' is listed twice: with one seed it is one")
         # A file's own attack is found again by its file alone.
         chosen[one if isinstance(one, str) and ".py:" in one else str(attack)] = attack
-    return chosen, suite is not None
+    # Without a budget every attack of a suite looks for the smallest change of every sample.
+    return chosen, suite is not None and threat.eps is not None
 
 
 def _read_suite(

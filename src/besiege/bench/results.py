@@ -19,6 +19,7 @@ from besiege.core.threat import Goal, Linf, Norm, Threat
 from besiege.metrics import figures, warnings
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.chance import chance_figures
+from besiege.metrics.distances import distance_figures
 from besiege.metrics.evidence import Trial
 from besiege.metrics.rows import Column
 
@@ -113,6 +114,8 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
         ],
         "steps_curve": figures.steps_figures(evidence),
         "eps_curve": figures.budget_figures(evidence),
+        "eps_curves": figures.budget_curves(evidence),
+        "distances": distance_figures(evidence),
         "no_curve": plan.no_curve,
         "warnings": [vars(finding) for finding in ordered],
         "gallery": figures.gallery(evidence, by_strength),

@@ -43,6 +43,7 @@ from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
 from besiege.metrics.cascade import fates, first_place
+from besiege.metrics.distances import smallest
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 
@@ -103,6 +104,16 @@ class Evaluation:
         ``backwards`` are what had been spent on it by then, earlier attacks included.
         """
         return fates(gather(Store(self.folder), self._plan).evidence)
+
+    @cached_property
+    def smallest(self) -> Rows:
+        """The smallest change found for each sample, and what that image is in every norm.
+
+        ``distance`` is in the threat's norm: 0 where a sample was wrong when clean, infinite where
+        nothing was found. ``attack`` is what found it. With a budget, the samples are those that
+        the curve was made of.
+        """
+        return smallest(gather(Store(self.folder), self._plan).evidence)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; into its folder where no path is given."""

@@ -25,11 +25,13 @@ from besiege.bench.tally import Event, Tally, Watch
 from besiege.core import record as core_record
 from besiege.core.errors import InputError, StoreError, ThreatError, VictimError
 from besiege.core.oracle import Victim
+from besiege.core.record import COSTS
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.crafting import Crafted, craft, twin_of
 from besiege.evaluation.judging import judge, look
+from besiege.metrics.distances import BEST
 from besiege.metrics.rows import Column, Rows
 from besiege.models.classifier import Classifier
 
@@ -236,6 +238,7 @@ class Workshop:
             "loss_first": _array(ascent[:, 0].double()),
             "loss_late": _array(ascent[:, 1].double()),
             "loss_best": _array(ascent[:, 2].double()),
+            **(_best(crafted) if Threat.parse(weapon.threat).eps is None else {}),
         }
         # A failure is the clean image, which need not be stored again.
         kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
@@ -428,6 +431,15 @@ def _stored(
         0.0,
         (),
     )
+
+
+def _best(crafted: Crafted) -> dict[str, Column]:
+    """The smallest distance claimed within so many passes, up to the most that any sample took."""
+    if crafted.descent is None:
+        return {}
+    most = int((crafted.queries + crafted.backwards).max())
+    marks = [cost for place, cost in enumerate(COSTS) if place == 0 or COSTS[place - 1] < most]
+    return {f"{BEST}{cost}": _array(crafted.descent[:, n]) for n, cost in enumerate(marks)}
 
 
 def _rows_of(ids: Tensor, some: Column) -> Tensor:

@@ -191,6 +191,14 @@ class Ball(ABC):
         up = torch.gt(toward, 0.0, out=torch.empty_like(toward))
         return torch.lerp(x - low, high - x, up).clamp_min_(0.0)
 
+    def larger(self, radius: Tensor, share: float) -> Tensor:
+        """A radius a share larger."""
+        return radius * (1.0 + share)
+
+    def smaller(self, radius: Tensor, share: float) -> Tensor:
+        """A radius a share smaller."""
+        return radius * (1.0 - share)
+
     def _each(self, k: int) -> Self:
         return self.at(torch.arange(len(self), device=self.center.device).repeat_interleave(k))
 
@@ -429,6 +437,12 @@ class L0Ball(Ball):
     def dual(self, g: Tensor) -> Tensor:
         # One entry can move across the box: the largest gain of a single change.
         return distances(g, Linf) * (self.box[1] - self.box[0])
+
+    def larger(self, radius: Tensor, share: float) -> Tensor:
+        return torch.maximum(torch.floor(radius * (1.0 + share)), radius + 1.0)
+
+    def smaller(self, radius: Tensor, share: float) -> Tensor:
+        return torch.minimum(torch.floor(radius * (1.0 - share)), radius - 1.0).clamp_min(0.0)
 
     def sample(self, dice: Dice, counter: int = 0) -> Tensor:
         return self.shell(dice, counter)

@@ -400,8 +400,15 @@ class Inquiry:
             fit = (anywhere <= level._limit[samples]).nonzero()[:, 0]
             x, samples, distance = x[fit], samples[fit], distance[fit]
             loss = None if loss is None else loss[fit]
-        record.keep(self.keeps, x, samples, distance, loss)
+        spent = self._spent(samples, charged) if self.keeps == "smallest" else None
+        record.keep(self.keeps, x, samples, distance, loss, spent)
         return hit
+
+    def _spent(self, samples: Tensor, charged: bool) -> Tensor:
+        """Queries and backwards of every image's sample, up to its own forward."""
+        meter = self.record.meter
+        spent = meter.queries[samples] + meter.backwards[samples]
+        return spent if charged else spent + (_order(samples) + 1) * self._draws
 
     def _distances(self, x: Tensor, samples: Tensor, reached: Tensor | None) -> Tensor:
         """The distance of every image that reaches its goal in the box.

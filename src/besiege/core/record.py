@@ -17,6 +17,13 @@ Leave = Literal["success", "end"]
 _MARKS = 64
 """Moments of the climb that are kept; with more, every other one is dropped."""
 
+COSTS = (
+    *range(1, 10),
+    *(m * 10**k for k in range(5) for m in (10, 12, 15, 20, 25, 30, 40, 50, 60, 80)),
+    10**6,
+)
+"""Passes at which the smallest distance so far is noted: round numbers, ten to a decade."""
+
 
 class Record:
     """Kept images, hits and costs, in the order of the batch.
@@ -36,6 +43,9 @@ class Record:
         Whether a gradient was exactly zero.
     best : Tensor
         The highest loss any gradient was asked at, -inf where none was.
+    fall : Tensor, optional
+        ``[rows, marks]``, where the smallest change is kept: the distance of the last one that
+        was kept between one mark of `COSTS` and the next, infinite without one. See `descent`.
     """
 
     def __init__(
@@ -55,6 +65,7 @@ class Record:
         self.distance = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
         self.loss = torch.full((n,), -torch.inf, device=device)
         self.best = torch.full_like(self.loss, -torch.inf)
+        self.fall: Tensor | None = None
         self._climb: list[Tensor] = []
         self._climbed = 0
         self._stride = 1
@@ -91,6 +102,24 @@ class Record:
         late = self._climb[min(len(self._climb) - 1, (3 * self._climbed) // (4 * self._stride))]
         return torch.stack((self._climb[0], late, self.best), 1)
 
+    def descend(self, samples: Tensor, spent: Tensor, distance: Tensor) -> None:
+        """Note smaller changes than all before, and the passes spent up to each."""
+        if self.fall is None:
+            shape = (len(self.labels), len(COSTS) + 1)
+            self.fall = torch.full(shape, torch.inf, device=distance.device)
+            self._costs = torch.tensor(COSTS, device=distance.device)
+        # Each is smaller than what stands there: of a stretch, the last one is the smallest.
+        self.fall[samples, torch.bucketize(spent, self._costs)] = distance.to(self.fall.dtype)
+
+    def descent(self) -> Tensor | None:
+        """The smallest distance found within so many passes, for every mark of `COSTS` and in all.
+
+        ``[rows, marks + 1]``, falling from left to right and infinite before the first success;
+        None where the smallest change was not looked for. Passes are the queries and backwards of
+        the sample, up to the forward that showed the change to work.
+        """
+        return None if self.fall is None else self.fall.cummin(1).values
+
     def reached(self, samples: Tensor, labels: Tensor) -> Tensor:
         """Whether answers of these labels are what the attacker wants."""
         if self.targets is None:
@@ -103,9 +132,18 @@ class Record:
         self.first_query[samples] = queries
 
     def keep(
-        self, rule: Keep, x: Tensor, samples: Tensor, distance: Tensor, loss: Tensor | None
+        self,
+        rule: Keep,
+        x: Tensor,
+        samples: Tensor,
+        distance: Tensor,
+        loss: Tensor | None,
+        spent: Tensor | None = None,
     ) -> None:
-        """Keep images by a rule; `distance` is infinite for those that are no success."""
+        """Keep images by a rule; `distance` is infinite for those that are no success.
+
+        `spent` is the passes up to each of them, for `descent`.
+        """
         good = distance < torch.inf
         n = len(samples)
         if rule == "first" or (rule == "highest" and loss is None):
@@ -114,6 +152,8 @@ class Record:
         elif rule == "smallest":
             pick = _best(samples, good, -distance)
             pick = pick[distance[pick] < self.distance[samples[pick]]]
+            if spent is not None and len(pick):
+                self.descend(samples[pick], spent[pick], distance[pick])
         elif rule == "last":
             pick = _best(samples, torch.ones_like(good), torch.arange(n, device=x.device))
         else:  # highest: a success before any failure, then by loss

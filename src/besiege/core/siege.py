@@ -28,11 +28,19 @@ from besiege.core.threat import Goal
 ATTACKS: Registry[Any] = Registry(
     "attack",
     (
+        "besiege.attacks.alma",
         "besiege.attacks.ascent",
         "besiege.attacks.apgd",
+        "besiege.attacks.blb",
         "besiege.attacks.combine",
+        "besiege.attacks.deepfool",
+        "besiege.attacks.cw",
+        "besiege.attacks.ead",
         "besiege.attacks.fab",
+        "besiege.attacks.jsma",
+        "besiege.attacks.optmargin",
         "besiege.attacks.square",
+        "besiege.attacks.universal",
     ),
     group="besiege.attacks",
 )

@@ -40,6 +40,11 @@ class AttackResult:
         What it cost: images computed forwards and backwards, answers used.
     first_step, first_query : Tensor
         When the first success was seen, -1 where there was none.
+    descent : Tensor, optional
+        The best distance against cost, where the smallest change was looked for: that found
+        within 1, 2, ... passes (`besiege.core.record.COSTS`) and in all, ``[rows, marks + 1]``.
+        `besiege.metrics.against_cost` takes medians of it. These are the attack's own claims, and
+        infinite where the judge found no success.
     verdicts : Verdicts
         All the judge said: validity, distances in every norm, predictions, confidences.
     warnings : tuple of Finding
@@ -61,6 +66,7 @@ class AttackResult:
     verdicts: Verdicts
     warnings: tuple[Finding, ...]
     seconds: float
+    descent: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.success)
@@ -239,6 +245,9 @@ def attack(
         verdicts,
         crafted.findings + verdicts.findings,
         crafted.seconds,
+        None
+        if crafted.descent is None
+        else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
     )
 
 

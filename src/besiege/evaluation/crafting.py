@@ -41,7 +41,8 @@ class Crafted:
     ``success`` and ``distance`` are the attack's own claims; `judge` says what they are worth.
     ``vanished`` says where a gradient was zero or not finite, ``blank`` which share of the first
     one was exactly zero; ``ascent`` is the best loss at the first request, after three quarters of
-    them and at the end, where gradients were asked.
+    them and at the end, where gradients were asked. ``descent`` is the smallest distance claimed
+    within each number of passes of `besiege.core.record.COSTS`, where the smallest change is kept.
     """
 
     images: Tensor
@@ -59,6 +60,7 @@ class Crafted:
     seconds: float
     findings: tuple[Finding, ...]
     blank: Tensor | None = None
+    descent: Tensor | None = None
 
 
 def craft(
@@ -340,6 +342,7 @@ def _run(
         0.0,
         tuple(findings),
         record.blank,
+        record.descent(),
     )
 
 
@@ -471,6 +474,8 @@ def _redone(crafted: Crafted, again: Tensor, redone: Crafted) -> Crafted:
         getattr(crafted, name)[again] = getattr(redone, name)
     if crafted.ascent is not None and redone.ascent is not None:
         crafted.ascent[again] = redone.ascent
+    if crafted.descent is not None:
+        crafted.descent[again] = torch.inf if redone.descent is None else redone.descent
     if crafted.targets is not None and redone.targets is not None:
         crafted.targets[again] = redone.targets
     for name in ("forwards", "backwards"):

@@ -8,8 +8,10 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.metrics.curves import Curve, against_budget, against_steps
+    from besiege.metrics.distances import against_cost, quantile
     from besiege.metrics.evidence import Evidence, Trial
     from besiege.metrics.intervals import Rate, clopper_pearson
+    from besiege.metrics.optimality import area, envelope, global_optimality, local_optimality
     from besiege.metrics.rows import Rows
 
 __all__ = [
@@ -19,8 +21,14 @@ __all__ = [
     "Rows",
     "Trial",
     "against_budget",
+    "against_cost",
     "against_steps",
+    "area",
     "clopper_pearson",
+    "envelope",
+    "global_optimality",
+    "local_optimality",
+    "quantile",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -32,7 +40,13 @@ __getattr__, __dir__ = lazily(
         "Rows": "rows",
         "Trial": "evidence",
         "against_budget": "curves",
+        "against_cost": "distances",
         "against_steps": "curves",
+        "area": "optimality",
         "clopper_pearson": "intervals",
+        "envelope": "optimality",
+        "global_optimality": "optimality",
+        "local_optimality": "optimality",
+        "quantile": "distances",
     },
 )

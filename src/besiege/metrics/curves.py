@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,9 +90,12 @@ def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
     return survival(np.arange(last + 1, dtype=np.float64), np.array(ends), int(covered.sum()))
 
 
-def against_budget(evidence: Evidence) -> Curve | None:
-    """Accuracy against the budget, by counting the smallest changes; exact, without a grid."""
-    _, ends = evidence.smallest()
+def against_budget(evidence: Evidence, trials: Sequence[Trial] | None = None) -> Curve | None:
+    """Accuracy against the budget, by counting the smallest changes; exact, without a grid.
+
+    The smallest of all attacks, or of these alone.
+    """
+    _, ends = evidence.smallest(trials)
     if not len(ends):
         return None
     points = np.unique(np.concatenate(([0.0], ends[np.isfinite(ends)])))

@@ -197,8 +197,15 @@ class Evidence:
         found = np.concatenate([self.broken_ids(other) for other in others])
         return int((np.isin(mine, tried) & ~np.isin(mine, found)).sum())
 
-    def smallest(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The smallest change that any attack found, for every sample of the curve.
+    def searches(self) -> Sequence[Trial]:
+        """The search for the smallest change and the attacks, each once."""
+        every = self.trials if self.curve is None else (self.curve, *self.trials)
+        return [*{id(trial): trial for trial in every}.values()]
+
+    def smallest(
+        self, trials: Sequence[Trial] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The smallest change that any attack found, or any of these, for samples of the curve.
 
         Ids and distances: 0 where a sample was wrong when clean, infinite where nothing was found.
         Successes at a fixed budget count as well as those of the search. Where every attack
@@ -209,7 +216,7 @@ class Evidence:
         searched = self.covered_by_all() if self.eps is None else self.covered(self.curve)
         ids = self.clean["sample"][searched]
         ends = np.where(self.right[searched], np.inf, 0.0)
-        for trial in {id(t): t for t in (self.curve, *self.trials)}.values():
+        for trial in self.searches() if trials is None else trials:
             won = trial.rows.where(trial.rows["success"].astype(bool))
             order = np.argsort(ids, kind="stable")
             mine = np.isin(won["sample"], ids)

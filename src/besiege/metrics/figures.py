@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from besiege.metrics.curves import Curve, against_budget, against_steps
+from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
 
@@ -101,8 +102,13 @@ def curve_figures(curve: Curve) -> dict[str, Any]:
 
 
 def steps_figures(evidence: Evidence) -> list[dict[str, Any]]:
-    """Accuracy against steps, for every attack that takes more than one."""
-    curves = []
+    """Accuracy against steps, for every attack that takes more than one.
+
+    None without a budget: there the first success may be one of any size.
+    """
+    curves: list[dict[str, Any]] = []
+    if evidence.eps is None:
+        return curves
     for trial in evidence.trials:
         curve = None if trial.one_step or trial.steps is None else against_steps(evidence, trial)
         if curve is not None and len(curve.x) > 1:
@@ -115,8 +121,8 @@ def budget_figures(evidence: Evidence) -> dict[str, Any] | None:
     curve = against_budget(evidence)
     if curve is None or evidence.curve is None:
         return None
-    ends = np.sort(evidence.smallest()[1])
-    middle = float(ends[(len(ends) - 1) // 2])
+    ends = evidence.smallest()[1]
+    middle = quantile(ends)
     searchers = [evidence.curve.text] if evidence.eps is not None else []
     searchers = searchers or [trial.text for trial in evidence.trials]
     return {
@@ -128,12 +134,30 @@ def budget_figures(evidence: Evidence) -> dict[str, Any] | None:
     }
 
 
+def budget_curves(evidence: Evidence) -> list[dict[str, Any]]:
+    """Accuracy against the budget under each attack alone, where all look for the smallest change.
+
+    Of the same samples as the curve of all of them; none where there is only one attack.
+    """
+    if evidence.eps is not None or len(evidence.trials) < 2:
+        return []
+    found = []
+    for trial in evidence.trials:
+        curve = against_budget(evidence, [trial])
+        if curve is not None:
+            found.append({"attack": trial.text, **curve_figures(curve)})
+    return found
+
+
 def gallery(evidence: Evidence, order: Sequence[Trial]) -> list[dict[str, Any]]:
     """Which broken samples to show: class after class, by a hash of the id, never by hand.
 
-    `order` says which attack's image is preferred. Each item names the records and rows of its
-    two images.
+    Without a budget, those whose smallest change is nearest to the median. `order` says which
+    attack's image is preferred; there it is the smallest. Each item names the records and rows of
+    its two images.
     """
+    if evidence.eps is None and not evidence.chained:
+        return _gallery_at_median(evidence)
     clean = {record["sample"]: record for record in evidence.clean.records()}
     chosen: dict[int, dict[str, Any]] = {}
     for trial in order:
@@ -148,25 +172,46 @@ def gallery(evidence: Evidence, order: Sequence[Trial]) -> list[dict[str, Any]]:
         label = int(clean[sample]["label"])
         turns[label] = turns.get(label, 0) + 1
         places.append((turns[label], len(places), sample))
-    pictures = []
-    for _, _, sample in sorted(places)[:_PICTURES]:
-        trial, row = chosen[sample]["trial"], chosen[sample]["row"]
-        seen, rows = clean[sample], trial.rows
-        pictures.append(
-            {
-                "sample": sample,
-                "attack": trial.text,
-                "label": int(seen["label"]),
-                "clean_prediction": int(seen["prediction"]),
-                "clean_confidence": float(seen["confidence"]),
-                "prediction": int(rows["prediction"][row]),
-                "confidence": float(rows["confidence"][row]),
-                "distance": float(rows[evidence.norm][row]),
-                "norm": evidence.norm,
-                "clean": f"records/{seen['record']}",
-                "clean_row": int(seen["row"]),
-                "record": f"records/{rows['record'][row]}",
-                "row": int(rows["row"][row]),
-            }
-        )
-    return pictures
+    return [
+        _picture(evidence.norm, clean[sample], chosen[sample]["trial"], chosen[sample]["row"])
+        for _, _, sample in sorted(places)[:_PICTURES]
+    ]
+
+
+def _gallery_at_median(evidence: Evidence) -> list[dict[str, Any]]:
+    """The broken samples whose smallest change is nearest to their median, from small to large."""
+    best = smallest(evidence)
+    best = best.where(best["row"] >= 0)
+    if not best.count:
+        return []
+    ends = best["distance"]
+    near = np.argsort(np.abs(ends - quantile(ends)), kind="stable")[:_PICTURES]
+    clean = {record["sample"]: record for record in evidence.clean.records()}
+    by_text = {trial.text: trial for trial in evidence.trials}
+    shown = []
+    for place in sorted(near.tolist(), key=lambda place: float(ends[place])):
+        sample, trial = int(best["sample"][place]), by_text[str(best["attack"][place])]
+        row = int(np.flatnonzero(trial.rows["sample"] == sample)[0])
+        shown.append(_picture(evidence.norm, clean[sample], trial, row))
+    return shown
+
+
+def _picture(norm: str, seen: dict[str, Any], trial: Trial, row: int) -> dict[str, Any]:
+    """What the gallery says about a sample, and where its two images are."""
+    rows = trial.rows
+    return {
+        "sample": int(seen["sample"]),
+        "attack": trial.text,
+        "label": int(seen["label"]),
+        "clean_prediction": int(seen["prediction"]),
+        "clean_confidence": float(seen["confidence"]),
+        "prediction": int(rows["prediction"][row]),
+        "confidence": float(rows["confidence"][row]),
+        "distance": float(rows[norm][row]),
+        "norm": norm,
+        "distances": {name: float(rows[name][row]) for name in NORMS if name in rows},
+        "clean": f"records/{seen['record']}",
+        "clean_row": int(seen["row"]),
+        "record": f"records/{rows['record'][row]}",
+        "row": int(rows["row"][row]),
+    }

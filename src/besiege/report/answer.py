@@ -25,9 +25,25 @@ def counted(evaluation: Evaluation) -> list[dict[str, Any]]:
     return [attack for attack in evaluation["attacks"] if attack["accuracy"] is not None]
 
 
+def distances(evaluation: Evaluation) -> dict[str, Any] | None:
+    """How large the smallest changes are, where the attacker looked for them.
+
+    Figures of before there was such a table have none.
+    """
+    found: dict[str, Any] | None = evaluation.get("distances")
+    return found
+
+
 def strongest(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The attacks that broke most images, several when they are equal, none when none broke any."""
+    """The attacks that broke most images, several when they are equal, none when none broke any.
+
+    Where the smallest change was looked for: the attacks under whose curve the area is smallest.
+    """
     shown = counted(evaluation)
+    if (sizes := distances(evaluation)) is not None and any(a["broken"] for a in shown):
+        areas = {attack["text"]: attack["area"] for attack in sizes["attacks"]}
+        least = min(areas[attack["text"]] for attack in shown)
+        return [attack for attack in shown if areas[attack["text"]] == least]
     most = max((attack["broken"] for attack in shown), default=0)
     return [attack for attack in shown if attack["broken"] == most] if most else []
 
@@ -84,6 +100,18 @@ def median_change(evaluation: Evaluation) -> float | None:
     curve = evaluation["eps_curve"]
     stated = [curve["median"]] if curve else [a["median_distance"] for a in counted(evaluation)]
     return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
+
+
+def typical(evaluation: Evaluation, attack: dict[str, Any]) -> float | None:
+    """The median size of an attack's changes.
+
+    Over all images where the smallest change counts, as for all attacks together; over those that
+    it broke where there is a budget.
+    """
+    sizes = distances(evaluation) or {"attacks": []}
+    mine = {one["text"]: one["median"] for one in sizes["attacks"]}
+    found: float | None = mine.get(attack["text"], attack["median_distance"])
+    return found
 
 
 def headline(evaluation: Evaluation) -> str:
@@ -143,6 +171,15 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
     most = strongest(evaluation)
     if not most:
         return "What broke it", "No attack changed a single correct answer."
+    if (sizes := distances(evaluation)) is not None:
+        best = {attack["text"]: attack["best"] for attack in sizes["attacks"]}
+        names = listed([attack["text"] for attack in most])
+        found = max(best[attack["text"]] for attack in most)
+        return (
+            "What broke it",
+            f"{names} found the smallest changes overall, and the smallest of all for "
+            f"{found:,} of {sizes['broken']:,} images.",
+        )
     names = listed([attack["text"] for attack in most])
     right = (evaluation["clean"] or {}).get("hits")
     broken = f"{most[0]['broken']:,}" + (" each," if len(most) > 1 else "")

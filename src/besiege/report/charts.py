@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from besiege.report.drawing import BANDS
@@ -15,6 +15,12 @@ WIDE, NARROW = 720, 340
 
 UNEVEN = 20.0
 """How many times as long the longest curve may be, for the shortest to be seen beside it."""
+
+TOGETHER = "best of all"
+"""The name of the curve of all attacks together."""
+
+BEYOND = 1.3
+"""How far beyond its end the curves of single attacks are drawn."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,34 @@ def eps_chart(evaluation: dict[str, Any]) -> Figure | None:
         f"How large a change it takes: the smallest one that {given['attack']} found for each of "
         f"{given['count']:,} images. The curve falls where an image is lost."
     )
+    curves = [curve]
+    if others := _each(evaluation, curve.x[-1]):
+        curves = [replace(curve, name=TOGETHER), *others]
+        caption = (
+            f"How large a change it takes: the smallest one that was found for each of "
+            f"{given['count']:,} images, by each attack and by the best of all of them, image by "
+            "image. A curve falls where an image is lost; the lowest is the strongest attack."
+        )
+        if len(curves) > BANDS:
+            caption += " The band is that of the best of all; those of the others are in the data."
+        if sum(map(len, others)) < sum(len(one["x"]) for one in _given(evaluation)):
+            caption += " Curves that go on to larger changes are cut."
     if given["unbroken"]:
         caption += f" {given['unbroken']:,} images were not broken at any size tried."
-    chart = Chart(
-        title, [curve], f"size of the change, {given['norm']}", "change", True, unit, marks
-    )
+    named = f"size of the change, {given['norm']}"
+    chart = Chart(title, curves, named, "change", True, unit, marks, banded=1)
     return Figure(title, caption, chart)
+
+
+def _given(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = evaluation.get("eps_curves") or []
+    return found
+
+
+def _each(evaluation: dict[str, Any], end: float) -> list[Curve]:
+    """The curve of every attack, cut where it goes far beyond the end of the best of all."""
+    found = []
+    for given in _given(evaluation):
+        curve = Curve.of(given["attack"], given)
+        found.append(curve.at([row for row, x in enumerate(curve.x) if x <= BEYOND * end]))
+    return [curve for curve in found if len(curve)]

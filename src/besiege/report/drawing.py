@@ -75,8 +75,9 @@ class Drawing:
 
     def svg(self) -> str:
         parts = [*self._grid(), *self._marks()]
-        if len(self.curves) <= BANDS:
-            parts += [self._band(order, curve) for order, curve in enumerate(self.curves)]
+        # The first curve of many may have its band alone.
+        banded = len(self.curves) if len(self.curves) <= BANDS else self.chart.banded
+        parts += [self._band(order, curve) for order, curve in enumerate(self.curves[:banded])]
         for order, curve in enumerate(self.curves):
             parts.append(self._line(order, curve))
         for order, curve in enumerate(self.curves):

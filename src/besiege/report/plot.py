@@ -76,6 +76,8 @@ class Chart:
     by_tens : bool
         Whether the horizontal axis goes by powers of ten, from zero: for curves of very different
         lengths.
+    banded : int
+        How many curves from the first have their intervals drawn where there are too many for all.
     """
 
     title: str
@@ -86,6 +88,7 @@ class Chart:
     unit: int | None = None
     marks: Sequence[Mark] = ()
     by_tens: bool = False
+    banded: int = 0
 
     @property
     def drawn(self) -> list[Curve]:

@@ -16,6 +16,7 @@ from besiege.report.answer import (
     Evaluation,
     cascade,
     chance,
+    distances,
     errors,
     headline,
     is_cascade,
@@ -27,6 +28,7 @@ from besiege.report.answer import (
     spread,
     strongest,
     troubles,
+    typical,
 )
 from besiege.report.formats import (
     broken_up,
@@ -107,7 +109,8 @@ class _Report:
 
 def _legend(evaluations: Sequence[Evaluation]) -> str:
     """What the columns mean that are there."""
-    words = ["* broke most."]
+    sizes = [distances(evaluation) is not None for evaluation in evaluations]
+    words = ["* smallest changes." if all(sizes) else "* broke most."]
     if any(map(is_cascade, evaluations)):
         words.append("before, left: images standing before the attack and after it.")
     if not all(map(is_cascade, evaluations)):
@@ -178,6 +181,9 @@ def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
     yield _answer(evaluation, width)
     yield ""
     yield _attacks(evaluation, width)
+    if (sizes := distances(evaluation)) is not None:
+        yield ""
+        yield _sizes(evaluation, sizes, width)
     for attack in evaluation["attacks"]:
         if attack["failure"]:
             yield Text(f"{attack['text']} failed: {attack['failure']}", "red", overflow="fold")
@@ -216,7 +222,7 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
     headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, "passes", "time"]
     unit = budget_unit(evaluation["threat"])
     cells = [
-        _cells(attack, stage, unit, narrow)
+        _cells(attack | {"median_distance": typical(evaluation, attack)}, stage, unit, narrow)
         for attack, stage in zip(evaluation["attacks"], stages, strict=True)
     ]
     columns = zip(headings, *cells, strict=True)
@@ -235,6 +241,34 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
             Text(name, "bold" if strong else ""),
             *(Text(text, "" if whole else "bold red") for text in shown),
         )
+    return rows
+
+
+def _sizes(evaluation: Evaluation, sizes: dict[str, Any], width: int) -> Table:
+    """How large the smallest changes are, by each attack and by the best of all."""
+    unit = budget_unit(evaluation["threat"])
+    several = len(sizes["attacks"]) > 1
+    headings = ["median", "mean", "90 %", f"area to {distance(sizes['all']['area_to'], unit)}"]
+    headings += ["optimality"] if several else []
+    listed_rows = [(one["text"], one) for one in sizes["attacks"]]
+    cells = []
+    for name, one in [*listed_rows, *([("best of all", sizes["all"])] if several else [])]:
+        shown = [
+            "infinite" if one[key] is None else distance(one[key], unit)
+            for key in ("median", "mean", "p90", "area")
+        ]
+        if several:
+            shown.append(f"{one.get('optimality', 1.0):.3f}")
+        cells.append((name, shown))
+    columns = zip(headings, *(shown for _, shown in cells), strict=True)
+    taken = sum(max(map(cell_len, column)) for column in columns)
+    room = width - taken - len(headings) * (1 if width < _NARROW else 2)
+    rows = _rows(width)
+    rows.add_column("smallest changes", overflow="fold")
+    for heading in headings:
+        rows.add_column(heading, justify="right", no_wrap=True)
+    for name, shown in cells:
+        rows.add_row(Text(broken_up(name, max(room, 8))), *map(Text, shown))
     return rows
 
 

@@ -1,0 +1,64 @@
+"""Besiege's smallest changes beside the peers', from the recorded files.
+
+    python benchmarks/minimum/compare.py [words of cells]
+
+Local optimality is how near an attack's accuracy curve comes to that of the best of all attacks
+recorded, ours and theirs (1: the same); only images that all recorded runs share count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from besiege.metrics.optimality import envelope, local_optimality
+
+# A script finds its neighbours, not its package: the root makes it one.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from benchmarks.minimum.cells import HERE, chosen
+
+Runs = dict[str, tuple[NDArray[np.float64], float, float]]
+
+
+def runs(name: str) -> Runs:
+    """Distances and passes of every attack recorded on a cell."""
+    found: Runs = {}
+    for folder in ("ours", "recorded"):
+        path = HERE / folder / f"{name}.json"
+        if path.exists():
+            for attack, told in json.loads(path.read_text())["attacks"].items():
+                far = np.array([np.inf if d is None else d for d in told["distance"]])
+                found[attack] = far, told["forwards"], told["backwards"]
+    return found
+
+
+def main() -> None:
+    """Read the command line and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("words", nargs="*")
+    for cell in chosen(parser.parse_args().words):
+        known = runs(cell.name)
+        if not known:
+            continue
+        few = min(len(far) for far, _, _ in known.values())
+        cut = {name: far[:few] for name, (far, _, _) in known.items()}
+        best = envelope(list(cut.values()))
+        print(f"\n{cell.name}, the first {few} of at most 200 images")
+        print("\n| | images | found | median | 90th | passes | local optimality |")
+        print("|---|---|---|---|---|---|---|")
+        for name, (far, forwards, backwards) in known.items():
+            order = np.sort(far)
+            print(
+                f"| {name} | {len(far)} | {np.isfinite(far).mean():.0%} "
+                f"| {order[len(far) // 2]:.4g} | {order[int(0.9 * len(far))]:.4g} "
+                f"| {forwards:.0f} + {backwards:.0f} | {local_optimality(cut[name], best):.3f} |"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""ALMA: distance and a penalty on the ratio of logits, balanced as in an augmented Lagrangian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.losses import dlr
+from besiege.attacks.planes import inner
+from besiege.attacks.smallest import across, endless
+from besiege.core.answer import Aim, Answer
+from besiege.core.ball import Ball, distances
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L1, L2, Norm
+
+TOLERANCE = 1e-4
+"""How far beyond zero the ratio is driven: on the boundary itself rounding would decide."""
+
+CHECK = 10
+"""Every so many steps the penalty rises where the ratio has not fallen enough."""
+
+ENOUGH = 0.95
+"""What must be left of the ratio after those steps, at most."""
+
+RISE = 1.2
+"""By how much the penalty rises."""
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "alma-l2-100": "alma(first=0.1, relative=False)",
+        "alma-l2-1000": "alma(steps=1000, decay=0.9, first=0.1, relative=False)",
+        "alma-l1-100": "alma(relative=False)",
+        "alma-l1-1000": "alma(steps=1000, decay=0.9, relative=False)",
+    }
+)
+"""The settings of Rony et al. 2021."""
+
+
+@register("alma")
+@dataclass(frozen=True)
+class ALMA(Attack):
+    """Augmented Lagrangian attack: descend ``D(x, x') + P(f(x'); rho, mu)``, row by row.
+
+    D is the distance, f the difference of logits ratio, below zero beyond the boundary, and P the
+    penalty ``mu f + mu rho f^2 + rho^2 f^3 / 6``, or ``mu f / (1 - rho f)`` below zero. The
+    multiplier mu follows the slope of P at every step, and rho rises where f does not fall. Steps
+    are those of RMSprop with momentum; their length is chosen by the first and falls a hundredfold
+    from the step at which the row first succeeded (Rony et al., Augmented Lagrangian adversarial
+    attacks, 2021).
+
+    Otherwise than there every row is measured in its own units: the distance in that of the
+    boundary as the first gradient has it, the ratio in what it is at the clean image. For a linear
+    victim mu is then one at the end, where it begins, and rows near the boundary, whose ratio is
+    too small to move mu, are no exception. On affine victims the largest excess falls from a
+    factor of two to a few hundredths, and in l1 the median on a ResNet-20 by a sixth.
+
+    The ratio does not change with the scale of the logits, and so nothing else does. Towards a
+    class that must be reached it is that of the target and the likeliest other class; with two
+    and three classes see `dlr`.
+
+    Parameters
+    ----------
+    steps : int
+        Gradients per row.
+    decay : float
+        What one step leaves of mu, of the mean square of gradients and of the momentum.
+    first : float
+        How far the first step goes, in ways to the boundary along it.
+    reduction : float
+        What the last step is of the first.
+    mu, rho : float
+        Where the multiplier and the penalty begin.
+    relative : bool
+        False measures pixels and ratios as they are, as published; `first` is a distance then.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("alma(steps=1000, decay=0.9)"))
+    'alma(steps=1000, decay=0.9)'
+    """
+
+    steps: int = 100
+    decay: float = 0.5
+    first: float = 0.5
+    reduction: float = 0.01
+    mu: float = 1.0
+    rho: float = 1.0
+    relative: bool = True
+
+    minimal = True
+    norms = frozenset({L2, L1})
+    source = "Rony et al., Augmented Lagrangian adversarial attacks (ALMA), 2021"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "steps")
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay is {self.decay!r}, but it is a share, 0 to below 1")
+        if not 0 < self.reduction <= 1:
+            raise ValueError(f"reduction is {self.reduction!r}, but it is a share above 0, up to 1")
+        for what in ("mu", "rho", "first"):
+            if not getattr(self, what) > 0:
+                raise ValueError(
+                    f"{what} is {getattr(self, what)!r}, but a number above 0 is needed"
+                )
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        x, state = siege.ball.center, _State.of(siege.ball, self)
+        for step in range(self.steps):
+            answer = siege.gradient(x, _ratio if siege.targeted else dlr)
+            x, answer, *settled = siege.settle(x, answer, *state)
+            state = _State(*settled)
+            if not len(siege):
+                return
+            ball = siege.ball
+            if step == 0 and self.relative:
+                state = state.measured(ball, answer)
+            f = TOLERANCE - answer.loss.double() / state.height
+            beyond = siege.record.reached(siege.rows, answer.labels)
+            state = self._balanced(state, f, beyond, step)
+            pull = slope(f, state.rho, state.mu) * state.near / state.height
+            g = answer.gradient * ball.scaled(-pull)
+            g = g + uphill(ball, x) if step else _somewhere(siege, g)
+            state.square.mul_(self.decay).addcmul_(g, g, value=1 - self.decay)
+            momentum = state.momentum.mul_(self.decay).addcdiv_(g, state.square.sqrt().add_(1e-8))
+            if step == 0:
+                state = state._replace(rate=self._rate(ball, momentum, answer))
+            x = (x - momentum * ball.scaled(self._length(state, step))).clamp_(*ball.box)
+        siege.logits(x)
+
+    def _balanced(self, state: _State, f: Tensor, beyond: Tensor, step: int) -> _State:
+        """The multiplier and the penalty for this step."""
+        mu, rho, before, found = state.mu, state.rho, state.before, state.found
+        if step == 0:
+            before = f
+        elif (step + 1) % CHECK == 0:
+            slack = torch.isinf(found) & (f >= ENOUGH * before)
+            rho, before = torch.where(slack, RISE * rho, rho), f
+        if step:
+            mu = (self.decay * mu + (1 - self.decay) * slope(f, rho, mu)).clamp(1e-6, 1e12)
+        found = torch.where(beyond & torch.isinf(found), float(step), found)
+        return state._replace(mu=mu, rho=rho, before=before, found=found)
+
+    def _length(self, state: _State, step: int) -> Tensor:
+        """How many times its move each row goes: less and less from its first success."""
+        gone = (step - state.found).clamp_min(0.0)
+        left = torch.where(gone > 0, gone / (self.steps - state.found), torch.zeros_like(gone))
+        # Not as a power: torch rounds powers of the last rows another way than the others.
+        return state.rate * torch.exp(left * math.log(self.reduction))
+
+    def _rate(self, ball: Ball, move: Tensor, answer: Answer) -> Tensor:
+        """How many times this move each row's first step is, so that it goes as far as wanted."""
+        size = distances(move, ball.norm).clamp_min(1e-300)
+        wanted = torch.full_like(size, self.first)
+        if self.relative:
+            wanted *= answer.loss.double().abs() / inner(answer.gradient, move).abs().clamp_min(
+                1e-300
+            )
+            wanted *= size
+        # Half the way to the farthest corner at most, which no finite step need reach.
+        goal = torch.minimum(0.5 * across(ball), wanted)
+        low = goal / size
+        high = low.clone()
+
+        def short(rate: Tensor) -> Tensor:
+            there = (ball.center - move * ball.scaled(rate)).clamp_(*ball.box)
+            return distances(there - ball.center, ball.norm) < goal
+
+        for _ in range(20):
+            more = short(high)
+            low, high = torch.where(more, high, low), torch.where(more, 2 * high, high)
+            if not bool(more.any()):
+                break
+        for _ in range(12):
+            middle = 0.5 * (low + high)
+            more = short(middle)
+            low, high = torch.where(more, middle, low), torch.where(more, high, middle)
+        return 0.5 * (low + high)
+
+
+class _State(NamedTuple):
+    """What every row carries: images first, then float64 ``[rows]``."""
+
+    square: Tensor
+    momentum: Tensor
+    mu: Tensor
+    rho: Tensor
+    near: Tensor
+    """The unit of distances."""
+    height: Tensor
+    """The unit of ratios."""
+    rate: Tensor
+    before: Tensor
+    found: Tensor
+    """The step of the first success, infinite before."""
+
+    @classmethod
+    def of(cls, ball: Ball, attack: ALMA) -> _State:
+        one = torch.ones_like(ball.radius)
+        return cls(
+            square=torch.ones_like(ball.center),
+            momentum=torch.zeros_like(ball.center),
+            mu=attack.mu * one,
+            rho=attack.rho * one,
+            near=one,
+            height=one,
+            rate=torch.zeros_like(one),
+            before=one,
+            found=torch.inf * one,
+        )
+
+    def measured(self, ball: Ball, answer: Answer) -> _State:
+        """Every row in its own units, read off the first gradient; where there is none, in ours."""
+        height, slope_ = answer.loss.double().abs(), ball.dual(answer.gradient)
+        known = (height > 0) & (slope_ > 0)
+        near = torch.where(known, height / slope_, 1.0)
+        return self._replace(near=near, height=torch.where(known, height, 1.0))
+
+
+def penalty(f: Tensor, rho: Tensor, mu: Tensor) -> Tensor:
+    """The penalty P2 of values f, of which those below zero are wanted.
+
+    Examples
+    --------
+    >>> one = torch.ones(2)
+    >>> penalty(torch.tensor([-1.0, 0.0]), one, one)
+    tensor([-0.5000,  0.0000])
+    """
+    over = mu * f + mu * rho * f**2 + rho**2 * f**3 / 6
+    return torch.where(f >= 0, over, mu * f / (1 - rho * f.clamp_max(0.0)))
+
+
+def slope(f: Tensor, rho: Tensor, mu: Tensor) -> Tensor:
+    """The derivative of `penalty` by f.
+
+    Examples
+    --------
+    >>> one = torch.ones(2)
+    >>> slope(torch.tensor([-1.0, 0.0]), one, one)
+    tensor([0.2500, 1.0000])
+    """
+    over = mu + 2 * mu * rho * f + rho**2 * f**2 / 2
+    return torch.where(f >= 0, over, mu / (1 - rho * f.clamp_max(0.0)) ** 2)
+
+
+def uphill(ball: Ball, x: Tensor) -> Tensor:
+    """The gradient of the distance from the clean image, zero there."""
+    return _UPHILL[ball.norm](x - ball.center)
+
+
+def _unit(change: Tensor) -> Tensor:
+    size = distances(change, L2).clamp_min(1e-30).to(change.dtype)
+    return change / size.view(-1, *[1] * (change.dim() - 1))
+
+
+_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {L1: torch.sign, L2: _unit}
+
+
+def _ratio(logits: Tensor, aim: Aim) -> Tensor:
+    """The ratio of the target and the likeliest other class, for goals where only it counts."""
+    assert aim.targets is not None
+    other = logits.detach().scatter(1, aim.targets[:, None], -torch.inf).argmax(1)
+    return dlr(logits, replace(aim, labels=other))
+
+
+def _somewhere(siege: Siege, g: Tensor) -> Tensor:
+    """The gradient, or a random direction where there is none."""
+    flat = distances(g, L2) == 0
+    if not bool(flat.any()):
+        return g
+    drawn = siege.dice.of("flat").normal(g.shape[1:]).to(g)
+    drawn = drawn / siege.ball.scaled(distances(drawn, L2).clamp_min(1e-30))
+    return torch.where(siege.ball.scaled(flat.double()) > 0, drawn, g)

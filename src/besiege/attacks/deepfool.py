@@ -1,0 +1,325 @@
+"""DeepFool and SuperDeepFool: to the nearest plane, again and again, until the class changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.losses import margin
+from besiege.attacks.planes import Bracket, against, rest, straight, toward, turns
+from besiege.attacks.smallest import endless
+from besiege.core.answer import Answer, Loss
+from besiege.core.ball import Ball
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L1, L2, Linf
+
+TIE = 1e-5
+"""Of the width of the box: the shortest step. Where two classes tie, the label may still win, and
+a step of nothing, or of what rounding swallows, would be taken for ever."""
+
+GROW = 1.5
+"""How fast a row whose way straight to the plane was cut short takes more of it again."""
+
+WORTH = 1.25
+"""How much farther than the best known a success may be for the final search to be of use."""
+
+
+@dataclass
+class Walks:
+    """Where walks to the boundary ended, one row each.
+
+    Attributes
+    ----------
+    x : Tensor
+        The first points beyond the boundary, or the last ones.
+    crossed : Tensor
+        Which are beyond it.
+    logits : Tensor
+        What the victim said of those.
+    target : Tensor
+        The class each walk went to last.
+    """
+
+    x: Tensor
+    crossed: Tensor
+    logits: Tensor
+    target: Tensor
+
+
+def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: int) -> Walks:
+    """DeepFool from any points that have not crossed yet.
+
+    Moves add up from the origin and are overshot as a whole. A row stops at its first point beyond
+    the boundary. Among several classes, which cost a backward each, a point is first looked at;
+    towards one class the answer that brings its gradient serves.
+    """
+    view = siege.view()
+    aimed = view.aim.targets is not None
+    ranked = torch.cat((view.aim.labels[:, None], view.ranked()[:, : classes - 1]), 1)
+    target = ranked[:, 1] if view.aim.targets is None else view.aim.targets
+    logits = origin.new_zeros(len(view), view.classes)
+    ends = Walks(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
+    place = torch.arange(len(view), device=origin.device)
+    x, total = origin, torch.zeros_like(origin)
+    for step in range(steps):
+        answer = _read(view, x, ranked)
+        state = view.settle(x, total, origin, place, ranked, target, answer)
+        x, total, origin, place, ranked, target, answer = state
+        if aimed and step:
+            state = _ended(view, ends, answer, place, x, total, origin, ranked, target)
+            place, x, total, origin, ranked, target, answer = state
+        if not len(view):
+            return ends
+        w, f, target = _plane(view, answer, ranked)
+        least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(w)
+        total = total + view.ball.plane(x, w, torch.maximum(-f.double(), least))
+        before, x = x, (origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
+        ends.x[place], ends.target[place] = x, target
+        # A step of nothing would be taken again: no gradient, or a corner of the box.
+        stuck = (x == before).flatten(1).all(1)
+        if aimed and step < steps - 1:
+            view.leave(stuck)
+            continue
+        answer = view.logits(x)
+        view.leave(stuck)
+        state = view.settle(place, x, total, origin, ranked, target, answer)
+        state = _ended(view, ends, state[-1], *state[:-1])
+        place, x, total, origin, ranked, target, _ = state
+        if not len(view):
+            return ends
+    return ends
+
+
+def _read(view: Siege, x: Tensor, ranked: Tensor) -> Answer:
+    if view.aim.targets is None:
+        return view.gradients(x, ranked)
+    return view.gradient(x, _height(view))
+
+
+def _height(view: Siege) -> Loss:
+    """What is zero at the boundary towards the aim."""
+    return margin if view.targeted else toward
+
+
+def _plane(view: Siege, answer: Answer, ranked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Slope and height of the plane to go to, and its class."""
+    if view.aim.targets is not None:
+        return answer.gradient, answer.loss, view.aim.targets
+    w, f = against(answer, ranked)
+    size = straight(view.ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
+    nearest = size.argmin(1)
+    rows = torch.arange(len(w), device=w.device)
+    return w[rows, nearest], f[rows, nearest], ranked[rows, nearest + 1]
+
+
+def _ended(
+    view: Siege, ends: Walks, answer: Answer, place: Tensor, x: Tensor, *state: Tensor
+) -> Any:
+    """Note the rows that crossed and let them leave; the state of the others."""
+    crossed = view.record.reached(view.rows, answer.labels)
+    done = place[crossed]
+    ends.x[done], ends.crossed[done] = x[crossed], True
+    ends.logits[done] = answer.logits[crossed]
+    view.leave(crossed)
+    return view.settle(place, x, *state, answer)
+
+
+def shorten(siege: Siege, x: Tensor, crossed: Tensor, logits: Tensor, rounds: int) -> None:
+    """Search between the clean images and points beyond the boundary, with forwards alone."""
+    x, crossed, logits = siege.settle(x, crossed, logits)
+    if not rounds:
+        return
+    limit = torch.minimum(siege.distance, siege.ball.radius)
+    rows = (crossed & (siege.ball.distance(x) <= WORTH * limit)).nonzero()[:, 0]
+    view = siege.view(rows)
+    if len(view):
+        Bracket.of(view, x[rows], logits[rows]).narrow(view, rounds)
+
+
+@register("deepfool")
+@dataclass(frozen=True)
+class DeepFool(Attack):
+    """To the nearest boundary, taken for a plane, until the class changes.
+
+    Every step goes to the plane that is nearest among those of the likeliest classes, inside the
+    box, and a little beyond (Moosavi-Dezfooli, Fawzi and Frossard, DeepFool: a simple and accurate
+    method to fool deep neural networks, 2016). Steered to a class, it goes to the plane of that
+    class alone, with one backward per step.
+
+    Unlike the authors' code it adds no 1e-4 to the distances, and stays in the box: what the box
+    takes from some pixels the others make up for. At the end it searches between the clean image
+    and the point found, which takes back the overshoot; ``search=0`` leaves that out.
+
+    Parameters
+    ----------
+    steps : int
+        Steps at most; a row stops when it has crossed.
+    overshoot : float
+        How much farther than the sum of its moves a point lies.
+    classes : int
+        So many classes of highest clean score take part, the label among them.
+    search : int
+        Secant steps between the clean image and the point found.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("deepfool(search=0)"))
+    'deepfool(search=0)'
+    """
+
+    steps: int = 50
+    overshoot: float = 0.02
+    classes: int = 10
+    search: int = 3
+
+    minimal = True
+    norms = frozenset({Linf, L2, L1})
+    source = "Moosavi-Dezfooli et al., DeepFool, 2016"
+
+    def __post_init__(self) -> None:
+        _must_step(self, "steps")
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        for rows in turns(siege, _backwards(siege, self.classes)):
+            view = siege.view(rows)
+            if len(view):
+                ends = walk(view, view.ball.center, self.steps, self.overshoot, self.classes)
+                shorten(view, ends.x, ends.crossed, ends.logits, self.search)
+
+
+@register("superdeepfool")
+@dataclass(frozen=True)
+class SuperDeepFool(Attack):
+    """DeepFool, then onto the normal of the boundary where it ended, until that point has crossed.
+
+    A smallest change is parallel to the normal of the boundary where it ends, and DeepFool's is
+    not: so every round walks to the boundary, reads the plane there and goes from the clean image
+    straight to it (Abdollahpour, Abroshan and Moosavi-Dezfooli, Revisiting DeepFool:
+    generalization and improvement, 2023).
+
+    Four things are otherwise than in the authors' code. The way to the plane stays in the box.
+    After the first walk a round goes to the class found, for one backward and not one per class.
+    A round that ends beyond the boundary is not the last, so that those left make the change
+    smaller. And where they do not, because the boundary bends too much, a row goes only a part of
+    the way straight to the plane: on a natural ResNet-20 that makes the median a tenth smaller.
+
+    Parameters
+    ----------
+    rounds : int
+        Rounds at most: each one is a way straight to the plane, or a step on to the boundary.
+    stop : bool
+        Whether a row stops where a way straight to the plane ends beyond the boundary, as
+        published.
+    steps : int
+        Steps of the first walk, at most.
+    overshoot, classes
+        As of `deepfool`.
+    search : int
+        Secant steps between the clean image and the best point, at the end.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("superdeepfool(rounds=5)"))
+    'superdeepfool(rounds=5)'
+    """
+
+    rounds: int = 40
+    stop: bool = False
+    steps: int = 50
+    overshoot: float = 0.02
+    classes: int = 10
+    search: int = 5
+
+    minimal = True
+    norms = frozenset({L2})
+    source = "Abdollahpour et al., Revisiting DeepFool, 2023"
+
+    def __post_init__(self) -> None:
+        _must_step(self, "steps", "rounds")
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        for rows in turns(siege, _backwards(siege, self.classes)):
+            view = siege.view(rows)
+            if len(view):
+                self._rounds(view)
+
+    def _rounds(self, siege: Siege) -> None:
+        ends = walk(siege, siege.ball.center, self.steps, self.overshoot, self.classes)
+        best, crossed, over, target = siege.settle(ends.x, ends.crossed, ends.logits, ends.target)
+        size = torch.where(crossed, siege.ball.distance(best), torch.inf)
+        view = siege.view(aim=target if siege.aim.targets is None else None)
+        x, place = best.clone(), torch.arange(len(view), device=best.device)
+        straight, share = torch.zeros_like(crossed), torch.ones_like(size)
+        for turn in range(self.rounds + 1):
+            last = turn == self.rounds
+            answer = view.logits(x) if last else view.gradient(x, _height(view))
+            x, answer, place, straight, share = view.settle(x, answer, place, straight, share)
+            crossed, away = view.record.reached(view.rows, answer.labels), view.ball.distance(x)
+            closer = crossed & (away < size[place])
+            kept = place[closer]
+            best[kept], over[kept], size[kept] = x[closer], answer.logits[closer], away[closer]
+            if last:
+                break
+            if turn:  # the first point is the one it is compared with
+                new = torch.where(closer, GROW * share, share / 2).clamp_max_(1.0)
+                share = torch.where(crossed, new, share)
+            x = self._step(view.ball, x, crossed, answer, turn, share)
+            if self.stop:
+                view.leave(crossed & straight)
+            x, place, straight, share = view.settle(x, place, crossed, share)
+            if not len(view):
+                break
+        shorten(siege, best, torch.isfinite(size), over, self.search)
+
+    def _step(
+        self, ball: Ball, x: Tensor, crossed: Tensor, answer: Answer, turn: int, share: Tensor
+    ) -> Tensor:
+        """From beyond the boundary straight from the clean image to the plane, else on to it."""
+        w, f = answer.gradient, answer.loss
+        start = torch.where(_each(crossed, x), ball.center, x)
+        move = ball.plane(start, w, rest(w, f, x - start))
+        # The rounds come nearer and nearer, and so may what they go too far.
+        move.mul_(1.0 + ball.scaled(self.overshoot * (1.0 - crossed * (turn / self.rounds))))
+        move.lerp_(x - start, ball.scaled(torch.where(crossed, 1.0 - share, 0.0)))
+        return move.add_(start).clamp_(*ball.box)
+
+
+def _each(rows: Tensor, x: Tensor) -> Tensor:
+    """A mask of rows, shaped to choose among images."""
+    return rows.view(-1, *[1] * (x.dim() - 1))
+
+
+def _must_step(attack: DeepFool | SuperDeepFool, *counts: str) -> None:
+    must_count(attack, 1, *counts)
+    must_count(attack, 0, "search")
+    must_count(attack, 2, "classes")
+    if not attack.overshoot >= 0:
+        raise ValueError(f"overshoot is {attack.overshoot!r}, but a number from 0 is needed")
+
+
+def _backwards(siege: Siege, classes: int) -> int:
+    """Gradients of a row that are held at once."""
+    return min(classes, siege.classes) if siege.aim.targets is None else 1
+
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "authors": "deepfool(search=0)",
+        "deepsec": "deepfool(search=0)",
+        "realsafe": "deepfool(steps=100, search=0)",
+        "superdeepfool": "superdeepfool(rounds=100, stop=True, steps=100, search=10)",
+    }
+)
+"""Published settings: Moosavi-Dezfooli et al. 2016, DEEPSEC 2019 (both 50 steps, overshoot 0.02),
+RealSafe 2020 (100 steps), and Abdollahpour et al. 2023 (100 rounds, 100 steps, 10 of search, and
+the end where a way straight to the plane has crossed)."""

@@ -1,0 +1,184 @@
+"""EAD: Carlini and Wagner's attack with a sparse change, by iterative shrinkage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.smallest import endless
+from besiege.attacks.weighting import Weights, elsewhere, short, steering, unseen
+from besiege.core.answer import Answer
+from besiege.core.ball import Ball, distances
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L1, L2, Linf, Norm
+
+FIRST, PUBLISHED_FIRST = 3.0, 1e-3
+"""The first weight, in weights at which the steepest entry just begins to move, and as published,
+in absolute terms."""
+
+KEEPS: Mapping[str, Norm | None] = MappingProxyType({"l1": L1, "en": None})
+"""The norm in which the siege's own choice of the smallest is that of the rule."""
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "ead-en-2018": "ead(steps=1000, rule='en', compat=True)",
+        "ead-l1-2018": "ead(steps=1000, compat=True)",
+        "ead-su": "ead(steps=1000, first=0.01, rate=0.001, compat=True)",
+        "ead-deepsec-en": "ead(steps=10000, rule='en', rate=0.02, compat=True)",
+        "ead-deepsec-l1": "ead(steps=10000, rate=0.02, compat=True)",
+    }
+)
+"""Published settings: Chen et al. 2018, Su et al. 2018, DEEPSEC 2019 (there at a constant rate)."""
+
+
+@register("ead")
+@dataclass(frozen=True)
+class EAD(Attack):
+    """Elastic-net attack: descend ``c * hinge + |d|_2^2 + beta |d|_1`` by iterative shrinkage.
+
+    Every step moves along the gradient at a point ahead, takes `beta` off every entry's change,
+    which leaves most at exactly nothing, and cuts to the box; the weight c is searched as by `cw`
+    (Chen et al., EAD: elastic-net attacks to deep neural networks, 2018). Success is judged at the
+    shrunken points, not at those ahead, with a forward of its own. As published all of `beta` is
+    taken off although the rate falls, so that changes become sparser to the end of a round.
+
+    The weight is measured by the steepest entry of the clean image's slope, so that the scale of
+    the logits does not matter; ``compat=True`` takes it as it is.
+
+    Parameters
+    ----------
+    rounds : int
+        Weights tried one after the other, each from the clean image.
+    steps : int
+        Steps of every round.
+    beta : float
+        What a step takes off every change: the larger, the sparser.
+    rule : str
+        Which success is the smallest where there is no budget: that of the least 'l1', or 'en', of
+        the least ``|d|_2^2 + beta |d|_1``. Where the threat's norm is another, what the rule chose
+        is asked about once more at the end, and judging costs a backward.
+    kappa : float
+        By how much, in logits, the goal must be surpassed.
+    first : float, optional
+        The first weight: by default 3, three times what makes one entry move at all.
+    rate : float
+        The length of the first steps; it falls as the root of the steps left.
+    compat : bool
+        As published: `first` (0.001) is absolute.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("ead(rule='en')"))
+    "ead(rule='en')"
+    """
+
+    rounds: int = 9
+    steps: int = 100
+    beta: float = 1e-3
+    rule: Literal["l1", "en"] = "l1"
+    kappa: float = 0.0
+    first: float | None = None
+    rate: float = 0.01
+    compat: bool = False
+
+    minimal = True
+    norms = frozenset({L1, L2})
+    source = "Chen et al., EAD: elastic-net attacks to deep neural networks, 2018"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "rounds", "steps")
+        if self.rule not in KEEPS:
+            raise ValueError(f"rule is {self.rule!r}, but it is 'l1' or 'en'")
+        for name in ("beta", "rate", "first"):
+            given = getattr(self, name)
+            if given is not None and not 0 < given < math.inf:
+                raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
+        if not 0 <= self.kappa < math.inf:
+            raise ValueError(f"kappa is {self.kappa!r}, but a number from 0 is needed")
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        if not len(siege):
+            return
+        center = siege.ball.center
+        hidden = self._hides(siege)
+        first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
+        weights = Weights.of(len(siege), first, center.device)
+        unit = torch.full_like(weights.c, 1.0 if self.compat else 0.0)
+        best, value = center, torch.full_like(weights.c, torch.inf)
+        for turn in range(self.rounds):
+            x, y = siege.ball.center, siege.ball.center
+            won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
+            for step in range(self.steps):
+                answer = siege.gradient(y, steering(siege), through=unseen)
+                state = (x, y, answer, *weights, unit, won, best, value)
+                x, y, answer, *rest = siege.settle(*state)
+                if not len(siege):
+                    return
+                weights, (unit, won, best, value) = Weights(*rest[:3]), rest[3:]
+                if turn == 0 and step < 2 and not self.compat:
+                    unit, y = self._measured(siege, answer, unit, y)
+                new = self._shrunk(siege.ball, y, answer, weights.c * unit, step)
+                y = (new + (step / (step + 3)) * (new - x)).clamp_(*siege.ball.box)
+                x = new
+                told = self._judge(siege, x, hidden)
+                state = (x, y, told, *weights, unit, won, best, value)
+                x, y, told, *rest = siege.settle(*state)
+                if not len(siege):
+                    return
+                weights, (unit, won, best, value) = Weights(*rest[:3]), rest[3:]
+                good = siege.record.reached(siege.rows, told.labels) & (told.loss >= self.kappa)
+                won = won | good
+                if hidden:
+                    size = self._size(x - siege.ball.center)
+                    better = good & (size < value)
+                    value = torch.where(better, size, value)
+                    best = torch.where(siege.ball.scaled(better) > 0, x, best)
+            weights = weights.after(won)
+        rows = torch.isfinite(value).nonzero()[:, 0]
+        if len(rows):
+            siege.logits(best[rows], rows=rows)
+
+    def _hides(self, siege: Siege) -> bool:
+        """Whether the siege may not look, for it would keep what the rule does not want."""
+        bounded = bool(torch.isfinite(siege.ball.radius).all())
+        return self.kappa > 0 or not (bounded or KEEPS[self.rule] is siege.ball.norm)
+
+    def _judge(self, siege: Siege, x: Tensor, hidden: bool) -> Answer:
+        if hidden:
+            return siege.gradient(x, steering(siege), through=unseen)
+        return siege.logits(x, loss=steering(siege))
+
+    def _size(self, change: Tensor) -> Tensor:
+        """What the rule compares, float64."""
+        l1 = distances(change, L1)
+        return l1 if self.rule == "l1" else distances(change, L2) ** 2 + self.beta * l1
+
+    def _measured(
+        self, siege: Siege, answer: Answer, unit: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Units in which the weight 1 is where the steepest entry begins to move.
+
+        Rows that see no slope are put elsewhere, and measured there.
+        """
+        steep = distances(answer.gradient, Linf)
+        sloping = torch.where(steep > 0, self.beta / (self.rate * steep), 0.0)
+        unit = torch.where(unit == 0, sloping, unit)
+        flat = siege.ball.scaled(unit == 0) > 0
+        return unit, torch.where(flat, elsewhere(siege), y) if bool(flat.any()) else y
+
+    def _shrunk(self, ball: Ball, y: Tensor, answer: Answer, c: Tensor, step: int) -> Tensor:
+        rate = self.rate * math.sqrt(1.0 - step / self.steps)
+        pull = ball.scaled(c * (short(answer.loss, self.kappa) > 0))
+        change = y - ball.center
+        change = change - rate * (2.0 * change - pull * answer.gradient)
+        kept = torch.copysign((change.abs() - self.beta).clamp_min_(0.0), change)
+        return kept.add_(ball.center).clamp_(*ball.box)

@@ -1,0 +1,242 @@
+"""JSMA: a pair of pixels at a time, chosen for what they do to one class and to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.planes import turns
+from besiege.attacks.smallest import endless
+from besiege.core.answer import Aim, Loss
+from besiege.core.ball import Ball
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L0
+
+Outputs = Literal["logits", "probabilities"]
+
+BYTES = 2**29
+"""The most the map of pairs takes at once."""
+
+COPIES = 4
+"""Tensors of the size of the map that are alive at once."""
+
+
+def target_logit(logits: Tensor, aim: Aim) -> Tensor:
+    """``z_t``."""
+    assert aim.targets is not None
+    return logits.gather(1, aim.targets[:, None])[:, 0]
+
+
+def other_logits(logits: Tensor, aim: Aim) -> Tensor:
+    """The sum of all logits but the target's, downwards."""
+    assert aim.targets is not None
+    return -logits.scatter(1, aim.targets[:, None], 0.0).sum(1)
+
+
+def target_probability(logits: Tensor, aim: Aim) -> Tensor:
+    """``p_t``."""
+    return target_logit(functional.softmax(logits, dim=1), aim)
+
+
+@register("jsma")
+@dataclass(frozen=True)
+class JSMA(Attack):
+    """Two entries at a time, those that raise the target most while they lower the others.
+
+    The map of pairs weighs what two entries do for the target (which must rise) and what they do
+    against the sum of all others (which must fall); the pair with the largest product is moved
+    (Papernot et al., The limitations of deep learning in adversarial settings, 2016). Without a
+    target every class is tried as one, side by side, and the smallest change is kept. It stops
+    where no pair does both.
+
+    As published it only raises entries, or only lowers them, and weighs slopes alone. Here both
+    are tried by default, and an entry counts for as much as it can still move: one at the end of
+    the box says nothing. ``both=False, room=False`` is as published.
+
+    Parameters
+    ----------
+    theta : float
+        How far an entry moves, as a share of the box; below zero downwards.
+    gamma : float
+        The share of all entries that may be changed.
+    both : bool
+        Whether entries may move either way.
+    room : bool
+        Whether slopes are weighed by how far the entry can move.
+    outputs : str
+        Slopes of ``'logits'`` or of ``'probabilities'``, for which one backward does, as those of
+        the others are the same downwards; but they vanish where the victim is sure.
+    targets : int
+        How many classes are tried where none is given, the likeliest first.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> str(parse("jsma(gamma=0.1)"))
+    'jsma(gamma=0.1)'
+    """
+
+    theta: float = 1.0
+    gamma: float = 0.5
+    both: bool = True
+    room: bool = True
+    outputs: Outputs = "logits"
+    targets: int = 9
+
+    minimal = True
+    norms = frozenset({L0})
+    source = "Papernot et al., The limitations of deep learning in adversarial settings, 2016"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "targets")
+        if not 0 < abs(self.theta) <= 1:
+            raise ValueError(f"theta is {self.theta!r}, but it is a share of the box, -1 to 1")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma!r}, but it is a share of all entries, 0 to 1")
+        if self.outputs not in get_args(Outputs):
+            raise ValueError(f"outputs is {self.outputs!r}: 'logits' or 'probabilities'")
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        given = siege.aim.targets
+        ranked = siege.ranked()[:, : self.targets] if given is None else given[:, None]
+        many = ranked.shape[1]
+        for some in turns(siege, 8 * many):
+            view = siege.view(some.repeat_interleave(many), aim=ranked[some].flatten())
+            if len(view):
+                self._climb(view)
+
+    def _climb(self, siege: Siege) -> None:
+        """Pair after pair; rows of one sample end apart, so that those left are asked by number."""
+        x, pairs = siege.ball.center, int(self.gamma * siege.ball.size / 2 + 1e-9)
+        going = torch.ones_like(siege.rows, dtype=torch.bool)
+        rise, fall = _SLOPES[self.outputs]
+        for turn in range(pairs + 1):
+            rows = going.nonzero()[:, 0]
+            if not len(rows):
+                return
+            if turn == pairs:
+                siege.logits(x[rows], rows)
+                return
+            answer = siege.gradient(x[rows], rise, rows=rows)
+            up = torch.zeros_like(x).index_copy(0, rows, answer.gradient)
+            labels = torch.full_like(siege.rows, -1).index_copy(0, rows, answer.labels)
+            going &= ~siege.record.reached(siege.rows, labels)
+            x, going, up = siege.settle(x, going, up)
+            going &= self._hopeful(siege, x)
+            down, rows = up, going.nonzero()[:, 0]
+            if fall is not None and len(rows):
+                answer = siege.gradient(x[rows], fall, rows=rows)
+                down = torch.zeros_like(x).index_copy(0, rows, answer.gradient)
+                x, going, up, down = siege.settle(x, going, up, down)
+                rows = going.nonzero()[:, 0]
+            if not len(rows):
+                return
+            moved, found = self._moved(siege.ball.at(rows), x[rows], up[rows], down[rows])
+            x, going = x.index_copy(0, rows, moved), going.index_copy(0, rows, found)
+
+    def _hopeful(self, siege: Siege, x: Tensor) -> Tensor:
+        """Which rows have changed no more than allowed, and less than a success that is known."""
+        changed = siege.ball.distance(x)
+        return (changed <= siege.ball.radius) & (changed < siege.distance)
+
+    def _moved(self, ball: Ball, x: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+        """Every row with its best pair moved, and whether it has one."""
+        low, high = ball.box
+        step = abs(self.theta) * (high - low)
+        signs = (1.0, -1.0) if self.both else (1.0 if self.theta > 0 else -1.0,)
+        rises, falls = [], []
+        for sign in signs:
+            room = (high - x if sign > 0 else x - low).clamp(0.0, step)
+            # What was moved one way is not moved back.
+            free = (room > 0) & ((x - ball.center) * sign >= 0)
+            weight = room if self.room else torch.ones_like(x)
+            rises.append(torch.where(free, sign * weight * up, -torch.inf).flatten(1))
+            falls.append(torch.where(free, sign * weight * down, -torch.inf).flatten(1))
+        found, pair = best_pair(torch.cat(rises, 1), torch.cat(falls, 1), ball.size)
+        move = torch.zeros_like(x).flatten(1)
+        way = torch.tensor(signs, device=x.device, dtype=x.dtype)[pair // ball.size]
+        move.scatter_(1, pair % ball.size, step * way * found[:, None])
+        return (x + move.view_as(x)).clamp_(low, high), found
+
+
+def best_pair(rise: Tensor, fall: Tensor, entries: int) -> tuple[Tensor, Tensor]:
+    """The two moves of every row whose sums are both above zero and have the largest product.
+
+    Parameters
+    ----------
+    rise, fall : Tensor
+        What each move does for the target and against the others, ``[rows, moves]``; -inf where
+        it cannot be made.
+    entries : int
+        Moves whose numbers differ by a multiple of it are of one entry and make no pair.
+
+    Returns
+    -------
+    tuple of Tensor
+        Whether there is one, and the numbers of its moves, ``[rows, 2]``.
+
+    Notes
+    -----
+    Not all pairs are looked at. Of two moves that both do more than a third, one can take its
+    place in any pair, unless it is of the partner's own entry: so only moves that few others
+    surpass in both respects can be in the best pair, and of thousands some dozens are left.
+    """
+    rise, fall = _to_one(rise), _to_one(fall)
+    rise, order = rise.sort(dim=1, descending=True, stable=True)
+    fall = fall.gather(1, order)
+    left = beyond = fall
+    for _ in range(1 + fall.shape[1] // entries):
+        # What is left of a move beside the best before it: of all before, the next best.
+        beyond = functional.pad(left.cummax(1).values[:, :-1], (1, 0), value=-torch.inf)
+        left = torch.minimum(left, beyond)
+    kept = fall > beyond
+    most = max(2, min(int(kept.sum(1).amax()), int((BYTES / (4 * COPIES)) ** 0.5), kept.shape[1]))
+    rank = torch.arange(kept.shape[1], 0, -1, device=kept.device)
+    front = torch.where(kept, rank, 0).topk(min(most, kept.shape[1]), dim=1).indices
+    there = kept.gather(1, front)
+    rise = torch.where(there, rise.gather(1, front), -torch.inf)
+    fall, moves = fall.gather(1, front), order.gather(1, front)
+    size = max(1, BYTES // (4 * COPIES * moves.shape[1] ** 2))
+    chunks = (torch.split(part, size) for part in (rise, fall, moves))
+    parts = [_best_of(a, b, c, entries) for a, b, c in zip(*chunks, strict=True)]
+    return torch.cat([found for found, _ in parts]), torch.cat([pair for _, pair in parts])
+
+
+def _best_of(rise: Tensor, fall: Tensor, moves: Tensor, entries: int) -> tuple[Tensor, Tensor]:
+    rises = rise[:, :, None] + rise[:, None, :]
+    falls = fall[:, :, None] + fall[:, None, :]
+    entry = moves % entries
+    good = (rises > 0) & (falls > 0) & (entry[:, :, None] != entry[:, None, :])
+    score = torch.where(good, rises.mul_(falls), -torch.inf)
+    del rises, falls, good
+    value, best = score.flatten(1).max(1)
+    many = moves.shape[1]
+    places = torch.stack((best // many, best % many), 1).sort(1).values
+    return torch.isfinite(value), moves.gather(1, places)
+
+
+def _to_one(x: Tensor) -> Tensor:
+    """Every row divided by its largest size, so that no product leaves the range of numbers."""
+    size = torch.where(torch.isfinite(x), x.abs(), 0.0).amax(1, keepdim=True)
+    return x / size.clamp_min(torch.finfo(x.dtype).tiny)
+
+
+_SLOPES: Mapping[str, tuple[Loss, Loss | None]] = MappingProxyType(
+    {"logits": (target_logit, other_logits), "probabilities": (target_probability, None)}
+)
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "authors": "jsma(gamma=0.145, both=False, room=False)",
+        "deepsec": "jsma(gamma=0.1, both=False, room=False)",
+    }
+)
+"""Published settings: Papernot et al. 2016 (theta 1, 14.5 % of the entries), DEEPSEC 2019."""

@@ -1,0 +1,108 @@
+"""OptMargin: Carlini and Wagner's attack on a point and its surroundings at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import must_count
+from besiege.attacks.cw import CW
+from besiege.attacks.weighting import Seen, short, steering, unseen
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L2
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "optmargin-2018": "optmargin(steps=1000, first=1, compat=True)",
+        "optmargin-deepsec": (
+            "optmargin(steps=10000, first=1, rate=0.02, compat=True, success_on='centre')"
+        ),
+    }
+)
+"""Published settings for CIFAR: He et al. 2018, DEEPSEC 2019 (there in smaller surroundings)."""
+
+
+@register("optmargin")
+@dataclass(frozen=True)
+class OptMargin(CW):
+    """OptMargin: the smallest change after which the surroundings are misclassified too.
+
+    The hinge of `cw` is summed over copies of the point, each moved in one of some random
+    directions at right angles to each other, and cut to the box; the last copy is the point
+    itself. A point counts when all its copies do (He, Li and Song, Decision boundary analysis of
+    adversarial examples, 2018). The directions of a row stay the same during a run.
+
+    Every step asks about all copies. Points that count and are nearer than any before are asked
+    about once more, to be kept.
+
+    Parameters
+    ----------
+    rounds, steps, kappa, first, rate, abort, compat
+        As of `cw`.
+    copies : int
+        How many copies there are, the point itself included; no more than pixels and one.
+    size : float
+        The root mean square of what is added to a copy: 8/255 is usual in colour, 0.3 for MNIST.
+    success_on : str
+        Whether 'all' copies must count or the 'centre', the point itself, is enough.
+
+    Examples
+    --------
+    >>> from besiege.attacks import parse
+    >>> parse("optmargin(copies=5)").success_on
+    'all'
+    """
+
+    rounds: int = 4
+    steps: int = 50
+    copies: int = 20
+    size: float = 8 / 255
+    success_on: Literal["all", "centre"] = "all"
+
+    norms = frozenset({L2})
+    source = "He, Li and Song, Decision boundary analysis of adversarial examples, 2018"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        must_count(self, 1, "copies")
+        if not 0 <= self.size < math.inf:
+            raise ValueError(f"size is {self.size!r}, but a number from 0 is needed")
+        if self.success_on not in ("all", "centre"):
+            raise ValueError(f"success_on is {self.success_on!r}, but it is 'all' or 'centre'")
+
+    @property
+    def hidden(self) -> bool:
+        return True
+
+    def held(self, siege: Siege) -> tuple[Tensor, ...]:
+        """The moves of every row's copies, ``[rows, copies, ...]``; the last is none."""
+        center, entries = siege.ball.center, siege.ball.size
+        many = min(self.copies - 1, entries)
+        drawn = siege.dice.of("directions").normal((entries, many)).to(center)
+        # One by one: together, what rows come out with could depend on how many there are.
+        span = [torch.linalg.qr(one).Q.T for one in drawn] if many else []
+        moves = center.new_zeros(len(center), many + 1, entries)
+        for row, directions in enumerate(span):
+            moves[row, :many] = directions * (math.sqrt(entries) * self.size)
+        return (moves.view(len(center), many + 1, *center.shape[1:]),)
+
+    def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
+        (moves,) = held
+        low, high = siege.ball.box
+        wanted = x[:, None] + moves
+        copies = wanted.clamp(low, high)
+        answer = siege.gradient(copies, steering(siege), through=unseen)
+        gap = short(answer.loss.double(), self.kappa)
+        rows = siege.rows[:, None].expand_as(answer.labels)
+        won = siege.record.reached(rows, answer.labels) & (gap <= 0)
+        # What the box cuts off does not follow the point.
+        free = (copies == wanted) & (gap > 0).view(*gap.shape, *[1] * (x.dim() - 1))
+        slope = (answer.gradient * free).sum(1)
+        counts = won.all(1) if self.success_on == "all" else won[:, -1]
+        return Seen(gap.sum(1), slope, counts)

@@ -1,0 +1,226 @@
+"""What attacks of the weighting family share: the search over the weight, and what is weighed.
+
+They descend ``size of the change + c * hinge``, where the hinge is how far a row is still short of
+its goal, and search the weight c row by row: Carlini and Wagner's, EAD, OptMargin, BLB.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.losses import margin
+from besiege.attacks.planes import toward
+from besiege.attacks.smallest import across
+from besiege.core.answer import Loss
+from besiege.core.ball import Ball, ball, distances
+from besiege.core.dice import Dice
+from besiege.core.siege import Siege
+from besiege.core.threat import Norm
+
+UNSET = 1e10
+"""The upper end of a bracket in which no weight has worked yet."""
+
+RAISE = 10.0
+"""By how much a weight grows while none has worked."""
+
+
+TANH = 0.999999
+"""Saturated pixels start this near to the end of the tanh, where it still has a slope."""
+
+
+class Weights(NamedTuple):
+    """Every row's weight and its bracket, float64 ``[rows]`` each.
+
+    Rounds differ in c only. After each, `after` takes which rows had a success *in that round*:
+    an earlier one says nothing about the weight that was just tried.
+
+    Attributes
+    ----------
+    c : Tensor
+        The weight to try next.
+    low, high : Tensor
+        The largest weight that failed, and the smallest that worked (`UNSET` where none has).
+
+    Examples
+    --------
+    >>> import torch
+    >>> weights = Weights.of(2, 0.5).after(torch.tensor([True, False]))
+    >>> weights.c.tolist()
+    [0.25, 5.0]
+
+    They are settled with the rest of the state, as ``*weights``, and put together again as
+    ``Weights(*settled)``.
+    """
+
+    c: Tensor
+    low: Tensor
+    high: Tensor
+
+    @classmethod
+    def of(cls, rows: int, first: float, device: torch.device | str = "cpu") -> Weights:
+        """The same first weight for so many rows."""
+        c = torch.full((rows,), float(first), dtype=torch.float64, device=device)
+        return cls(c, torch.zeros_like(c), torch.full_like(c, UNSET))
+
+    def after(self, won: Tensor) -> Weights:
+        """The weights of the next round; `won` says which rows succeeded in this one."""
+        high = torch.where(won, torch.minimum(self.high, self.c), self.high)
+        low = torch.where(won, self.low, torch.maximum(self.low, self.c))
+        grown = (RAISE * self.c).clamp_max(UNSET)
+        return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
+
+
+def steering(siege: Siege) -> Loss:
+    """What rises as rows near their goal, above zero where they have reached it.
+
+    Away from the label, or towards a class that must be reached, it is the margin; where a class
+    is steered to and any error counts, the lead of that class over the label alone.
+    """
+    if siege.targeted or siege.aim.targets is None:
+        return margin
+    return toward
+
+
+def short(lead: Tensor, kappa: float) -> Tensor:
+    """The hinge: how far each lead is below the confidence wanted, never less than zero."""
+    return (kappa - lead).clamp_min(0.0)
+
+
+class Seen(NamedTuple):
+    """What one answer says about the rows."""
+
+    gap: Tensor
+    """How far each row is short of its goal, float64, zero where it is not."""
+    slope: Tensor
+    """Along which direction the gap falls."""
+    won: Tensor
+    """Which rows are where they should be."""
+
+
+def unseen(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+    """The images themselves, as through a map: the answer steers and is not kept."""
+    return x
+
+
+class Adam(NamedTuple):
+    """Adam's state, rows first, and how many steps it has made."""
+
+    mean: Tensor
+    square: Tensor
+    made: Tensor
+
+    @classmethod
+    def at(cls, x: Tensor) -> Adam:
+        """At rest."""
+        made = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return cls(torch.zeros_like(x), torch.zeros_like(x), made)
+
+    def step(self, g: Tensor, decays: tuple[float, float], table: Tensor) -> tuple[Adam, Tensor]:
+        """The state after another gradient, and the step it makes at rate one.
+
+        Writes over its tensors. `table` is `corrections` of the same decays.
+        """
+        one, two = decays
+        mean = self.mean.mul_(one).add_(g, alpha=1 - one)
+        square = self.square.mul_(two).addcmul_(g, g, value=1 - two)
+        factor = table[self.made.clamp_max(len(table) - 1)].view(-1, *[1] * (g.dim() - 1))
+        size = square.sqrt().add_(torch.finfo(g.dtype).tiny)
+        return Adam(mean, square, self.made + 1), (mean * factor.to(g.dtype)).div_(size)
+
+    def rested(self, rows: Tensor) -> Adam:
+        """The state with some rows at rest again; writes over its tensors."""
+        keep = (~rows).to(self.mean.dtype).view(-1, *[1] * (self.mean.dim() - 1))
+        return Adam(self.mean.mul_(keep), self.square.mul_(keep), self.made * ~rows)
+
+
+def corrections(decays: tuple[float, float], many: int, device: torch.device) -> Tensor:
+    """What Adam's step is multiplied by for having begun at zero, for so many first steps."""
+    one, two = decays
+    factors = [math.sqrt(1 - two**t) / (1 - one**t) for t in range(1, many + 1)]
+    return torch.tensor(factors, dtype=torch.float64, device=device)
+
+
+class Clip:
+    """What is descended on: the image, cut to the box."""
+
+    def of(self, ball: Ball, x: Tensor) -> Tensor:
+        """The variable of some images."""
+        return x
+
+    def image(self, ball: Ball, w: Tensor) -> Tensor:
+        """The images of a variable."""
+        return w
+
+    def pull(self, ball: Ball, w: Tensor, g: Tensor) -> Tensor:
+        """The gradient for the variable, from that for the images."""
+        return g
+
+    def land(self, ball: Ball, w: Tensor) -> Tensor:
+        """The variable after a step; writes over it."""
+        return w.clamp_(*ball.box)
+
+
+class Tanh(Clip):
+    """The image is the tanh of the variable: it cannot leave the box."""
+
+    def of(self, ball: Ball, x: Tensor) -> Tensor:
+        low, high = ball.box
+        return torch.atanh((x - (low + high) / 2) * (2 * TANH / (high - low)))
+
+    def image(self, ball: Ball, w: Tensor) -> Tensor:
+        low, high = ball.box
+        return (torch.tanh(w) * ((high - low) / 2) + (low + high) / 2).clamp_(low, high)
+
+    def pull(self, ball: Ball, w: Tensor, g: Tensor) -> Tensor:
+        low, high = ball.box
+        return g * (1 - torch.tanh(w) ** 2) * ((high - low) / 2)
+
+    def land(self, ball: Ball, w: Tensor) -> Tensor:
+        return w
+
+
+class Best:
+    """The smallest point of each row that is where it should be, where the siege may not look."""
+
+    def __init__(self, siege: Siege) -> None:
+        self.x = siege.ball.center
+        self.far = torch.full_like(siege.ball.radius, torch.inf)
+        self.told = self.far
+
+    def note(self, siege: Siege, x: Tensor, won: Tensor) -> None:
+        """Remember points that are nearer than any before."""
+        away = siege.ball.distance(x)
+        closer = won & (away < self.far)
+        self.far = torch.where(closer, away, self.far)
+        self.x = torch.where(siege.ball.scaled(closer) > 0, x, self.x)
+
+    def offer(self, siege: Siege) -> None:
+        """Have looked at what is new."""
+        rows = (self.far < self.told).nonzero()[:, 0]
+        self.told = self.far
+        if len(rows):
+            siege.logits(self.x[rows], rows=rows)
+
+    def settle(self, siege: Siege, *state: Tensor) -> tuple[Tensor, ...]:
+        """Settle what is remembered together with other state, which comes back."""
+        self.x, self.far, self.told, *rest = siege.settle(self.x, self.far, self.told, *state)
+        return tuple(rest)
+
+
+def flat_gap(siege: Siege, norm: Norm, seen: Seen) -> Tensor:
+    """How far the boundary is from the clean image if the victim is linear, in a norm, float64.
+
+    Zero where the slope is.
+    """
+    at = ball(norm, siege.ball.center, siege.ball.radius, siege.ball.box)
+    reach = distances(at.plane(at.center, seen.slope, seen.gap.clamp_min(1e-300)), norm)
+    return torch.minimum(reach, across(at))
+
+
+def elsewhere(siege: Siege) -> Tensor:
+    """A random point a tenth of the box away, for rows that see no slope where they are."""
+    return siege.ball.of(0.1 * across(siege.ball)).shell(siege.dice.of("flat"))

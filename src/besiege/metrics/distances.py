@@ -1,0 +1,160 @@
+"""The smallest changes that attacks found: their size over all samples, and against cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from besiege.core.errors import InputError
+from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.optimality import area, fall, local_optimality
+from besiege.metrics.rows import Rows
+
+BEST = "best_after_"
+"""How columns begin that hold the smallest distance claimed within so many passes."""
+
+NORMS = ("l0", "l1", "l2", "linf")
+Numbers = NDArray[np.float64]
+
+
+def quantile(distances: ArrayLike, share: float = 0.5) -> float:
+    """The smallest budget at which at least this share of the samples has fallen.
+
+    Parameters
+    ----------
+    distances : array
+        ``[samples]``, infinite where nothing was found.
+    share : float
+        0.5 for the median.
+
+    Returns
+    -------
+    float
+        One of the distances, never a mean of two; infinite where fewer fall at any size.
+
+    Examples
+    --------
+    >>> quantile([0.4, 0.1, 0.2, np.inf]), quantile([0.4, 0.1, 0.2, np.inf], 0.9)
+    (0.2, inf)
+    """
+    ordered = np.sort(np.asarray(distances, dtype=np.float64))
+    if not len(ordered) or not 0 < share <= 1:
+        raise InputError(f"the share {share!r} of {len(ordered)} distances is not known")
+    return float(ordered[max(0, int(np.ceil(share * len(ordered) - 1e-9)) - 1)])
+
+
+def against_cost(descent: ArrayLike, share: float = 0.5) -> Numbers:
+    """The median of the best distances so far, for every number of passes they were noted at.
+
+    Parameters
+    ----------
+    descent : array
+        ``[samples, marks]``, as ``besiege.attack(...).descent``: the smallest distance found
+        within each number of passes, infinite before the first success. The marks are
+        ``besiege.core.record.COSTS``, and a last one for the whole run.
+    share : float
+        Another quantile than the median.
+
+    Returns
+    -------
+    array
+        ``[marks]``, falling from left to right.
+
+    Examples
+    --------
+    >>> against_cost([[np.inf, 0.5, 0.2], [0.3, 0.3, 0.3], [np.inf, np.inf, 0.4]]).tolist()
+    [inf, 0.5, 0.3]
+    """
+    table = np.asarray(descent, dtype=np.float64)
+    if table.ndim != 2:
+        raise InputError(f"the descent has the shape {table.shape}, not [samples, marks]")
+    return np.array([quantile(column, share) for column in table.T])
+
+
+def smallest(evidence: Evidence) -> Rows:
+    """The smallest change that was found for every sample, and what it is in every norm.
+
+    ``distance`` is 0 where a sample was wrong when clean and infinite where nothing was found;
+    ``attack`` is what found it, the first of equal ones. ``l0``, ``l1``, ``l2`` and ``linf`` are
+    those of that one image, not the smallest in each norm; ``record`` and ``row`` say where it is.
+    """
+    ids, ends = evidence.smallest()
+    count = len(ids)
+    found: dict[str, Any] = {norm: np.where(ends == 0, 0.0, np.inf) for norm in NORMS}
+    attack = np.full(count, "", dtype=object)
+    record, row = np.full(count, "", dtype=object), np.full(count, -1, np.int64)
+    order = np.argsort(ids, kind="stable")
+    for trial in evidence.searches():
+        rows = trial.rows.where(evidence.broken(trial) & np.isin(trial.rows["sample"], ids))
+        places = order[np.searchsorted(ids[order], rows["sample"])]
+        mine = (rows[evidence.norm] == ends[places]) & (attack[places] == "")
+        rows, places = rows.where(mine), places[mine]
+        attack[places] = trial.text
+        for name, column in {**found, "record": record, "row": row}.items():
+            if name in rows:
+                column[places] = rows[name]
+    labels = evidence.clean["label"][np.isin(evidence.clean["sample"], ids)]
+    columns = {"sample": ids, "label": labels, "distance": ends, "attack": attack.astype(str)}
+    return Rows({**columns, **found, "record": record.astype(str), "row": row})
+
+
+def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
+    """How large the smallest changes are, by each attack and by the best of all.
+
+    All are of the same samples, those that every attack was judged on; a sample that was wrong
+    when clean counts as 0. None with a budget, where attacks do not look for the smallest change.
+    """
+    ids, best = evidence.smallest()
+    if evidence.eps is not None or not len(ids):
+        return None
+    end = fall(best)
+    told = []
+    for trial in evidence.trials:
+        mine = evidence.smallest([trial])[1]
+        told.append(
+            {
+                "text": trial.text,
+                **_sizes(mine, end),
+                "best": int(((mine == best) & np.isfinite(best) & (best > 0)).sum()),
+                "optimality": local_optimality(mine, best),
+                "cost": _cost(evidence, trial, ids),
+            }
+        )
+    broken = int((np.isfinite(best) & (best > 0)).sum())
+    return {"count": len(ids), "broken": broken, "all": _sizes(best, end), "attacks": told}
+
+
+def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
+    """Median, mean, 90th percentile and area; what is infinite is None, as JSON has no word."""
+    mean = float(distances.mean())
+    return {
+        "median": _finite(quantile(distances)),
+        "mean": _finite(mean),
+        "p90": _finite(quantile(distances, 0.9)),
+        "area": area(distances, end),
+        "area_to": end,
+        "unbroken": int(np.isinf(distances).sum()),
+    }
+
+
+def _cost(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> dict[str, Any] | None:
+    """The median of the best distances within so many passes; None where records do not say."""
+    marks = sorted(int(name.removeprefix(BEST)) for name in trial.rows if name.startswith(BEST))
+    if not marks:
+        return None
+    rows = trial.rows.where(np.isin(trial.rows["sample"], ids))
+    noted = np.stack([rows[f"{BEST}{mark}"].astype(np.float64) for mark in marks], 1)
+    # A record that was done before a mark does not have it: there its last one holds.
+    table = np.fmin.accumulate(noted, axis=1)
+    table[~rows["success"].astype(bool)] = np.inf
+    right = np.isin(rows["sample"], evidence.clean["sample"][evidence.right])
+    table[~right] = 0.0
+    if np.isnan(table).any():  # records of before it was noted
+        return None
+    return {"passes": marks, "median": [_finite(value) for value in against_cost(table)]}
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
