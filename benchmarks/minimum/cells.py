@@ -65,6 +65,7 @@ CELLS = tuple(
     for model, data in (
         ("public:cifar10_resnet20", "cifar10"),
         ("zoo:cifar10-pgd-at", "cifar10"),
+        ("public:cifar10_cnn_a_adv", "cifar10"),
         ("public:mnist_cnn_a_adv", "mnist"),
     )
     for norm in ("l2", "linf", "l1", "l0")

@@ -16,6 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.attacks import parse
+from besiege.attacks.suites import suite
+from besiege.core.threat import Threat
 from besiege.metrics.optimality import envelope, local_optimality
 
 # A script finds its neighbours, not its package: the root makes it one.
@@ -33,8 +36,19 @@ def runs(name: str) -> Runs:
         if path.exists():
             for attack, told in json.loads(path.read_text())["attacks"].items():
                 far = np.array([np.inf if d is None else d for d in told["distance"]])
-                found[attack] = far, told["forwards"], told["backwards"]
+                # Ours in the one spelling that suites are compared by.
+                title = str(parse(attack)) if folder == "ours" else attack
+                found[title] = far, told["forwards"], told["backwards"]
     return found
+
+
+def together(known: Runs, norm: str) -> dict[str, list[str]]:
+    """The suite `minimum`, where all of it was recorded, and all peers."""
+    listed = suite("minimum").attacks_for(Threat.parse(norm).norm)
+    ours = [str(parse(text)) for text in listed]
+    theirs = [name for name in known if name.startswith(("adv-lib", "foolbox"))]
+    sets = {"**suite minimum**": ours, "all peers together": theirs}
+    return {name: some for name, some in sets.items() if some and known.keys() >= set(some)}
 
 
 def main() -> None:
@@ -57,6 +71,16 @@ def main() -> None:
                 f"| {name} | {len(far)} | {np.isfinite(far).mean():.0%} "
                 f"| {order[len(far) // 2]:.4g} | {order[int(0.9 * len(far))]:.4g} "
                 f"| {forwards:.0f} + {backwards:.0f} | {local_optimality(cut[name], best):.3f} |"
+            )
+        for name, some in together(known, cell.norm).items():
+            union = envelope([cut[one] for one in some])
+            order = np.sort(union)
+            forwards = sum(known[one][1] for one in some)
+            backwards = sum(known[one][2] for one in some)
+            print(
+                f"| {name} | {few} | {np.isfinite(union).mean():.0%} | {order[few // 2]:.4g} "
+                f"| {order[int(0.9 * few)]:.4g} | {forwards:.0f} + {backwards:.0f} "
+                f"| {local_optimality(union, best):.3f} |"
             )
 
 

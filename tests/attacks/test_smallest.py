@@ -9,10 +9,12 @@ from tests.attacks.test_fab import saturated
 from torch import Tensor
 
 from besiege.attacks import parse
+from besiege.attacks.suites import suite
+from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Linf, Norm, Threat
 from besiege.evaluation import craft
-from besiege.testing.victims import Linear, images_of, natural, scaled
+from besiege.testing.victims import Linear, digits, images_of, natural, scaled
 
 SHAPES = ((1, 6, 7), (3, 8, 8), (1, 1, 30))
 
@@ -111,3 +113,44 @@ def test_within_a_budget_the_first_success_is_enough() -> None:
         held = craft(victim, parse(text), samples, Threat(L2, eps))
         assert torch.equal(held.success, free.distance <= eps)
         assert (held.backwards < free.backwards)[held.success].float().mean() > 0.5
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L1, L0], ids=str)
+def test_the_suite_minimum_keeps_to_a_thousand_passes(norm: Norm) -> None:
+    victim, samples = natural(), digits(12)
+    spent, found = torch.zeros(len(samples)), list[Tensor]()
+    for text in suite("minimum").attacks_for(norm):
+        crafted = craft(victim, parse(text), samples, Threat(norm, None))
+        spent = spent + crafted.forwards + crafted.backwards
+        found.append(crafted.distance)
+    assert spent.max() <= 1050  # each pays its own clean check
+    best = torch.stack(found).amin(0)
+    assert torch.isfinite(best).all()
+    # None of them is idle: somebody else's distance is beaten by each, or equalled.
+    for one in found:
+        assert (one <= 1.2 * best).float().mean() > 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("ddn(radius=decoupled(1.5))", "share"),
+        ("ddn(radius=decoupled(0.1, first=0))", "first"),
+        ("fmn(radius=bracketing(0.05, 1))", "last"),
+        ("fmn(schedule=falling(0.1, 1))", "fall"),
+    ],
+)
+def test_radii_and_steps_that_make_no_sense_are_refused(text: str, wrong: str) -> None:
+    with pytest.raises(AttackError, match=wrong):
+        parse(text)
+
+
+def test_a_published_form_can_be_written() -> None:
+    text = (
+        "ddn(loss=cross_entropy, schedule=falling(1, 0.01), radius=decoupled(0.05, gallop=False))"
+    )
+    attack = parse(text)
+    assert parse(str(attack)) == attack
+    victim = natural()
+    found = craft(victim, attack, digits(8), Threat(L2, None))
+    assert found.success.all()

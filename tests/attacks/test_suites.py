@@ -280,7 +280,7 @@ def test_all_images_wrong_when_clean(name: str) -> None:
 def test_an_unknown_suite_names_its_neighbour() -> None:
     with pytest.raises(UnknownNameError, match=r"no suite is called 'standrad'.*'standard'"):
         suite("standrad")
-    assert set(SUITES) == {"standard", "plus", "rand", "quick"}
+    assert set(SUITES) == {"standard", "plus", "rand", "quick", "minimum"}
 
 
 def test_the_suites_are_the_published_ones() -> None:

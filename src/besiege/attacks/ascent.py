@@ -36,9 +36,9 @@ from besiege.attacks.pieces import (
     Uniform,
     Within,
 )
+from besiege.attacks.planes import steering
 from besiege.attacks.radii import Bracketing, Decoupled, Falling, OnSphere
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import steering
 from besiege.core.answer import Answer, Loss
 from besiege.core.siege import ATTACKS, Siege, target_class
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm

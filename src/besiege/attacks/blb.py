@@ -14,9 +14,9 @@ from torch.nn import functional
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.lbfgs import Descent
 from besiege.attacks.losses import CrossEntropy, Margin, margin
-from besiege.attacks.planes import inner
+from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import Weights, steering
+from besiege.attacks.weighting import Weights
 from besiege.core.answer import Answer, Loss
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L2

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import (
     RAISE,
@@ -29,7 +30,6 @@ from besiege.attacks.weighting import (
     elsewhere,
     flat_gap,
     short,
-    steering,
     unseen,
 )
 from besiege.core.ball import distances
@@ -267,28 +267,33 @@ def level(attack: CW, siege: Siege) -> None:
     center = siege.ball.center
     decays = (MOMENTUM, MEMORY)
     rates = attack.rates(center.device)
-    table = corrections(decays, attack.steps * attack.rounds, center.device)
-    x, adam, best = center.clone(), Adam.at(center), Best(siege)
+    table = corrections(decays, attack.steps, center.device)
+    x, best = center.clone(), Best(siege)
     c = torch.full_like(siege.ball.radius, attack.first_weight())
     low, tau = torch.zeros_like(c), torch.zeros_like(c)
     unit, reach = torch.zeros_like(c), torch.zeros_like(c)
     for turn in range(attack.rounds):
-        won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
+        if turn > 0:  # from the best point, cut to the level, or from where the row is
+            most = siege.ball.scaled(tau)
+            cut = (best.x - siege.ball.center).clamp(-most, most) + siege.ball.center
+            x = torch.where(siege.ball.scaled(torch.isfinite(best.far)) > 0, cut, x)
+        adam, before = Adam.at(x), best.far
         for step in range(attack.steps):
             seen = attack.look(siege, x)
             best.note(siege, x, seen.won)
-            state = (x, *seen, *adam, c, low, tau, unit, reach, won)
+            state = (x, *seen, *adam, c, low, tau, unit, reach, before)
             x, *rest = best.settle(siege, *state)
             if not len(siege):
                 return
             seen, adam = Seen(*rest[:3]), Adam(*rest[3:6])
-            c, low, tau, unit, reach, won = rest[6:]
+            c, low, tau, unit, reach, before = rest[6:]
             here = siege.ball
             if turn == 0 and step < 2:
                 new = (reach == 0) & (seen.gap > 0)
                 reach = torch.where(new, flat_gap(siege, Linf, seen), reach)
                 tau = torch.where(new, 0.9 * reach, tau)
-                unit = torch.where(new, here.size / here.dual(seen.slope).clamp_min(1e-300), unit)
+                steep = here.dual(seen.slope)
+                unit = torch.where(new & (steep > 0), here.size / steep, unit)
                 x = torch.where(here.scaled(new & (reach == 0)) > 0, elsewhere(siege), x)
             change = x - here.center
             pull = torch.sign(change) * (change.abs() > here.scaled(tau))
@@ -296,12 +301,11 @@ def level(attack: CW, siege: Siege) -> None:
             adam, move = adam.step(pull, decays, table)
             pace = BRISK if turn == 0 else CALM
             x = x.sub_(move.mul_(here.scaled(pace * rates[step] * reach))).clamp_(*here.box)
-            won = won | seen.won
         if attack.hidden:
             best.offer(siege)
         ever = torch.isfinite(best.far)
-        low = torch.where(~won & ever, torch.maximum(low, tau), low)
-        c = torch.where(won | ever, c, 2.0 * c)
+        low = torch.where(ever & (best.far >= before), torch.maximum(low, tau), low)
+        c = torch.where(ever, c, 2.0 * c)
         tau = torch.where(ever, torch.maximum(0.5 * (low + best.far), 0.9 * best.far), 1.5 * tau)
     _last(attack, siege, x)
 

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.losses import margin
-from besiege.attacks.planes import Bracket, against, rest, straight, toward, turns
+from besiege.attacks.planes import Bracket, against, rest, steering, straight, turns
 from besiege.attacks.smallest import endless
-from besiege.core.answer import Answer, Loss
+from besiege.core.answer import Answer
 from besiege.core.ball import Ball
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L1, L2, Linf
@@ -99,12 +98,7 @@ def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: in
 def _read(view: Siege, x: Tensor, ranked: Tensor) -> Answer:
     if view.aim.targets is None:
         return view.gradients(x, ranked)
-    return view.gradient(x, _height(view))
-
-
-def _height(view: Siege) -> Loss:
-    """What is zero at the boundary towards the aim."""
-    return margin if view.targeted else toward
+    return view.gradient(x, steering(view))
 
 
 def _plane(view: Siege, answer: Answer, ranked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -262,7 +256,7 @@ class SuperDeepFool(Attack):
         straight, share = torch.zeros_like(crossed), torch.ones_like(size)
         for turn in range(self.rounds + 1):
             last = turn == self.rounds
-            answer = view.logits(x) if last else view.gradient(x, _height(view))
+            answer = view.logits(x) if last else view.gradient(x, steering(view))
             x, answer, place, straight, share = view.settle(x, answer, place, straight, share)
             crossed, away = view.record.reached(view.rows, answer.labels), view.ball.distance(x)
             closer = crossed & (away < size[place])

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import Weights, elsewhere, short, steering, unseen
+from besiege.attacks.weighting import Weights, elsewhere, short, unseen
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege, register

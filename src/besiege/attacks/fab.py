@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.losses import margin
-from besiege.attacks.planes import closest, nearest, planes, rest, toward, turns
+from besiege.attacks.planes import closest, nearest, planes, rest, steering, turns
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
 from besiege.core.ball import distances
@@ -251,7 +250,7 @@ class FABT(FAB):
                 self._walks(siege.view(rows, aim=aim, dice=dice))
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
-        return siege.gradient(x, margin if siege.targeted else toward)
+        return siege.gradient(x, steering(siege))
 
     def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:
         return answer.gradient, answer.loss

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from besiege.attacks.attack import must_count
 from besiege.attacks.cw import CW
-from besiege.attacks.weighting import Seen, short, steering, unseen
+from besiege.attacks.planes import steering
+from besiege.attacks.weighting import Seen, short, unseen
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L2
 

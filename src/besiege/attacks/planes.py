@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from besiege.attacks.losses import margin
 from besiege.attacks.smallest import across
-from besiege.core.answer import Aim, Answer
+from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.ball import Ball, distances
 from besiege.core.fill import never_alone
 from besiege.core.siege import Siege
@@ -31,6 +32,17 @@ def toward(logits: Tensor, aim: Aim) -> Tensor:
     """``z_t - z_y``: above zero where the target has overtaken the label."""
     assert aim.targets is not None
     return (logits.gather(1, aim.targets[:, None]) - logits.gather(1, aim.labels[:, None]))[:, 0]
+
+
+def steering(siege: Siege) -> Loss:
+    """What rises as rows near their goal, above zero where they have reached it.
+
+    Away from the label, or towards a class that must be reached, it is the margin; where a class
+    is steered to and any error counts, the lead of that class over the label alone.
+    """
+    if siege.targeted or siege.aim.targets is None:
+        return margin
+    return toward
 
 
 def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:

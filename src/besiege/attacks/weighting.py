@@ -12,14 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.losses import margin
-from besiege.attacks.planes import toward
 from besiege.attacks.smallest import across
-from besiege.core.answer import Loss
 from besiege.core.ball import Ball, ball, distances
 from besiege.core.dice import Dice
 from besiege.core.siege import Siege
-from besiege.core.threat import Norm
+from besiege.core.threat import L2, Norm
 
 UNSET = 1e10
 """The upper end of a bracket in which no weight has worked yet."""
@@ -72,17 +69,6 @@ class Weights(NamedTuple):
         low = torch.where(won, self.low, torch.maximum(self.low, self.c))
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
-
-
-def steering(siege: Siege) -> Loss:
-    """What rises as rows near their goal, above zero where they have reached it.
-
-    Away from the label, or towards a class that must be reached, it is the margin; where a class
-    is steered to and any error counts, the lead of that class over the label alone.
-    """
-    if siege.targeted or siege.aim.targets is None:
-        return margin
-    return toward
 
 
 def short(lead: Tensor, kappa: float) -> Tensor:
@@ -223,4 +209,6 @@ def flat_gap(siege: Siege, norm: Norm, seen: Seen) -> Tensor:
 
 def elsewhere(siege: Siege) -> Tensor:
     """A random point a tenth of the box away, for rows that see no slope where they are."""
-    return siege.ball.of(0.1 * across(siege.ball)).shell(siege.dice.of("flat"))
+    # Euclidean whatever the norm: a tenth of the entries of a small image may be none.
+    near = ball(L2, siege.ball.center, siege.ball.radius, siege.ball.box)
+    return near.of(0.1 * across(near)).shell(siege.dice.of("flat"))

@@ -1,0 +1,380 @@
+"""Carlini and Wagner's attacks against closed forms, and the traps of other implementations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from tests.victims import Curve, Spy, affine, normal, siege
+from torch import Tensor
+
+from besiege.attacks import cw as cw_
+from besiege.attacks.attack import Attack, parse
+from besiege.attacks.combine import EachTarget
+from besiege.attacks.cw import CW, PRESETS
+from besiege.attacks.planes import steering
+from besiege.attacks.weighting import (
+    UNSET,
+    Adam,
+    Clip,
+    Tanh,
+    Weights,
+    corrections,
+    short,
+)
+from besiege.core.answer import Aim
+from besiege.core.ball import ball
+from besiege.core.errors import AttackError
+from besiege.core.samples import Samples
+from besiege.core.threat import L0, L2, Goal, Linf, Norm, Threat
+from besiege.evaluation import Crafted, craft
+from besiege.models.classifier import Classifier
+from besiege.testing.victims import Linear, digits, images_of, natural, scaled, untrained
+
+SHAPE = (1, 6, 7)
+SHORT = CW(rounds=9, steps=20)
+
+
+def saturated(victim: Linear, rows: int, share: float, seed: int = 0) -> Samples:
+    """Images labelled as the victim sees them, a share of whose pixels are exactly 0 or 1."""
+    images = 0.05 + 0.9 * images_of(victim.shape, rows, seed)
+    draw = torch.rand(images.shape, generator=torch.Generator().manual_seed(seed + 1))
+    images = torch.where(draw < share, images.round(), images)
+    return Samples.of(images, victim(images).argmax(1))
+
+
+def data(victim: Classifier, shape: tuple[int, int, int] = SHAPE, rows: int = 12) -> Samples:
+    images = images_of(shape, rows)
+    return Samples.of(images, victim(images).argmax(1))
+
+
+def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:
+    return craft(victim, attack, samples, Threat(norm, None), **more)
+
+
+# the search over the weight
+
+
+def test_the_weight_is_searched_row_by_row() -> None:
+    weights = Weights.of(4, 0.5)
+    seen = []
+    for won in ("1000", "1010", "1100"):
+        weights = weights.after(torch.tensor([letter == "1" for letter in won]))
+        seen.append(weights.c.tolist())
+    # Always lower; ten times until the first success; then between.
+    assert seen == [[0.25, 5, 5, 5], [0.125, 50, 2.75, 50], [0.0625, 27.5, 3.875, 500]]
+    assert weights.high.tolist() == [0.125, 50, 5, UNSET]
+    assert weights.low.tolist() == [0, 5, 2.75, 50]
+
+
+def test_a_weight_never_grows_beyond_the_open_end() -> None:
+    weights = Weights.of(1, 1.0)
+    for _ in range(40):
+        weights = weights.after(torch.tensor([False]))
+    assert weights.c.item() == UNSET
+
+
+def followed(attack: CW, victim: Any, samples: Samples, **more: Any) -> list[tuple[Any, Any]]:
+    """Which rows won each search, and the weights before and after: one entry per step."""
+    noted = []
+    after = Weights.after
+
+    def spy(weights: Weights, won: Tensor) -> Weights:
+        found = after(weights, won)
+        noted.append((weights.c.clone(), won.clone()))
+        return found
+
+    with patch.object(Weights, "after", spy):
+        smallest(victim, attack, samples, L2, **more)
+    return noted
+
+
+def test_weights_differ_between_rows_and_success_is_that_of_the_round() -> None:
+    """A success of an earlier round must not lower a weight that has just failed."""
+    noted = followed(CW(rounds=6, steps=10, abort=False), natural(), digits(24), leave="end")
+    ends = noted[9::10]
+    assert len(ends) == 6
+    assert len(ends[-1][0].unique()) > 4
+    earlier = torch.zeros_like(ends[0][1])
+    lost = 0
+    for (c, won), (following, _) in pairwise(ends):
+        failed = earlier & ~won
+        lost += int(failed.sum())
+        assert (following[~won] > c[~won]).all()
+        assert (following[won] < c[won]).all()
+        earlier |= won
+    assert lost > 3
+
+
+def test_a_row_that_stands_still_goes_on_to_its_next_weight_alone() -> None:
+    victim = natural()
+    samples = digits(24)
+    long = smallest(victim, CW(abort=False, rounds=5, steps=40), samples, L2)
+    early = smallest(victim, CW(rounds=5, steps=40), samples, L2)
+    asked = early.backwards[early.backwards > 0]
+    assert (long.backwards[early.backwards > 0] == 200).all()
+    assert asked.max() <= 200 and asked.float().mean() < 150 and len(set(asked.tolist())) > 2
+    assert early.distance.median() < 1.05 * long.distance.median()
+
+
+# closed forms
+
+
+@pytest.mark.parametrize("shape", [SHAPE, (3, 8, 8)], ids=str)
+@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+def test_the_smallest_change_of_an_affine_victim(
+    shape: tuple[int, int, int], share: float, classes: int
+) -> None:
+    victim = Linear(shape, classes)
+    samples = saturated(victim, 8, share)
+    known = victim.distance(L2, samples.images, samples.labels)
+    terms = {"keep": "smallest", "leave": "end"}
+    found = smallest(victim, EachTarget(SHORT), samples, L2, **terms)
+    ratio = found.distance.numpy() / known
+    assert ratio.min() > 1 - 1e-4 and ratio.max() < 1.02
+    if classes == 2:  # in linf and l0 too
+        for norm, most in ((Linf, 1.03), (L0, 3.0)):
+            known = victim.distance(norm, samples.images, samples.labels)
+            ratio = smallest(victim, SHORT, samples, norm).distance.numpy() / known
+            assert ratio.min() > 1 - 1e-4 and ratio.max() < most
+            assert norm is Linf or ratio.mean() < 1.3
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_the_scale_of_the_logits_does_not_matter(norm: Norm) -> None:
+    victim = Linear(SHAPE, 10)
+    samples = saturated(victim, 8, 0.3)
+    plain, *others = (
+        smallest(scaled(victim, times), CW(rounds=5, steps=20), samples, norm).distance
+        for times in (1.0, 0.01, 100.0, 2.0**-12)
+    )
+    for other in others:
+        assert torch.allclose(other, plain, rtol=2e-3)
+    assert torch.equal(others[-1], plain)
+
+
+def test_as_published_the_scale_matters_and_the_closed_form_is_reached() -> None:
+    victim = Linear(SHAPE, 2)
+    samples = saturated(victim, 6, 0.0)
+    known = victim.distance(L2, samples.images, samples.labels)
+    attack = CW(rounds=6, steps=400, first=0.1, rate=0.005, compat=True)
+    ratio = smallest(victim, attack, samples, L2).distance.numpy() / known
+    assert ratio.max() < 1.02
+    blunt = smallest(scaled(victim, 1e-3), CW(rounds=2, steps=50, compat=True), samples, L2)
+    assert not blunt.success.any()
+
+
+# the variable
+
+
+def test_saturated_pixels_move() -> None:
+    """Only they can: all others have no weight."""
+    weight = torch.zeros(2, 42)
+    weight[1, :10] = 1.0
+    victim = affine(weight, torch.tensor([0.0, -8.5]))
+    x = 0.2 + 0.6 * images_of(SHAPE, 4)
+    x.flatten(1)[:, :10] = 1.0
+    samples = Samples.of(x, torch.ones(4).long())
+    tanh = CW(rounds=3, steps=200, first=1, rate=0.1, abort=False, compat=True)
+    for attack, most in ((SHORT, 1.02), (tanh, 1.3)):
+        found = smallest(victim, attack, samples, L2)
+        assert found.success.all() and torch.isfinite(found.images).all()
+        assert (found.distance < most * 1.5 / 10**0.5).all()
+        if not attack.compat:
+            assert torch.equal(found.images.flatten(1)[:, 10:], x.flatten(1)[:, 10:])
+
+
+def test_the_tanh_is_where_the_image_is_and_has_a_slope_everywhere() -> None:
+    x = torch.tensor([0.0, 0.25, 0.5, 1.0]).view(1, 1, 1, 4) * 3 - 1
+    there = ball(L2, x, torch.inf, (-1.0, 2.0))
+    w = Tanh().of(there, x).requires_grad_()
+    assert torch.isfinite(w).all()
+    image = (torch.tanh(w) * 1.5 + 0.5).clamp(-1, 2)
+    assert torch.allclose(Tanh().image(there, w), x, atol=3e-6)
+    g = normal(1, 1, 1, 4)
+    (expected,) = torch.autograd.grad((image * g).sum(), w)
+    pulled = Tanh().pull(there, w.detach(), g)
+    assert torch.allclose(pulled, expected, rtol=1e-4) and (pulled != 0).all()
+    assert torch.equal(Clip().land(there, torch.full_like(x, 9.0)), torch.full_like(x, 2.0))
+
+
+def test_adam_is_torchs() -> None:
+    decays = (0.9, 0.999)
+    table = corrections(decays, 20, torch.device("cpu"))
+    start = normal(3, 1, 2, 2)
+    theirs = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([theirs], lr=0.1, betas=decays, eps=0.0)
+    ours, adam = start.clone(), Adam.at(start)
+    for turn in range(20):
+        g = normal(3, 1, 2, 2, seed=turn)
+        theirs.grad = g.clone()
+        optimizer.step()
+        adam, move = adam.step(g, decays, table)
+        ours -= 0.1 * move
+    assert torch.allclose(ours, theirs.detach(), atol=1e-5)
+    rested = adam.rested(torch.tensor([True, False, False]))
+    assert rested.made.tolist() == [0, 20, 20] and rested.mean[0].abs().max() == 0
+
+
+# steering
+
+
+def test_the_hinge_of_each_steering() -> None:
+    logits = torch.tensor([[3.0, 1.0, 2.5], [0.0, 4.0, 1.0]])
+    labels, targets = torch.tensor([0, 0]), torch.tensor([1, 2])
+    victim = Linear(SHAPE, 3)
+    x = images_of(SHAPE, 2)
+    free = siege(victim, x, labels, norm=L2)
+    strict = siege(victim, x, labels, norm=L2, targets=targets)
+    steered = free.view(aim=targets)
+    leads = [
+        steering(laid)(logits, aim).tolist()
+        for laid, aim in (
+            (free, Aim(labels)),
+            (steered, Aim(labels, targets)),
+            (strict, Aim(labels, targets)),
+        )
+    ]
+    assert leads == [[-0.5, 4.0], [-2.0, 1.0], [-2.0, -3.0]]
+    assert short(torch.tensor(leads[0]), 1.0).tolist() == [1.5, 0.0]
+
+
+def test_all_logits_below_zero() -> None:
+    """A class masked by zero instead of minus infinity would win here."""
+    weight = normal(5, 42)
+    victim = affine(weight, -0.5 * weight.sum(1) - 50.0)
+    samples = data(victim, rows=8)
+    assert victim(samples.images).max() < 0
+    found = smallest(victim, SHORT, samples, L2)
+    other = smallest(affine(weight, -0.5 * weight.sum(1)), SHORT, samples, L2)
+    assert found.success.all()
+    assert torch.allclose(found.distance, other.distance, rtol=1e-2)
+
+
+def test_a_strict_target_is_the_class_answered() -> None:
+    victim = untrained((1, 8, 8), 6)
+    samples = data(victim, (1, 8, 8), 16)
+    targets = (samples.labels + 1 + samples.ids % 5) % 6
+    aimed = Samples(samples.images, samples.labels, samples.ids, targets)
+    for norm in (L2, Linf, L0):
+        strict = craft(victim, SHORT, aimed, Threat(norm, None, Goal.GIVEN))
+        assert strict.success.double().mean() > 0.9
+        answered = victim(strict.images[strict.success]).argmax(1)
+        assert torch.equal(answered, targets[strict.success])
+
+
+# confidence
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_what_is_kept_is_as_sure_as_wanted_and_not_surer(norm: Norm) -> None:
+    victim, samples = natural(), digits(24)
+    sure = smallest(victim, CW(rounds=6, steps=30, kappa=4.0), samples, norm)
+    plain = smallest(victim, CW(rounds=6, steps=30), samples, norm)
+    rows = sure.success & (sure.distance > 0)
+    assert int(rows.sum()) > 15
+    z = victim(sure.images[rows]).detach()
+    own = samples.labels[rows][:, None]
+    lead = z.scatter(1, own, -torch.inf).amax(1) - z.gather(1, own)[:, 0]
+    assert lead.min() >= 4.0 - 1e-4
+    assert norm is L0 or lead.median() < 5.0
+    assert sure.distance[rows].mean() > plain.distance[rows].mean()
+
+
+def test_points_that_are_not_sure_enough_cost_nothing_more() -> None:
+    victim, samples = natural(), digits(8)
+    never = smallest(victim, CW(rounds=2, steps=10, kappa=1e6, abort=False), samples, L2)
+    rows = never.backwards > 0
+    assert not never.success[rows].any() and torch.equal(never.images[rows], samples.images[rows])
+    assert (never.forwards[rows] == 21).all()
+
+
+# what cannot be
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_a_failure_returns_the_clean_image(norm: Norm) -> None:
+    victim = affine(torch.tensor([[0.0] * 6, [1.0] * 6]), torch.tensor([100.0, 0.0]))
+    x = images_of((1, 2, 3), 4)
+    spy = Spy(victim)
+    found = smallest(spy, SHORT, Samples.of(x, torch.zeros(4).long()), norm, pad=False)
+    assert not found.success.any() and torch.equal(found.images, x)
+    seen = torch.cat(spy.images)
+    assert seen.min() >= 0 and seen.max() <= 1
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_without_a_slope_it_looks_elsewhere(norm: Norm) -> None:
+    bends = Classifier(Curve((0.0, -1.0), (0.52, -1.0), (0.75, 0.0), (1.0, 1.0)), classes=2)
+    samples = Samples.of(torch.full((16, 1, 1, 1), 0.5), torch.zeros(16).long())
+    found = smallest(bends, CW(steps=40), samples, norm)
+    assert found.vanished.all() and int(found.success.sum()) >= 4
+    if norm is not L0:
+        near = found.distance[found.success]
+        assert torch.allclose(near, torch.tensor(0.25).double(), rtol=0.05)
+
+
+# cost
+
+
+def test_every_step_costs_one_forward_and_one_backward() -> None:
+    victim = untrained(SHAPE, 4)
+    samples = data(victim, rows=3)
+    for norm in (L2, Linf, L0):
+        found = smallest(victim, CW(rounds=3, steps=7, abort=False), samples, norm, pad=False)
+        assert found.backwards.tolist() == [21] * 3
+        assert found.forwards.tolist() == [23] * 3  # the clean check and the last point
+
+
+def test_in_linf_a_level_that_fails_is_not_gone_below() -> None:
+    """Otherwise the last rounds would all fail."""
+    victim = Linear(SHAPE, 2)
+    samples = saturated(victim, 6, 0.0)
+    known = torch.from_numpy(victim.distance(Linf, samples.images, samples.labels))
+    rounds = [smallest(victim, CW(rounds=n, steps=40), samples, Linf).distance for n in (3, 6, 9)]
+    assert (rounds[1] <= rounds[0]).all() and (rounds[2] <= rounds[1]).all()
+    assert (rounds[2] < 1.01 * known).all()
+
+
+def test_in_l0_only_entries_that_are_needed_change() -> None:
+    score = normal(2, 1, 3, 4).abs()
+    score[0, 0, 0, 0] = 0.0
+    kept = cw_._highest(score, torch.tensor([12.0, 3.0]))
+    assert kept[0].sum() == 11 and kept[1].sum() == 3
+    assert score[1][kept[1] > 0].min() > score[1][kept[1] == 0].max()
+    samples = digits(24)
+    few = smallest(natural(), SHORT, samples, L0)
+    assert few.success.all() and few.distance.median() <= 3
+
+
+# values
+
+
+@pytest.mark.parametrize("text", ["cw", "cw(rounds=4, steps=25, kappa=2.5, abort=False)"])
+def test_texts_read_back(text: str) -> None:
+    assert str(parse(text)) == text and parse(str(parse(text))) == parse(text)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_attacks(name: str) -> None:
+    attack = parse(PRESETS[name])
+    assert isinstance(attack, CW) and attack.compat and attack.rounds == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cw(steps=0)", "steps is 0"),
+        ("cw(rounds=True)", "rounds is True"),
+        ("cw(kappa=-1)", "kappa is -1"),
+        ("cw(first=0)", "first is 0"),
+        ("cw(rate=-0.1)", "rate is -0.1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+    with pytest.raises(AttackError, match=said):
+        parse(text)
