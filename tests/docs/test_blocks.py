@@ -94,6 +94,13 @@ def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
     assert "my_defense.py:noisy against linf:0.1" in said
 
 
+def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("smallest.md")
+    said = capsys.readouterr().out
+    assert "The median smallest change that fools it is" in said
+    assert (place / "change.safetensors").exists()
+
+
 def test_the_first_command_is_the_same_everywhere() -> None:
     told = importlib.import_module("pages.examples").EVALUATION
     for page in ("index.md", "start.md", "report.md"):
