@@ -92,3 +92,10 @@ def test_wrong_input_is_refused(what: object, said: str) -> None:
     assert callable(what)
     with pytest.raises(InputError, match=said):
         what()
+
+
+@pytest.mark.parametrize(("samples", "distance"), [(6, 0.1), (34, 1 / 255), (7, 0.3)])
+def test_where_all_fall_at_once_a_failure_is_none(samples: int, distance: float) -> None:
+    best = [distance] * samples
+    assert local_optimality([np.inf] * samples, best) == 0.0
+    assert local_optimality(best, best) == 1.0

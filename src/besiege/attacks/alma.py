@@ -14,7 +14,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import dlr
 from besiege.attacks.planes import inner
-from besiege.attacks.smallest import across, endless
+from besiege.attacks.smallest import across, endless, somewhere
 from besiege.core.answer import Aim, Answer
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege, register
@@ -128,7 +128,7 @@ class ALMA(Attack):
             state = self._balanced(state, f, beyond, step)
             pull = slope(f, state.rho, state.mu) * state.near / state.height
             g = answer.gradient * ball.scaled(-pull)
-            g = g + uphill(ball, x) if step else _somewhere(siege, g)
+            g = g + uphill(ball, x) if step else somewhere(siege, g)
             state.square.mul_(self.decay).addcmul_(g, g, value=1 - self.decay)
             momentum = state.momentum.mul_(self.decay).addcdiv_(g, state.square.sqrt().add_(1e-8))
             if step == 0:
@@ -269,13 +269,3 @@ def _ratio(logits: Tensor, aim: Aim) -> Tensor:
     assert aim.targets is not None
     other = logits.detach().scatter(1, aim.targets[:, None], -torch.inf).argmax(1)
     return dlr(logits, replace(aim, labels=other))
-
-
-def _somewhere(siege: Siege, g: Tensor) -> Tensor:
-    """The gradient, or a random direction where there is none."""
-    flat = distances(g, L2) == 0
-    if not bool(flat.any()):
-        return g
-    drawn = siege.dice.of("flat").normal(g.shape[1:]).to(g)
-    drawn = drawn / siege.ball.scaled(distances(drawn, L2).clamp_min(1e-30))
-    return torch.where(siege.ball.scaled(flat.double()) > 0, drawn, g)

@@ -38,7 +38,7 @@ from besiege.attacks.pieces import (
 )
 from besiege.attacks.planes import steering
 from besiege.attacks.radii import Bracketing, Decoupled, Falling, OnSphere
-from besiege.attacks.smallest import endless
+from besiege.attacks.smallest import endless, somewhere
 from besiege.core.answer import Answer, Loss
 from besiege.core.siege import ATTACKS, Siege, target_class
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm
@@ -134,7 +134,8 @@ class Ascent(Attack):
                 return
             ball, sizing = self.radius.next(step, self.steps, siege, x, answer, sizing)
             size, x, answer, pacing = self.schedule.next(step, self.steps, ball, x, answer, pacing)
-            g, turning = self.direction.turn(answer.gradient, turning)
+            slope = somewhere(siege, answer.gradient, step) if self.minimal else answer.gradient
+            g, turning = self.direction.turn(slope, turning)
             move = self.direction.move(g, x, ball, size)
             turning = self.direction.moved(size, turning)
             x, landing = self.place(ball, x, move, landing)

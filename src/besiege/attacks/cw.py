@@ -140,6 +140,9 @@ class CW(Attack):
             if given is not None and not 0 < given < math.inf:
                 raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
 
+        if self.compat:  # what was published for the other norms is another loop
+            object.__setattr__(self, "norms", self.norms & {L2})
+
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         if len(siege):

@@ -21,6 +21,8 @@ from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege
 
 _TINY = 1e-300
+_TIE = 1e-6
+"""The smallest radius before the boundary, in widths of the box."""
 
 
 def _shares(**given: object) -> None:
@@ -148,6 +150,8 @@ class Bracketing(Radius):
         guess = away + height / ball.dual(answer.gradient).clamp_min(_TINY)
         larger = ball.larger(radius, share)
         before = torch.where(torch.isinf(best), torch.maximum(guess, larger), larger)
+        # At an exact tie the boundary is here, and nothing else would ever lead away.
+        before = before.clamp_min(_TIE * (ball.box[1] - ball.box[0]))
         beyond = torch.minimum(ball.smaller(radius, share), best)
         radius = torch.minimum(torch.where(crossed, beyond, before), reach)
         return ball.of(radius), (radius, best, reach)

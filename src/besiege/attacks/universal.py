@@ -160,7 +160,7 @@ class UAP(Attack):
                 if self.method == "gradient":
                     answer = _shifted(siege, v, rows)
                     v, rise = _ascended(around, v, rise, answer.gradient, turn / self.steps)
-                    changed = siege.record.reached(siege.rows[rows], answer.labels)
+                    changed = _fooled(siege, rows, answer.labels)
                 else:
                     move, changed = _reached(siege.view(rows), v, hidden)
                     v = around.confine(v + move)
@@ -190,8 +190,12 @@ def _share(siege: Siege, v: Tensor) -> float:
     rows = torch.arange(len(siege), device=v.device)
     if not len(rows):
         return 1.0
-    reached = siege.record.reached(siege.rows, _shifted(siege, v, rows).labels)
-    return float(reached.double().mean())
+    return float(_fooled(siege, rows, _shifted(siege, v, rows).labels).double().mean())
+
+
+def _fooled(siege: Siege, rows: Tensor, labels: Tensor) -> Tensor:
+    """Which rows are; those whose queries have ended were not sent and have no label."""
+    return siege.record.reached(siege.rows[rows], labels) & (labels >= 0)
 
 
 def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
@@ -235,7 +239,7 @@ def _reached(view: Siege, v: Tensor, hidden: bool) -> tuple[Tensor, Tensor]:
             break
         x = (start[rows] + (1.0 + OVERSHOOT) * total[rows]).clamp(*space.box)
         labels, w, f = read(x, rows)
-        stands = ~view.record.reached(view.rows[rows], labels)
+        stands = ~_fooled(view, rows, labels)
         going = torch.zeros_like(going).index_copy(0, rows, stands)
         before = before if step else going
         size = straight(space, w.flatten(0, 1), f.double().flatten()).view_as(f)

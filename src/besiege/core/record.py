@@ -111,13 +111,16 @@ class Record:
         # Each is smaller than what stands there: of a stretch, the last one is the smallest.
         self.fall[samples, torch.bucketize(spent, self._costs)] = distance.to(self.fall.dtype)
 
-    def descent(self) -> Tensor | None:
+    def descent(self, wanted: bool = False) -> Tensor | None:
         """The smallest distance found within so many passes, for every mark of `COSTS` and in all.
 
         ``[rows, marks + 1]``, falling from left to right and infinite before the first success;
-        None where the smallest change was not looked for. Passes are the queries and backwards of
+        None where nothing was found and the smallest change not `wanted`. Passes are the queries and backwards of
         the sample, up to the forward that showed the change to work.
         """
+        if self.fall is None and wanted:  # nothing was found
+            shape = (len(self.labels), len(COSTS) + 1)
+            return torch.full(shape, torch.inf, device=self.distance.device)
         return None if self.fall is None else self.fall.cummin(1).values
 
     def reached(self, samples: Tensor, labels: Tensor) -> Tensor:

@@ -342,7 +342,7 @@ def _run(
         0.0,
         tuple(findings),
         record.blank,
-        record.descent(),
+        record.descent(keep == "smallest"),
     )
 
 

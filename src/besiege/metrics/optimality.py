@@ -143,7 +143,8 @@ def local_optimality(found: ArrayLike, best: ArrayLike, limit: float | None = No
     end = fall(bound) if limit is None else limit
     least = area(bound, end)
     worst = float((bound > 0).mean()) * end
-    if not worst > least:  # all fall at once, or nothing does: equal to the envelope or not
+    # All fall at once, or nothing does: equal to the envelope or not. Means round.
+    if worst - least <= 1e-9 * worst:
         return float(np.array_equal(mine, bound))
     return float(np.clip(1 - (area(mine, end) - least) / (worst - least), 0.0, 1.0))
 
