@@ -115,8 +115,8 @@ class Record:
         """The smallest distance found within so many passes, for every mark of `COSTS` and in all.
 
         ``[rows, marks + 1]``, falling from left to right and infinite before the first success;
-        None where nothing was found and the smallest change not `wanted`. Passes are the queries and backwards of
-        the sample, up to the forward that showed the change to work.
+        None where nothing was found and the smallest change not `wanted`. Passes are the queries
+        and backwards of the sample, up to the forward that showed the change to work.
         """
         if self.fall is None and wanted:  # nothing was found
             shape = (len(self.labels), len(COSTS) + 1)
