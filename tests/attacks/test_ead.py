@@ -174,3 +174,10 @@ def test_presets_are_attacks() -> None:
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
     with pytest.raises(AttackError, match=said):
         parse(text)
+
+
+@pytest.mark.parametrize("text", ["ead(rounds=3, steps=20)", "ead(rounds=3, steps=20, rule='en')"])
+def test_a_limit_on_queries_takes_no_success_back(text: str) -> None:
+    victim, samples = natural(), digits(12)
+    some = craft(victim, parse(text), samples, Threat.parse("l2"), queries=60)
+    assert int(some.success.sum()) > 6

@@ -151,7 +151,9 @@ class EAD(Attack):
     def _hides(self, siege: Siege) -> bool:
         """Whether the siege may not look, for it would keep what the rule does not want."""
         bounded = bool(torch.isfinite(siege.ball.radius).all())
-        return self.kappa > 0 or not (bounded or KEEPS[self.rule] is siege.ball.norm)
+        # What is hidden is offered at the end, which a row whose queries end does not see.
+        limited = siege.record.meter.budget is not None
+        return self.kappa > 0 or not (bounded or limited or KEEPS[self.rule] is siege.ball.norm)
 
     def _judge(self, siege: Siege, x: Tensor, hidden: bool) -> Answer:
         if hidden:
