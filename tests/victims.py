@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from besiege.attacks.attack import Attack
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle
 from besiege.core.record import Keep, Leave
+from besiege.core.samples import Samples
 from besiege.core.siege import Siege
-from besiege.core.threat import Access, Linf, Norm
+from besiege.core.threat import Access, Linf, Norm, Threat
+from besiege.evaluation import Crafted, craft
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Around
+from besiege.testing.victims import Around, Linear, images_of
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:
@@ -144,3 +148,15 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def saturated(victim: Linear, rows: int, share: float, seed: int = 0) -> Samples:
+    """Images labelled as the victim sees them, a share of whose pixels are exactly 0 or 1."""
+    images = 0.05 + 0.9 * images_of(victim.shape, rows, seed)
+    draw = torch.rand(images.shape, generator=torch.Generator().manual_seed(seed + 1))
+    images = torch.where(draw < share, images.round(), images)
+    return Samples.of(images, victim(images).argmax(1))
+
+
+def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:
+    return craft(victim, attack, samples, Threat(norm, None), **more)

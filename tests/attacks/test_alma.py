@@ -8,8 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from tests.attacks.test_fab import saturated
-from tests.victims import Curve, affine, normal, siege
+from tests.victims import Curve, affine, normal, saturated, siege
 from torch import Tensor
 
 from besiege.attacks import alma as module

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from tests.attacks.test_fab import saturated
-from tests.victims import Spy
+from tests.victims import Spy, saturated
 from torch import Tensor
 
 from besiege.attacks import blb as module

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from tests.victims import Spy, affine
+from tests.victims import Spy, affine, saturated, smallest
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, parse
@@ -16,7 +15,7 @@ from besiege.attacks.deepfool import PRESETS, DeepFool, SuperDeepFool
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Goal, Linf, Norm, Threat
-from besiege.evaluation import Crafted, craft
+from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import (
     Counting,
@@ -37,21 +36,9 @@ BOTH: list[tuple[Attack, Norm]] = [
 ]
 
 
-def saturated(victim: Linear, rows: int, share: float, seed: int = 0) -> Samples:
-    """Images labelled as the victim sees them, a share of whose pixels are exactly 0 or 1."""
-    images = 0.05 + 0.9 * images_of(victim.shape, rows, seed)
-    draw = torch.rand(images.shape, generator=torch.Generator().manual_seed(seed + 1))
-    images = torch.where(draw < share, images.round(), images)
-    return Samples.of(images, victim(images).argmax(1))
-
-
 def data(victim: Classifier, shape: tuple[int, int, int] = SHAPE, rows: int = 12) -> Samples:
     images = images_of(shape, rows)
     return Samples.of(images, victim(images).argmax(1))
-
-
-def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:
-    return craft(victim, attack, samples, Threat(norm, None), **more)
 
 
 # closed forms

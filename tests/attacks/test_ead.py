@@ -6,23 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.victims import Spy, affine, normal
+from tests.victims import Spy, affine, normal, smallest
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, parse
+from besiege.attacks.attack import parse
 from besiege.attacks.ead import EAD, PRESETS
 from besiege.core.ball import distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
-from besiege.core.threat import L0, L1, L2, Goal, Norm, Threat
-from besiege.evaluation import Crafted, craft
+from besiege.core.threat import L0, L1, L2, Goal, Threat
+from besiege.evaluation import craft
 from besiege.testing.victims import Linear, digits, images_of, natural, scaled
 
 SHAPE = (1, 6, 7)
-
-
-def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:
-    return craft(victim, attack, samples, Threat(norm, None), **more)
 
 
 def walked(victim: Linear, x0: Tensor, labels: Tensor, attack: EAD) -> tuple[list[Any], list[Any]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from tests.victims import Curve, Spy, affine, normal, siege
+from tests.victims import Curve, Spy, affine, normal, saturated, siege, smallest
 from torch import Tensor
 
 from besiege.attacks import planes as planes_
-from besiege.attacks.attack import Attack, parse
+from besiege.attacks.attack import parse
 from besiege.attacks.fab import FAB, FABT
 from besiege.attacks.planes import nearest, planes
 from besiege.core.ball import ball, distances
@@ -19,7 +18,7 @@ from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Goal, Linf, Norm, Threat
-from besiege.evaluation import Crafted, craft
+from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import (
     Counting,
@@ -36,21 +35,9 @@ NORMS = (Linf, L2, L1)
 EPS = {Linf: 0.02, L2: 0.2, L1: 1.2}
 
 
-def saturated(victim: Linear, rows: int, share: float, seed: int = 0) -> Samples:
-    """Images labelled as the victim sees them, a share of whose pixels are exactly 0 or 1."""
-    images = 0.05 + 0.9 * images_of(victim.shape, rows, seed)
-    draw = torch.rand(images.shape, generator=torch.Generator().manual_seed(seed + 1))
-    images = torch.where(draw < share, images.round(), images)
-    return Samples.of(images, victim(images).argmax(1))
-
-
 def data(victim: Classifier, shape: tuple[int, int, int] = SHAPE, rows: int = 12) -> Samples:
     images = images_of(shape, rows)
     return Samples.of(images, victim(images).argmax(1))
-
-
-def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:
-    return craft(victim, attack, samples, Threat(norm, None), **more)
 
 
 # closed forms

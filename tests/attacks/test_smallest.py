@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.attacks.test_fab import saturated
-from tests.victims import affine
+from tests.victims import affine, saturated
 from torch import Tensor, nn
 
 from besiege.attacks import parse

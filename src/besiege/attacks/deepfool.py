@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.planes import Bracket, against, rest, steering, straight, turns
+from besiege.attacks.planes import against, rest, shorten, steering, straight, turns
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
@@ -24,9 +24,6 @@ a step of nothing, or of what rounding swallows, would be taken for ever."""
 
 GROW = 1.5
 """How fast a row whose way straight to the plane was cut short takes more of it again."""
-
-WORTH = 1.25
-"""How much farther than the best known a success may be for the final search to be of use."""
 
 
 @dataclass
@@ -122,18 +119,6 @@ def _ended(
     ends.logits[done] = answer.logits[crossed]
     view.leave(crossed)
     return view.settle(place, x, *state, answer)
-
-
-def shorten(siege: Siege, x: Tensor, crossed: Tensor, logits: Tensor, rounds: int) -> None:
-    """Search between the clean images and points beyond the boundary, with forwards alone."""
-    x, crossed, logits = siege.settle(x, crossed, logits)
-    if not rounds:
-        return
-    limit = torch.minimum(siege.distance, siege.ball.radius)
-    rows = (crossed & (siege.ball.distance(x) <= WORTH * limit)).nonzero()[:, 0]
-    view = siege.view(rows)
-    if len(view):
-        Bracket.of(view, x[rows], logits[rows]).narrow(view, rounds)
 
 
 @register("deepfool")

@@ -9,19 +9,12 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.planes import closest, nearest, planes, rest, steering, turns
+from besiege.attacks.planes import closest, nearest, planes, rest, shorten, steering, turns
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
 from besiege.core.ball import distances
 from besiege.core.siege import Siege, register
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
-
-BIAS = 0.05
-"""Where the final search lands: this share of the rest beyond the crossing it computed. On the
-crossing itself rounding would decide."""
-
-WORTH = 1.25
-"""How much farther than the best known a success may be for the final search to be of use."""
 
 CHOICE = 5
 """So many first steps choose the class as seen from the clean image, the others from where they
@@ -126,7 +119,7 @@ class FAB(Attack):
             scores = torch.where(closer[:, None], answer.logits, scores)
             if not last:
                 x = self._step(siege, x, beyond, away, answer, step)
-        self._shorten(siege, best, far, scores)
+        shorten(siege, best, torch.isfinite(far), scores, self.search, most=1.0)
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         every = torch.arange(siege.classes, device=x.device)
@@ -167,36 +160,6 @@ class FAB(Attack):
     def _left(self, step: int) -> float:
         """What a step back leaves of the change."""
         return self.beta + (1.0 - self.beta) * (step / self.steps if self.anneal else 0.0)
-
-    def _shorten(self, siege: Siege, best: Tensor, far: Tensor, scores: Tensor) -> None:
-        """Secant steps on the way from the clean images to the best points.
-
-        Also where the best point lies outside the budget: what comes of it may lie inside.
-        """
-        if not self.search:
-            return
-        best, far, scores = siege.settle(best, far, scores)
-        limit = torch.minimum(siege.distance, siege.ball.radius)
-        worth = (torch.isfinite(far) & (far <= WORTH * limit)).nonzero()[:, 0]
-        # A view, as rows of one sample that walked side by side would all leave with one.
-        siege, best, far, scores = siege.view(worth), best[worth], far[worth], scores[worth]
-        clean = siege.aim.clean
-        low, high = torch.zeros_like(far), torch.ones_like(far)
-        under = torch.zeros_like(scores) if clean is None else clean
-        for _ in range(self.search):
-            state = siege.settle(low, high, under, scores, best, far)
-            low, high, under, scores, best, far = state
-            if not len(siege):
-                return
-            share = _crossing(siege, under, scores)
-            at = low + (high - low) * (share + BIAS * (1 - share))
-            ball = siege.ball
-            x = ball.retreat(best - ball.center, far, at).add_(ball.center).clamp_(*ball.box)
-            answer = siege.logits(x)
-            over = siege.record.reached(siege.rows, answer.labels)
-            low, high = torch.where(over, low, at), torch.where(over, at, high)
-            under = torch.where(over[:, None], under, answer.logits)
-            scores = torch.where(over[:, None], answer.logits, scores)
 
 
 @register("fabt")
@@ -263,26 +226,6 @@ def _anywhere(siege: Siege, purpose: str, counter: int = 0) -> Tensor:
     # Where nothing is known, far enough to see something else.
     radius = torch.where(torch.isfinite(known), known, 0.2 * across(ball)) / 2
     return ball.of(radius).shell(siege.dice.of(purpose), counter)
-
-
-def _crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
-    """Where the straight line between two differences of logits crosses zero, as a share.
-
-    The logits `under` do not reach the goal and those `over` do. The class that wins there is
-    followed against the label, or the target against the class that keeps it from winning.
-    """
-    if siege.targeted:
-        assert siege.aim.targets is not None
-        winner = siege.aim.targets
-        loser = under.scatter(1, winner[:, None], -torch.inf).argmax(1)
-    else:
-        winner, loser = over.argmax(1), siege.aim.labels
-    short, past = (
-        z.gather(1, loser[:, None])[:, 0].double() - z.gather(1, winner[:, None])[:, 0].double()
-        for z in (under, over)
-    )
-    short = short.clamp_min(0.0)
-    return short / (short - past).clamp_min(1e-300)
 
 
 def _each(rows: Tensor, x: Tensor) -> Tensor:

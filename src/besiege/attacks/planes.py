@@ -20,6 +20,9 @@ from besiege.core.ball import Ball, distances
 from besiege.core.fill import never_alone
 from besiege.core.siege import Siege
 
+WORTH = 1.25
+"""How much farther than the best known a success may be for the final search to be of use."""
+
 ENTRIES = 2**25
 """Entries of gradients held at once; rows beyond that wait for their turn."""
 
@@ -163,14 +166,16 @@ class Bracket:
         state = siege.settle(self.far, self.size, self.over, self.under, self.low, self.high)
         self.far, self.size, self.over, self.under, self.low, self.high = state
 
-    def narrow(self, siege: Siege, rounds: int) -> None:
-        """Secant steps, each one forward, that land a little beyond where they expect to cross."""
+    def narrow(self, siege: Siege, rounds: int, most: float) -> None:
+        """Secant steps, each one forward, that land a little beyond where they expect to cross.
+
+        None takes back less than ``1 - most`` of the bracket: on a bent line it would be nothing.
+        """
         for _ in range(rounds):
             if not len(siege):
                 return
             share = crossing(siege, self.under, self.over)
-            # Never nearer to an end than a hundredth: a bent line would make steps of nothing.
-            share = (share + BIAS * (1.0 - share)).clamp(0.01, 0.99)
+            share = (share + BIAS * (1.0 - share)).clamp_max(most)
             at = self.low + (self.high - self.low) * share
             answer = siege.logits(self.point(siege, at))
             crossed = siege.record.reached(siege.rows, answer.labels)
@@ -187,3 +192,17 @@ class Bracket:
         back = ball.retreat(self.far - ball.center, self.size, share)
         x = back.add_(ball.center).clamp_(*ball.box)
         return torch.where((share == 1.0).view(-1, *[1] * (x.dim() - 1)), self.far, x)
+
+
+def shorten(
+    siege: Siege, x: Tensor, crossed: Tensor, logits: Tensor, rounds: int, most: float = 0.99
+) -> None:
+    """Search between the clean images and points beyond the boundary, with forwards alone."""
+    x, crossed, logits = siege.settle(x, crossed, logits)
+    if not rounds:
+        return
+    limit = torch.minimum(siege.distance, siege.ball.radius)
+    rows = (crossed & (siege.ball.distance(x) <= WORTH * limit)).nonzero()[:, 0]
+    view = siege.view(rows)
+    if len(view):
+        Bracket.of(view, x[rows], logits[rows]).narrow(view, rounds, most)
