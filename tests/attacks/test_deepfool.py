@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
-from tests.victims import Spy, affine, saturated, smallest
+from tests.victims import Spy, affine, saturated, siege, smallest
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import EachTarget
 from besiege.attacks.deepfool import PRESETS, DeepFool, SuperDeepFool
+from besiege.attacks.planes import Bracket
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Goal, Linf, Norm, Threat
@@ -307,3 +308,17 @@ def test_texts_read_back(text: str) -> None:
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
     with pytest.raises(AttackError, match=said):
         parse(text)
+
+
+def test_a_bracket_knows_the_logits_at_both_its_ends() -> None:
+    victim = untrained(SHAPE, 5)
+    samples = data(victim)
+    far = craft(
+        victim, parse("deepfool(overshoot=0.5, search=0)"), samples, Threat(L2, None)
+    ).images
+    laid = siege(victim, samples.images, samples.labels, 100.0, L2, survey=True, leave="end")
+    bracket = Bracket.of(laid, far, victim(far))
+    bracket.narrow(laid, 3, 0.99)
+    assert bool((bracket.high < 1).all())
+    assert torch.allclose(bracket.over, victim(bracket.point(laid)), atol=1e-5)
+    assert torch.allclose(bracket.under, victim(bracket.point(laid, bracket.low)), atol=1e-5)

@@ -12,6 +12,7 @@ from torch.nn import functional
 import besiege
 import besiege.evaluation.crafting as crafting
 from besiege.attacks import Attack, parse
+from besiege.core.ball import distances
 from besiege.core.dice import random_targets
 from besiege.core.errors import (
     AccessError,
@@ -378,6 +379,7 @@ def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPa
     made = craft(original, attack, samples, threat, twin=True)
     assert torch.equal(made.success, judge(victim(), made, samples, threat).success)
     assert int(made.success.sum()) == 24 and sum(redone) <= 3
+    assert torch.equal(made.distance, distances(made.images - samples.images, threat.norm))
     # Where the smallest change is wanted, none is pushed: the victim itself is searched.
     redone.clear()
     smallest = craft(original, attack, samples, Threat.parse("l2"), twin=True)
@@ -419,6 +421,8 @@ def test_what_fools_the_twin_by_a_hair_is_led_up_the_victims_margin(
     made = craft(original, attack, samples, threat, twin=True)
     few = sum(redone)
     assert torch.equal(made.success, judge(original, made, samples, threat).success)
+    moved = distances(made.images - samples.images, threat.norm)
+    assert torch.equal(made.distance[made.success], moved[made.success])
     monkeypatch.setattr(crafting, "CLIMBS", ())
     craft(original, attack, samples, threat, twin=True)
     assert few < sum(redone) - few
