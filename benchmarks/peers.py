@@ -135,10 +135,16 @@ def stand_in_for_adv_lib() -> None:
     for name in ("visdom", "torchvision"):
         if name not in sys.modules and not has(name):
             stand_in = types.ModuleType(name)
-            # Whatever is imported from it is an empty class; PEP 562 lets a module do that.
-            stand_in.__dict__["__getattr__"] = lambda name: type(name, (), {})
+            stand_in.__dict__["__getattr__"] = _nothing
             stand_in.__spec__ = importlib.machinery.ModuleSpec(name, None)
             sys.modules[name] = stand_in
+
+
+def _nothing(name: str) -> type:
+    """Whatever is imported from a stand-in is an empty class; PEP 562 lets a module do that."""
+    if name.startswith("__"):  # what Python itself looks for is not there
+        raise AttributeError(name)
+    return type(name, (), {})
 
 
 def _adv_lib(attack: str, norm: str) -> Peer | None:

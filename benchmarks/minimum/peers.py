@@ -70,7 +70,7 @@ def adv_lib(norm: str) -> dict[str, Run]:
         far = {"l2": 0.1, "l1": 0.5}[norm]
         runs["alma"] = with_("alma", num_steps=100, distance=norm, α=0.5, init_lr_distance=far)
     if norm == "l0":
-        runs["sigma_zero"] = with_("sigma_zero", steps=100)
+        runs["sigma_zero"] = with_("sigma_zero", num_steps=100)
     return {f"adv-lib {name}": run for name, run in runs.items()}
 
 
@@ -98,9 +98,9 @@ def foolbox(norm: str) -> dict[str, Run]:
     return {f"foolbox {name}": run for name, run in runs.items()}
 
 
-def record(cell: Cell, count: int, only: list[str], folder: Path) -> None:
+def record(cell: Cell, count: int, only: list[str], device: str, folder: Path) -> None:
     """Run all of them on one cell."""
-    victim, samples = cell.load(count)
+    victim, samples = cell.load(count, device)
     x, y = samples.images, samples.labels
     around = ball(cell.threat.norm, x, torch.inf, victim.box)
     book = Book(folder, cell, len(samples), "adv-lib 0.2.8, foolbox 3.3.4")
@@ -129,11 +129,13 @@ def main() -> None:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--only", action="append", default=[], help="attacks named by this word")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=HERE / "recorded")
     given = parser.parse_args()
-    torch.set_num_threads(1)
+    if given.device == "cpu":
+        torch.set_num_threads(1)
     for cell in chosen(given.words):
-        record(cell, given.count, given.only, given.out)
+        record(cell, given.count, given.only, given.device, given.out)
 
 
 if __name__ == "__main__":

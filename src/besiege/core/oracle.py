@@ -152,6 +152,9 @@ class Oracle:
         self.pad = PAD if pad and not victim.metered else 1
         self.batch = None if batch is None else self._whole(batch)
         self.padded = 0
+        self.crowded = victim.device.type != "cpu" and not (victim.metered or victim.stochastic)
+        """Whether the last digits of an answer depend on how many images are asked about with it,
+        and it may be asked again: a GPU chooses its kernels by the size of the batch."""
         self._captures: Captures | None = getattr(victim, "captures", None)
         self.patient = self._captures is not None
         """Whether answers are looked at one request late, so that a GPU never waits; then whoever

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeGuard, get_args
 
@@ -11,8 +12,6 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.losses import margin
-from besiege.core.answer import Aim
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import (
@@ -30,6 +29,7 @@ from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, fitting, target_class
 from besiege.core.threat import Goal, Linf, Threat
+from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
 from besiege.models.classifier import Classifier
 from besiege.models.twins import twin as make_twin
 
@@ -129,23 +129,24 @@ def craft(
             return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch)
 
         searcher = twin_of(victim, samples, threat, seed=seed) if twin is True else twin or None
+        asked = Oracle(victim)  # in the company that the judge will give it
+        # The smallest change ends nearer to the boundary than a rough search can see.
+        smallest = threat.eps is None or keep == "smallest"
+        free = keep == "first" and not smallest and queries is None
+        pushes = () if queries is not None else NUDGES if smallest else PUSHES if free else ()
+        climbs = CLIMBS if free and attack.access is Access.GRADIENT else ()
         if searcher is None:
             crafted = run(victim, samples, queries)
+            if asked.crowded:
+                crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, None, leave)
         else:
-            with searcher.held(), roughly():
+            with searcher.held(), nullcontext() if smallest else roughly():
                 crafted = run(searcher, samples, queries)
-            asked = Oracle(victim, batch=batch, pad=pad)
-            # Where each change must be the smallest, or is paid for, no point is pushed on.
-            free = threat.eps is not None and keep == "first" and queries is None
-            crafted = _confirm(
-                asked,
-                samples,
-                threat,
-                crafted,
-                PUSHES if free else (),
-                CLIMBS if free and attack.access is Access.GRADIENT else (),
-                lambda some: run(victim, some, queries),
-            )
+
+            def alone(some: Samples) -> Crafted:
+                return run(victim, some, queries)
+
+            crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, alone, leave)
     return replace(crafted, seconds=time.perf_counter() - begin)
 
 
@@ -395,93 +396,3 @@ def looks_like_probabilities(scores: Tensor) -> bool:
     # Half precision sums to one within a percent; a row or two of logits might by accident.
     tolerance = 1e-2 if len(scores) >= 4 else 1e-5
     return within and bool(((scores.double().sum(1) - 1).abs() <= tolerance).all())
-
-
-PUSHES = (1.001, 1.01, 1.05)
-"""How much farther a change is taken whose point fooled the twin by a hair, and not the victim."""
-
-CLIMBS = (0.005, 0.01, 0.02, 0.04)
-"""Steps, as shares of the radius, that it is then led up the victim's own margin."""
-HAIR = 0.01
-"""Of the range of a row's logits: what rounding may move its margin by."""
-
-
-def _confirm(
-    oracle: Oracle,
-    samples: Samples,
-    threat: Threat,
-    crafted: Crafted,
-    pushes: tuple[float, ...],
-    climbs: tuple[float, ...],
-    run: Callable[[Samples], Crafted],
-) -> Crafted:
-    """Show the twin's successes to the victim itself; attack there what it does not confirm.
-
-    Before that, a point is pushed on along its own line, where the budget has room, and then led a
-    few steps up the victim's own margin, where the attack may see gradients: what lies on the
-    boundary is on either side of it by rounding alone.
-    """
-    around = ball(threat.norm, samples.images, threat.radius, oracle.victim.box, oracle.victim.grid)
-    aim = Aim(samples.labels, crafted.targets)
-    again = crafted.success.nonzero()[:, 0]
-
-    def fooled(x: Tensor, rows: Tensor) -> Tensor:
-        """Which rows these points break; they are kept."""
-        labels, goal = oracle.logits(x).argmax(1), aim.at(rows)
-        broken = labels != goal.labels if goal.targets is None else labels == goal.targets
-        kept = rows[broken]
-        crafted.forwards[rows] += 1
-        crafted.images[kept] = x[broken]
-        crafted.distance[kept] = around.at(kept).distance(x[broken])
-        return broken
-
-    again = again[~fooled(crafted.images[again], again)]
-    for push in pushes:
-        if len(again):
-            here, x = around.at(again), crafted.images[again]
-            x = here.project(here.center + push * (x - here.center))
-            again = again[~fooled(x, again)]
-    x = crafted.images[again]
-    for climb in climbs:
-        if len(again):
-            here = around.at(again)
-            slope, short, logits = oracle.gradient(x, margin, aim.at(again))
-            by_a_hair = -short < HAIR * (logits.amax(1) - logits.amin(1))
-            slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0) * here.scaled(
-                by_a_hair
-            )
-            x = here.project(x + here.steepest(slope, x, climb * here.radius))
-            crafted.forwards[again] += 1
-            crafted.backwards[again] += 1
-            stay = ~fooled(x, again)
-            again, x = again[stay], x[stay]
-    crafted = replace(crafted, padding=crafted.padding + oracle.padded)
-    return crafted if len(again) == 0 else _redone(crafted, again, run(samples.at(again)))
-
-
-def _redone(crafted: Crafted, again: Tensor, redone: Crafted) -> Crafted:
-    """Put what the victim itself gave into the place of what its twin gave."""
-    # What the twin was asked decided nothing about these rows: it was computed, not used.
-    for name in (
-        "images",
-        "success",
-        "distance",
-        "first_step",
-        "first_query",
-        "queries",
-        "vanished",
-    ):
-        getattr(crafted, name)[again] = getattr(redone, name)
-    if crafted.ascent is not None and redone.ascent is not None:
-        crafted.ascent[again] = redone.ascent
-    if crafted.descent is not None:
-        crafted.descent[again] = torch.inf if redone.descent is None else redone.descent
-    if crafted.targets is not None and redone.targets is not None:
-        crafted.targets[again] = redone.targets
-    for name in ("forwards", "backwards"):
-        getattr(crafted, name)[again] += getattr(redone, name)
-    return replace(
-        crafted,
-        padding=crafted.padding + redone.padding,
-        findings=tuple(dict.fromkeys(crafted.findings + redone.findings)),
-    )
