@@ -42,6 +42,8 @@ class Attack(ABC):
     goals: frozenset[Goal] = ALL_GOALS
     minimal: ClassVar[bool] = False
     """Whether it looks for the smallest change, so that a threat without a budget makes sense."""
+    advised: ClassVar[bool] = False
+    """Whether it takes advice from a substitute, which must then be given."""
     revision: ClassVar[int] = 1
     """Part of the identity in content keys: raised when the same text gives other results."""
 
@@ -58,6 +60,10 @@ class Attack(ABC):
     def one_step(self) -> bool:
         """Whether success need not grow with the budget, so that a search must scan."""
         return False
+
+    def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
+        """The most queries it can use for one image of this shape; None where that is not known."""
+        return None
 
     def title(self) -> str:
         """The registered name, or the class name of an attack nobody registered."""

@@ -112,6 +112,9 @@ class Square(Attack):
             if len(rows):
                 self._search(rows)
 
+    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+        return self.restarts * (1 + self.steps)
+
     def halvings(self) -> tuple[int, ...]:
         """The first step of each halved size of window."""
         if not self.rescale:

@@ -13,6 +13,7 @@ from besiege.core.answer import Aim, Answer, Loss, Through
 from besiege.core.ball import TOLERANCE, Ball, distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
+from besiege.core.means import Means
 from besiege.core.oracle import Access, Oracle, no_numbers, not_numbers
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.threat import Linf
@@ -37,9 +38,11 @@ class Inquiry:
         draws: int = 1,
         parent: Inquiry | None = None,
         watch: Callable[[Record], None] | None = None,
+        means: Means | None = None,
     ) -> None:
         self._oracle = oracle
         self._watch = watch
+        self.means = means or Means()
         self.record = record
         self._entered = self._index = index
         self._all = index[:0]

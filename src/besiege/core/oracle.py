@@ -292,11 +292,11 @@ class Oracle:
                 logits = self._ask(image, dice, rows)
                 _must_depend(logits)
                 wanted = logits.gather(1, classes[rows])
-                each = [
-                    torch.autograd.grad(wanted[:, c].sum(), image, retain_graph=True)[0]
-                    for c in range(wanted.shape[1])
-                ]
-            return torch.stack(each, 1), logits.detach()
+                each = image.new_empty(len(image), wanted.shape[1], *image.shape[1:])
+                for c in range(wanted.shape[1]):
+                    total = wanted[:, c].sum()
+                    each[:, c] = torch.autograd.grad(total, image, retain_graph=True)[0]
+            return each, logits.detach()
 
         gradients, logits = self._batched(x, one)
         return gradients, logits

@@ -41,6 +41,10 @@ class Record:
         there was none. A run with that many queries would have found it too.
     vanished : Tensor
         Whether a gradient was exactly zero.
+    no_start : Tensor
+        Whether an attack found no point from which to begin.
+    aside : Tensor
+        Gradients of a substitute taken on the sample's behalf.
     best : Tensor
         The highest loss any gradient was asked at, -inf where none was.
     fall : Tensor, optional
@@ -62,6 +66,7 @@ class Record:
         self.kept = torch.zeros(n, dtype=torch.bool, device=device)
         self.success = torch.zeros_like(self.kept)
         self.vanished = torch.zeros_like(self.kept)
+        self.no_start = torch.zeros_like(self.kept)
         self.distance = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
         self.loss = torch.full((n,), -torch.inf, device=device)
         self.best = torch.full_like(self.loss, -torch.inf)
@@ -70,6 +75,7 @@ class Record:
         self._climbed = 0
         self._stride = 1
         self.asked = meter.asked
+        self.aside = torch.zeros_like(self.asked)
         self.first_step = torch.full_like(self.asked, -1)
         self.first_query = torch.full_like(self.asked, -1)
         self.blank: Tensor | None = None

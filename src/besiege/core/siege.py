@@ -20,6 +20,7 @@ from besiege.core.ball import Ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
 from besiege.core.inquiry import Inquiry
+from besiege.core.means import Means
 from besiege.core.oracle import Access, Meter, Oracle
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.registry import Registry
@@ -80,16 +81,29 @@ class Siege(Inquiry):
         leave: Leave = "success",
         queries: int | None = None,
         watch: Callable[[Record], None] | None = None,
+        means: Means | None = None,
     ) -> Siege:
         """A siege of all rows of a ball; `targets` make it a targeted one.
 
-        `watch` is called after every answer, for whoever shows progress.
+        `watch` is called after every answer, for whoever shows progress; `means` are what the
+        attack may use besides.
         """
         meter = Meter(len(ball), ball.center.device, queries)
         record = Record(ball.center, labels, targets, meter, dice.of("victim"))
         index = torch.arange(len(ball), device=ball.center.device)
         aim = Aim(labels, targets)
-        return cls(oracle, record, index, ball, aim, dice, keep=keep, leave=leave, watch=watch)
+        return cls(
+            oracle,
+            record,
+            index,
+            ball,
+            aim,
+            dice,
+            keep=keep,
+            leave=leave,
+            watch=watch,
+            means=means,
+        )
 
     # What an attack may know.
 
@@ -266,6 +280,26 @@ class Siege(Inquiry):
         for start in range(0, len(self), size):
             yield rows[start : start + size]
 
+    def advice(self, x: Tensor, loss: Loss) -> Tensor:
+        """The gradient that a substitute has at points ``[rows, ...]``: free, counted apart.
+
+        Rows that are done are not computed: theirs is zero.
+        """
+        substitute = self.means.substitute
+        if substitute is None:
+            raise AttackError(
+                "this attack takes advice from a substitute, and none was given: pass "
+                "substitute='zoo:NAME' or another model"
+            )
+        self._check_shape(x, len(self))
+        rows = self._alive().nonzero()[:, 0]
+        gradient = torch.zeros_like(x)
+        some = self.ball.at(rows).received(x[rows]) if self.ball.grid is not None else x[rows]
+        found = substitute.gradient(some.contiguous(), loss, self.aim.at(rows))[0]
+        gradient[rows] = torch.nan_to_num(found, nan=0.0, posinf=0.0, neginf=0.0)
+        self.record.aside[self._index[rows]] += 1
+        return gradient
+
     def _needs_gradient(self) -> None:
         self._oracle.allow(Access.GRADIENT, fitting)
         if self._oracle.victim.stochastic and self._draws == 1:
@@ -316,6 +350,11 @@ class Siege(Inquiry):
         self._done[self._index[mask]] = True
         self._uneven = True
 
+    def give_up(self, mask: Tensor) -> None:
+        """Rows for which no starting point was found: they leave, and the record says why."""
+        self.record.no_start[self._index[mask]] = True
+        self.leave(mask)
+
     # Other terms.
 
     def view(
@@ -358,6 +397,7 @@ class Siege(Inquiry):
             draws=draws or self._draws,
             parent=self,
             watch=self._watch,
+            means=self.means,
         )
         view.settle()
         return view

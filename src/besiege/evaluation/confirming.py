@@ -163,6 +163,8 @@ def _redone(crafted: Crafted, again: Tensor, redone: Crafted) -> Crafted:
         crafted.ascent[again] = redone.ascent
     if crafted.descent is not None:
         crafted.descent[again] = torch.inf if redone.descent is None else redone.descent
+    if crafted.no_start is not None and redone.no_start is not None:
+        crafted.no_start[again] = redone.no_start
     if crafted.targets is not None and redone.targets is not None:
         crafted.targets[again] = redone.targets
     for name in ("forwards", "backwards"):

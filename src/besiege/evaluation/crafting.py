@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeGuard, get_args
 
@@ -24,6 +24,7 @@ from besiege.core.errors import (
     VictimError,
     near,
 )
+from besiege.core.means import Means
 from besiege.core.oracle import Access, Oracle, Victim, plainly, roughly
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
@@ -43,6 +44,8 @@ class Crafted:
     one was exactly zero; ``ascent`` is the best loss at the first request, after three quarters of
     them and at the end, where gradients were asked. ``descent`` is the smallest distance claimed
     within each number of passes of `besiege.core.record.COSTS`, where the smallest change is kept.
+    ``no_start`` says where an attack found no point to begin from, and ``aside`` how many gradients
+    of a substitute were taken.
     """
 
     images: Tensor
@@ -61,6 +64,8 @@ class Crafted:
     findings: tuple[Finding, ...]
     blank: Tensor | None = None
     descent: Tensor | None = None
+    no_start: Tensor | None = None
+    aside: Tensor | None = None
 
 
 def craft(
@@ -77,6 +82,8 @@ def craft(
     batch: int | None = None,
     pad: bool = True,
     watch: Callable[[Record], None] | None = None,
+    starts: Samples | None = None,
+    substitute: Victim | None = None,
 ) -> Crafted:
     """Run an attack; nothing of the caller's or the victim's is changed.
 
@@ -105,6 +112,10 @@ def craft(
         Rows per call and padding of the oracle; they change no result.
     watch : callable, optional
         Called after every answer, for whoever shows progress.
+    starts : Samples, optional
+        Images of known classes, from which an attack may begin that must begin beyond the boundary.
+    substitute : Victim, optional
+        A model whose gradients the attack may take besides; they are no queries.
     """
     keep, leave = terms(victim, attack, threat, keep, leave)
     check(
@@ -117,16 +128,21 @@ def craft(
         queries=queries,
         batch=batch,
         seed=seed,
+        substitute=substitute,
     )
     begin = time.perf_counter()
-    with victim.held(), plainly(victim.device):
+    with _held(victim, substitute), plainly(victim.device):
         samples = samples.to(victim.device)
+        means = Means(
+            None if starts is None else starts.to(victim.device),
+            None if substitute is None else Oracle(substitute),
+        )
         if victim.classes is not None:
             samples.check_classes(victim.classes)
 
         def run(searched: Victim, some: Samples, budget: int | None) -> Crafted:
             oracle = Oracle(searched, threat.access, batch, pad)
-            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch)
+            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch, means)
 
         searcher = twin_of(victim, samples, threat, seed=seed) if twin is True else twin or None
         asked = Oracle(victim)  # in the company that the judge will give it
@@ -148,6 +164,12 @@ def craft(
 
             crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, alone, leave)
     return replace(crafted, seconds=time.perf_counter() - begin)
+
+
+@contextmanager
+def _held(victim: Victim, substitute: Victim | None) -> Iterator[None]:
+    with victim.held(), nullcontext() if substitute is None else substitute.held():
+        yield
 
 
 def terms(
@@ -209,6 +231,7 @@ def check(
     queries: int | None,
     batch: int | None = None,
     seed: int = 0,
+    substitute: Victim | None = None,
 ) -> None:
     """Find out whether attack, threat and victim fit, before any work starts."""
     granted = min(threat.access, victim.access)
@@ -241,6 +264,11 @@ def check(
         raise StochasticError(
             f"'{attack}' looks for the smallest change, and the smallest one that fools a victim "
             "which answers by chance is one draw of luck: give a budget and use averaged(pgd, 20)"
+        )
+    if attack.advised and substitute is None:
+        raise AttackError(
+            f"'{attack}' takes advice from a substitute, and none was given: pass "
+            "substitute='zoo:NAME', or any other model of the same images"
         )
     check_grid(victim, samples)
     for name, value, kind in (("keep", keep, Keep), ("leave", leave, Leave)):
@@ -285,6 +313,7 @@ def _run(
     leave: Leave,
     queries: int | None,
     watch: Callable[[Record], None] | None,
+    means: Means,
 ) -> Crafted:
     victim = oracle.victim
     # Other strides would be summed in another order.
@@ -299,6 +328,7 @@ def _run(
         leave=leave,
         queries=queries,
         watch=watch,
+        means=means,
     )
     whole = siege.averaged(attack.draws) if attack.draws > 1 else siege
     whole.survey(_rule(threat.goal, samples))
@@ -327,6 +357,16 @@ def _run(
                 "or give a non-differentiable layer its surrogate.",
             )
         )
+    if bool(record.no_start.any()):
+        findings.append(
+            Finding(
+                "W40",
+                f"no starting point was found for {int(record.no_start.sum())} of {len(samples)} "
+                "samples: all that was tried was classified as the image itself is.",
+                "They count as not broken only because the attack could not begin: give more "
+                "queries, or images of other classes to start from.",
+            )
+        )
     return Crafted(
         record.images,
         record.success,
@@ -344,6 +384,8 @@ def _run(
         tuple(findings),
         record.blank,
         record.descent(keep == "smallest"),
+        record.no_start,
+        record.aside,
     )
 
 
