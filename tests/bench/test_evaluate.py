@@ -122,6 +122,22 @@ def test_one_folder_holds_several_evaluations(tmp_path: Path) -> None:
     assert kinds.count("clean") == 1 and kinds.count("craft") == 2
 
 
+def test_searches_of_one_folder_are_held_against_each_other(tmp_path: Path) -> None:
+    """W20 and W21 are said of the search that is too weak, and of no other evaluation."""
+    asked = {"l2": "fmn(steps=30)", "linf": "fmn(steps=3)", "linf:0.1": "pgd(steps=20)"}
+
+    def warned(weak: str) -> dict[str, set[str]]:
+        for threat, attacks in {**asked, "linf": weak}.items():
+            terms: dict[str, Any] = {"count": 40, "curve": False, "out": tmp_path / weak}
+            evaluate(NATURAL, "digits", threat=threat, attacks=attacks, **terms)
+        told = summarise(tmp_path / weak)["evaluations"]
+        mine = {e["threat"]["text"]: {w["id"] for w in e["warnings"]} for e in told}
+        return {threat: ids & {"W20", "W21"} for threat, ids in mine.items()}
+
+    assert warned("fmn(steps=3)") == {"l2": set(), "linf": {"W20", "W21"}, "linf:0.1": set()}
+    assert warned("fmn") == {"l2": set(), "linf": set(), "linf:0.1": set()}
+
+
 def test_other_attacks_later_use_the_records_again(tmp_path: Path) -> None:
     terms: dict[str, Any] = {"threat": "linf:0.1", "count": 30, "curve": False, "out": tmp_path}
     evaluate(NATURAL, "digits", attacks="fgsm", **terms)
@@ -353,7 +369,12 @@ def test_without_a_budget_the_distances_are_the_figures(tmp_path: Path) -> None:
         for passes, median in zip(told["cost"]["passes"], told["cost"]["median"], strict=True):
             claimed = medians[COSTS.index(passes)]
             assert (np.inf if median is None else median) == pytest.approx(claimed, rel=1e-6)
-        assert told["cost"]["median"][-1] == pytest.approx(told["median"], rel=1e-5)
+        assert told["cost"]["in_all"] == told["median"] == pytest.approx(medians[-1], rel=1e-6)
+        stored = found.rows.where(found.rows["attack"] == told["text"])
+        assert np.array_equal(stored["best_in_all"], one.descent[:, -1].numpy())
+    whole = sizes["all"]["cost"]
+    assert whole["in_all"] == sizes["all"]["median"] <= min(m for m in whole["median"] if m)
+    assert whole["spent"] == pytest.approx(sum(a["cost"]["spent"] for a in sizes["attacks"]))
     assert run(tmp_path).figures["distances"] == sizes, "read again"
     # In a suite every attack searches on every sample, and the smallest counts.
     suite = run(attacks=None, suite="fab(steps=10), minimal(pgd(steps=5))")

@@ -5,7 +5,7 @@ import pytest
 
 from besiege.core.errors import InputError
 from besiege.metrics import Evidence, Rows, Trial, against_cost, quantile
-from besiege.metrics.distances import BEST, distance_figures, smallest
+from besiege.metrics.distances import BEST, IN_ALL, distance_figures, smallest
 from besiege.metrics.figures import budget_curves, budget_figures, gallery, steps_figures
 
 INF = np.inf
@@ -25,6 +25,8 @@ def trial(text: str, l2: list[float], record: str, **more: object) -> Trial:
         l2=np.where(won, l2, 0.0),
         linf=np.where(won, np.array(l2) / 2, 0.0),
         first_step=[0] * COUNT,
+        queries=[6] * COUNT,
+        backwards=[4] * COUNT,
         prediction=[1] * COUNT,
         confidence=[0.5] * COUNT,
         record=[record] * COUNT,
@@ -129,5 +131,46 @@ def test_cost_from_records_of_different_lengths() -> None:
     found = distance_figures(evidence(mine))
     assert found is not None
     # The judge found no success for sample 13: what was claimed of it does not count.
-    assert found["attacks"][0]["cost"] == {"passes": [1, 2, 10], "median": [None, 0.5, 0.5]}
+    cost = found["attacks"][0]["cost"]
+    assert cost == {"passes": [1, 2, 10], "median": [None, 0.5, 0.5], "in_all": 0.5, "spent": 10.0}
     assert found["attacks"][0]["median"] == 0.5
+
+
+def test_the_descent_ends_with_what_the_whole_run_found_and_the_judge_measured() -> None:
+    noted = {
+        f"{BEST}1": [INF, INF, 0.7, INF, INF],
+        f"{BEST}2": [0.9, 0.5, 0.3, 0.1, 0.0],
+        # Found after the last number of passes that is noted.
+        IN_ALL: [0.5, 0.4, 0.3, 0.1, 0.0],
+    }
+    mine = trial("mine", [0.5, 0.4, 0.6, INF, 0.0], "b", **noted)
+    found = distance_figures(evidence(mine))
+    assert found is not None
+    cost = found["attacks"][0]["cost"]
+    # Of sample 12 a change of 0.3 was claimed, and the judge measured 0.6.
+    assert cost["median"] == [None, 0.6]
+    assert cost["in_all"] == found["attacks"][0]["median"] == 0.5
+
+
+def test_attacks_one_after_the_other_add_up_their_passes() -> None:
+    def noted(one: list[float], two: list[float]) -> dict[str, list[float]]:
+        return {f"{BEST}1": one, f"{BEST}10": two, IN_ALL: two}
+
+    first = trial("first", [0.4, 0.4, 0.4, 0.4, 0.0], "b", **noted([INF] * 5, [0.4] * 4 + [0.0]))
+    second = trial(
+        "second", [0.1, 0.1, 0.6, 0.6, 0.0], "c", **noted([0.6] * 5, [0.1] * 2 + [0.6] * 3)
+    )
+    found = distance_figures(evidence(first, second))
+    assert found is not None
+    cost = found["all"]["cost"]
+    assert cost["passes"] == [1, 2, 5, 10, 20] and cost["spent"] == 20.0
+    # The second begins when the ten passes of the first are over, and is known after ten more.
+    assert cost["median"] == [None, None, None, 0.4, 0.1]
+    turned = distance_figures(evidence(second, first))
+    assert turned is not None
+    assert turned["all"]["cost"]["median"] == [0.6, 0.6, 0.6, 0.1, 0.1]
+    assert turned["all"]["cost"]["in_all"] == cost["in_all"] == 0.1
+    # Where records of one of them do not say, nothing is said of all.
+    third = trial("third", [0.1, 0.1, 0.6, 0.6, 0.0], "d")
+    found = distance_figures(evidence(first, third))
+    assert found is not None and found["all"]["cost"] is None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from besiege.metrics import Evidence, Rate, Rows, Trial
+from besiege.metrics.evidence import Neighbour
 from besiege.metrics.warnings import RULES, findings
 
 N = 200
@@ -319,3 +320,83 @@ def test_errors_come_first() -> None:
     lost = trial("pgd", 100, columns={"success": np.arange(N) < 99})
     case = evidence(lost, standard=1 / 255)
     assert [f.level for f in findings(case)] == ["error", "warning", "note"]
+
+
+def beside(threat: str, eps: float | None, *, searched: bool = True, **norms: Any) -> Neighbour:
+    """Another evaluation that found changes of these sizes for all samples."""
+    columns = {name: np.broadcast_to(size, N).astype(float) for name, size in norms.items()}
+    rows = Rows({"sample": np.arange(N), **columns})
+    return Neighbour(threat, threat.partition(":")[0], eps, searched, rows)
+
+
+@pytest.mark.parametrize(
+    ("norm", "mine", "theirs", "fires"),
+    [
+        # 0.03 is the smallest change in linf found here.
+        ("linf", 0.03, {"l2": 0.5, "linf": 0.0299}, True),
+        ("linf", 0.03, {"l2": 0.5, "linf": 0.03}, False),
+        ("linf", 0.03, {"l2": 0.5, "linf": 0.03 * (1 - 1e-8)}, False),
+        ("linf", 0.03, {"l2": 0.02, "linf": 0.02}, True),  # d_inf > d_2
+        ("l2", 0.5, {"l2": 0.49, "linf": 0.5 / 3072**0.5 * 0.99}, True),  # d_2 > sqrt(n) d_inf
+        ("l2", 0.5, {"l2": 0.9, "linf": 0.02}, False),
+    ],
+)
+def test_w20_nobody_stumbles_on_smaller_changes(
+    norm: str, mine: float, theirs: dict[str, Any], fires: bool
+) -> None:
+    found = trial("fmn", N, columns={norm: np.full(N, mine)})
+    other = "l2" if norm == "linf" else "linf"
+    case = evidence(found, norm=norm, eps=None, curve=found, beside=[beside(other, None, **theirs)])
+    assert ("W20" in ids(case)) == fires
+    # Of the same norm, and of attacks that keep a budget, it says nothing.
+    same = replace(case, beside=[beside(norm, None, **theirs)])
+    fixed = replace(case, beside=[beside(f"{other}:1", 1.0, searched=False, **theirs)])
+    assert "W20" not in ids(same) and "W20" not in ids(fixed)
+
+
+def test_w20_is_of_each_sample_and_of_those_searched() -> None:
+    here = np.arange(N) % 2 == 0
+    found = trial("fmn", N, columns={"linf": np.full(N, 0.03)})
+    found = replace(found, rows=found.rows.where(here))
+    sizes = np.where(np.arange(N) < 3, 0.01, 0.5)
+    case = evidence(found, eps=None, curve=found, beside=[beside("l2", None, l2=0.5, linf=sizes)])
+    (told,) = [f.seen for f in findings(case) if f.id == "W20"]
+    assert told.startswith("for 2 of 100 samples") and "'l2'" in told, "0 and 2 of the even ones"
+    only_odd = np.where(np.arange(N) == 1, 0.01, 0.5)
+    quiet = replace(case, beside=[beside("l2", None, l2=0.5, linf=only_odd)])
+    assert "W20" not in ids(quiet)
+    nothing = trial("fmn", N - 1, columns={"linf": np.full(N, 0.03)})
+    case = evidence(nothing, eps=None, curve=nothing, beside=[beside("l2", None, l2=1, linf=0.5)])
+    assert "W20" in ids(case), "none was found at all for the last one"
+
+
+@pytest.mark.parametrize(("missed", "fires"), [(0, False), (1, False), (2, True)])
+def test_w21_what_attacks_break_the_search_breaks_within_the_budget(
+    missed: int, fires: bool
+) -> None:
+    """Of the 20 samples that pgd leaves and those missed, more than 1 % and more than one."""
+    far = np.where((np.arange(N) < 180 - missed), 0.02, 0.1)
+    curve = trial("minimal(pgd)", N, columns={"linf": far})
+    assert ("W21" in ids(evidence(SOUND, curve=curve))) == fires
+    assert "W21" not in ids(evidence(SOUND))
+
+
+@pytest.mark.parametrize(("missed", "fires"), [(2, False), (3, True)])
+def test_w21_is_a_share_of_the_distances_above_the_budget(missed: int, fires: bool) -> None:
+    curve = trial("minimal(pgd)", N, columns={"linf": np.full(N, 0.1)})
+    assert ("W21" in ids(evidence(trial("pgd", missed), curve=curve))) == fires
+
+
+def test_w21_without_a_budget_compares_with_evaluations_that_had_one() -> None:
+    found = trial("fmn", N, columns={"linf": np.full(N, 0.03)})
+    terms: dict[str, Any] = {"eps": None, "curve": found}
+    fallen = np.where(np.arange(N) < 5, 0.02, 0.05)
+    assert "W21" in ids(evidence(found, beside=[beside("linf:0.02", 0.02, linf=fallen)], **terms))
+    # What its own search found beyond its budget proves nothing about the budget.
+    beyond = np.where(np.arange(N) < 5, 0.025, 0.05)
+    for quiet in (
+        beside("linf:0.02", 0.02, linf=beyond),
+        beside("linf:0.03", 0.03, linf=0.03),  # all of ours are within it
+        beside("l2:0.02", 0.02, l2=0.02, linf=0.05),
+    ):
+        assert "W21" not in ids(evidence(found, beside=[quiet], **terms))

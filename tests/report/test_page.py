@@ -389,7 +389,21 @@ def test_the_smallest_changes_are_told_by_attack_and_together() -> None:
     assert page.text.count("smallest changes") >= 3 and "broke most" not in page.text
     assert "in other norms l0 61, l1 2.43, linf 0.157" in page.text
     # One column for each round number of passes from the first success on.
-    assert "Attack 10 20 50 100 200 500 1,000 2,000 5,000 10,000 fabt 0.5" in page.text
+    marks = "Attack 10 20 50 100 200 500 1,000 2,000 5,000 10,000 50,000 In all Passes in all fabt"
+    assert f"{marks} 0.5" in page.text
+    # What the whole run came to is no number of passes: it ends the row.
+    assert "0.5 0.5 0.459 150.2 minimal(" in page.text
+    before = " ".join(["0.5"] * 9)
+    assert f"all, one after the other none {before} 0.46 0.459 20,500 None:" in page.text
+
+
+def test_figures_without_the_end_of_the_descent_are_shown() -> None:
+    given = smallest_run(2)
+    for one in (*given["evaluations"][0]["distances"]["attacks"],):
+        one["cost"] = {"passes": one["cost"]["passes"], "median": one["cost"]["median"]}
+    del given["evaluations"][0]["distances"]["all"]["cost"]
+    page = read(given)
+    assert "0.5 0.5 0.5 unknown minimal(" in page.text and "one after the other" not in page.text
 
 
 def test_each_attack_is_drawn_beside_the_best_of_all_and_cut() -> None:

@@ -216,5 +216,8 @@ def test_the_smallest_changes_are_a_table_of_their_own() -> None:
     assert "best of all 0.459 0.457 0.805 0.457 1.000" in lines
     assert any(line.endswith("infinite infinite infinite 0.507 0.877") for line in lines)
     assert any(line.startswith("fabt *") and " 0.459 " in line for line in lines), "not 0.481"
+    assert "median after passes 10 100 1,000 10,000 in all" in lines
+    assert "fabt 0.5 0.5 0.5 0.5 0.459" in lines
+    assert "all, one after the other - 0.5 0.5 0.5 0.459" in lines
     assert "* smallest changes." in text and "broke most" not in text
     assert "optimality" not in printed(smallest_run(1))

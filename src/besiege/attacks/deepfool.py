@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.planes import against, rest, shorten, steering, straight, turns
+from besiege.attacks.planes import ENTRIES, against, rest, shorten, steering, straight, turns
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
@@ -24,6 +24,10 @@ a step of nothing, or of what rounding swallows, would be taken for ever."""
 
 GROW = 1.5
 """How fast a row whose way straight to the plane was cut short takes more of it again."""
+
+ROWS = 8
+"""So many rows at least share a request, since fewer cost as much: of more classes than fit then,
+a part is asked at a time."""
 
 
 @dataclass
@@ -59,12 +63,13 @@ def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: in
     aimed = view.aim.targets is not None
     ranked = torch.cat((view.aim.labels[:, None], view.ranked()[:, : classes - 1]), 1)
     target = ranked[:, 1] if view.aim.targets is None else view.aim.targets
+    held = _backwards(view, classes)
     logits = origin.new_zeros(len(view), view.classes)
     ends = Walks(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
     place = torch.arange(len(view), device=origin.device)
     x, total = origin, torch.zeros_like(origin)
     for step in range(steps):
-        answer = _read(view, x, ranked)
+        answer = _read(view, x, ranked[:, :held])
         state = view.settle(x, total, origin, place, ranked, target, answer)
         x, total, origin, place, ranked, target, answer = state
         if aimed and step:
@@ -72,7 +77,14 @@ def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: in
             place, x, total, origin, ranked, target, answer = state
         if not len(view):
             return ends
-        w, f, target = _plane(view, answer, ranked)
+        w, f, target = _plane(view, answer, ranked[:, :held])
+        if not aimed and held < ranked.shape[1]:
+            plane = (w, f, target, answer.gradient[:, :1].clone())
+            del answer  # before there are more of its size
+            state = _further(view, plane, held, ranked, x, total, origin, place)
+            w, f, target, ranked, x, total, origin, place = state
+            if not len(view):
+                return ends
         least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(w)
         total = total + view.ball.plane(x, w, torch.maximum(-f.double(), least))
         before, x = x, (origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
@@ -102,11 +114,50 @@ def _plane(view: Siege, answer: Answer, ranked: Tensor) -> tuple[Tensor, Tensor,
     """Slope and height of the plane to go to, and its class."""
     if view.aim.targets is not None:
         return answer.gradient, answer.loss, view.aim.targets
-    w, f = against(answer, ranked)
-    size = straight(view.ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
+    return _nearest(view.ball, *against(answer, ranked), ranked[:, 1:])
+
+
+def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The nearest of several planes of every row, and its class."""
+    size = straight(ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
     nearest = size.argmin(1)
     rows = torch.arange(len(w), device=w.device)
-    return w[rows, nearest], f[rows, nearest], ranked[rows, nearest + 1]
+    return w[rows, nearest], f[rows, nearest], classes[rows, nearest]
+
+
+def _further(
+    view: Siege,
+    plane: tuple[Tensor, Tensor, Tensor, Tensor],
+    held: int,
+    ranked: Tensor,
+    x: Tensor,
+    *state: Tensor,
+) -> Any:
+    """The plane to go to once the classes beyond the first `held` are read too, as many at a time.
+
+    Every part of them costs one more forward. Given and returned are the plane and the state of
+    the rows, which may become fewer; with the plane is given the slope of the label's logit.
+    """
+    w, f, target, own = plane
+    for first in range(held, ranked.shape[1], held):
+        answer = view.gradients(x, ranked[:, first : first + held])
+        ranked, x, w, f, target, own, answer, *rest = view.settle(
+            ranked, x, w, f, target, own, answer, *state
+        )
+        state = tuple(rest)
+        if not len(view):
+            break
+        some, z = ranked[:, first : first + held], answer.logits
+        height = z.gather(1, some) - z.gather(1, ranked[:, :1])
+        slope = answer.gradient
+        del answer
+        near = _nearest(view.ball, slope.sub_(own), height, some)
+        del slope
+        size = (straight(view.ball, one, c.double()) for one, c in ((w, f), near[:2]))
+        closer = torch.gt(*size)
+        w = torch.where(_each(closer, w), near[0], w)
+        f, target = torch.where(closer, near[1], f), torch.where(closer, near[2], target)
+    return w, f, target, ranked, x, *state
 
 
 def _ended(
@@ -287,8 +338,13 @@ def _must_step(attack: DeepFool | SuperDeepFool, *counts: str) -> None:
 
 
 def _backwards(siege: Siege, classes: int) -> int:
-    """Gradients of a row that are held at once."""
-    return min(classes, siege.classes) if siege.aim.targets is None else 1
+    """Gradients of a row that are held at once.
+
+    A number for any rows: what a row costs must not depend on its neighbours.
+    """
+    if siege.aim.targets is not None:
+        return 1
+    return min(classes, siege.classes, max(2, ENTRIES // (ROWS * siege.ball.size)))
 
 
 PRESETS: Mapping[str, str] = MappingProxyType(

@@ -187,7 +187,9 @@ def best_pair(rise: Tensor, fall: Tensor, entries: int) -> tuple[Tensor, Tensor]
     -----
     Not all pairs are looked at. Of two moves that both do more than a third, one can take its
     place in any pair, unless it is of the partner's own entry: so only moves that few others
-    surpass in both respects can be in the best pair, and of thousands some dozens are left.
+    surpass in both respects can be in the best pair, and of thousands some dozens are left. Where
+    more are left than a map of one row may hold (5,792), those that do most for the target are
+    looked at. Rows share a map as far as it holds them.
     """
     rise, fall = _to_one(rise), _to_one(fall)
     rise, order = rise.sort(dim=1, descending=True, stable=True)

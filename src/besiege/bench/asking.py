@@ -17,6 +17,7 @@ from besiege.attacks.attack import Attack, parse, spelled, split, told
 from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
+from besiege.bench.aids import Aids, terms_on
 from besiege.bench.reading import gather
 from besiege.bench.results import strongest
 from besiege.bench.spec import Asked, Curve, Plan, Sample, Shard, Subject, Weapon
@@ -187,12 +188,13 @@ def plan_of(
     chained: bool,
     asked: Asked,
     in_box: bool,
+    aids: Aids,
 ) -> Plan:
     """Check that everything fits, and write down what the records will be made of."""
     scaled = victim.box != (0.0, 1.0) and not in_box
     first = boxed(data.take(torch.arange(min(8, len(data)))), victim, scaled)
     threat.check_units(victim.box, first.images[0].numel())
-    weapons = [_weapon(victim, attack, threat, first, asked) for attack in attacks]
+    weapons = [_weapon(victim, attack, threat, first, asked, aids) for attack in attacks]
     classes = _probe(victim, first)
     _fits(data, classes)
     shards = _described(data, asked.shard, victim, scaled)
@@ -238,6 +240,8 @@ def _no_curve(asked: Asked, threat: Threat, victim: Victim) -> str | None:
         return "Every attack looks for the smallest change: their own distances are the curve."
     if victim.stochastic:
         return "The smallest change that fools a model which answers by chance is one draw of luck."
+    if asked.substitute:
+        return "What is crafted on a substitute is tried once: a search would be many queries."
     if asked.queries is not None:
         return "A search for the smallest change takes more answers than were allowed."
     return None
@@ -259,18 +263,26 @@ def _described(data: Data, size: int, victim: Victim, scaled: bool) -> tuple[Sha
 
 
 def _weapon(
-    victim: Victim, attack: Attack, threat: Threat, samples: Samples, asked: Asked
+    victim: Victim, attack: Attack, threat: Threat, samples: Samples, asked: Asked, aids: Aids
 ) -> Weapon:
+    searched, on = victim, threat
     keep, leave = terms(victim, attack, threat)
+    if aids.crafts(attack):
+        assert aids.substitute is not None
+        searched, on = aids.substitute, terms_on(threat)
+        if threat.eps is not None:
+            # What just crosses the substitute's boundary does not cross another's.
+            keep, leave = "last", "end"
     check(
-        victim,
+        searched,
         attack,
-        threat,
+        on,
         samples,
         keep=keep,
         leave=leave,
-        queries=asked.queries,
+        queries=None if searched is not victim else asked.queries,
         seed=asked.seed,
+        substitute=aids.substitute,
     )
     steps = getattr(attack, "steps", None)
     return Weapon(
@@ -278,16 +290,19 @@ def _weapon(
         told=told(attack),
         spelled=spelled(attack),
         # Equal budgets may be written in several ways; the key knows one.
-        threat=str(replace(threat, written=None)),
+        threat=str(replace(on, written=None)),
         keep=keep,
         leave=leave,
-        queries=asked.queries,
+        queries=None if searched is not victim else asked.queries,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
-        plain=isinstance(attack, Ascent) and asked.queries is None,
+        plain=isinstance(attack, Ascent) and asked.queries is None and searched is victim,
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=passes(attack),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
+        source=_digest(searched) if searched is not victim else None,
+        advice=_digest(aids.substitute) if aids.advises(attack) and aids.substitute else None,
+        starts=aids.starts.digest if aids.begins(attack) and aids.starts else None,
     )
 
 
@@ -331,7 +346,7 @@ def _fits(data: Data, classes: int) -> None:
 
 
 def with_curve(
-    store: Store, victim: Victim, data: Data, plan: Plan, attacks: Mapping[str, Attack]
+    store: Store, victim: Victim, data: Data, plan: Plan, attacks: Mapping[str, Attack], aids: Aids
 ) -> tuple[Plan, Attack | None, Data]:
     """The plan with a search for the smallest change by the strongest attack, where one fits."""
     best = strongest(gather(store, plan)) if plan.no_curve is None else None
@@ -346,7 +361,7 @@ def with_curve(
     free = replace(Threat.parse(plan.threat), eps=None, written=None)
     few = boxed(data.take(torch.arange(1)), victim, plan.data.scaled)
     try:
-        weapon = _weapon(victim, searcher, free, few, plan.asked)
+        weapon = _weapon(victim, searcher, free, few, plan.asked, aids)
     except BesiegeError as problem:  # the other figures stand without a curve
         said = f"The strongest attack cannot search: {problem}"
         return plan.model_copy(update={"curve": None, "no_curve": said}), None, data
@@ -410,8 +425,8 @@ def command_of(asked: Asked) -> str:
     if not asked.textual:
         given = [f"threat={asked.threat!r}"]
         given.append(f"suite={asked.suite!r}" if asked.suite else f"attacks={[*asked.attacks]!r}")
-        usual = {"split": "test", "queries": None, "count": None, "seed": 0, "shard": SHARD}
-        usual["curve"] = "short"
+        usual: dict[str, object] = {"split": "test", "queries": None, "count": None}
+        usual |= {"seed": 0, "shard": SHARD, "curve": "short", "substitute": (), "fuse": "logits"}
         given += [f"{k}={getattr(asked, k)!r}" for k, v in usual.items() if getattr(asked, k) != v]
         return f"besiege.evaluate(<{asked.model}>, <{asked.data}>, {', '.join(given)})"
     parts = ["besiege", "evaluate", asked.model, "--data", asked.data, "--threat", asked.threat]
@@ -419,6 +434,10 @@ def command_of(asked: Asked) -> str:
         parts += ["--suite", asked.suite]
     else:
         parts += ["--attacks", ", ".join(asked.attacks)]
+    for one in asked.substitute:
+        parts += ["--substitute", one]
+    if len(asked.substitute) > 1 and asked.fuse != "logits":
+        parts += ["--fuse", asked.fuse]
     if asked.split != "test":
         parts += ["--split", asked.split]
     if asked.queries is not None:

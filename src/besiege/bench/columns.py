@@ -18,7 +18,8 @@ CLEAN: Mapping[str, type] = {
 CRAFTED: Mapping[str, type] = {
     **dict.fromkeys(("sample", "first_step", "first_query"), np.int64),
     **dict.fromkeys(("forwards", "backwards", "queries", "target"), np.int64),
-    **dict.fromkeys(("claimed", "vanished"), np.bool_),
+    **dict.fromkeys(("claimed", "vanished", "no_start"), np.bool_),
+    "aside": np.int64,
     **dict.fromkeys(("loss_first", "loss_late", "loss_best", "blank"), np.float64),
 }
 JUDGED: Mapping[str, type] = {

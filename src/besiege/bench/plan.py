@@ -99,10 +99,14 @@ def _base(plan: Plan, kind: Kind) -> dict[str, Any]:
 def _pair(
     plan: Plan, weapon: Weapon, number: int, shard: Shard, after: list[str], curve: bool = False
 ) -> tuple[Task, Task]:
+    besides = {"advice": weapon.advice, "starts": weapon.starts}
     craft = Task(
         "craft",
         {
             **_base(plan, "craft"),
+            # What was crafted on a substitute is the same for every victim it is tried on.
+            **({} if weapon.source is None else {"victim": weapon.source}),
+            **{name: digest for name, digest in besides.items() if digest is not None},
             "attack": weapon.spelled,
             "text": weapon.text,
             "threat": weapon.threat,

@@ -13,9 +13,9 @@ from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.spec import Plan, Weapon
 from besiege.bench.store import DamagedError, Record, Store, judges
 from besiege.core.errors import Finding
-from besiege.core.threat import Access, Goal, Threat
+from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.metrics import warnings
-from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.evidence import Evidence, Neighbour, Trial
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 
@@ -80,21 +80,16 @@ def gather(store: Store, plan: Plan) -> Gathered:
 
 def elsewhere(gathered: Gathered, others: Sequence[Gathered]) -> dict[float, dict[str, float]]:
     """The same attacks on the same victim and samples, but for the size of the budget."""
-    plan = gathered.plan
-    threat = Threat.parse(plan.threat)
+    threat = Threat.parse(gathered.plan.threat)
     found: dict[float, dict[str, float]] = {}
-    for other in others:
+    for other in _comparable(gathered, others):
         their = Threat.parse(other.plan.threat)
         if (
-            other.plan.name == plan.name
-            or threat.eps is None
+            threat.eps is None
             or their.eps is None
             or other.plan.chained
-            or (their.norm, their.goal, their.access) != (threat.norm, threat.goal, threat.access)
-            or other.plan.model.digest != plan.model.digest
-            or other.plan.shards != plan.shards
-            or other.plan.asked.seed != plan.asked.seed
-            or other.plan.asked.queries != plan.asked.queries
+            or their.norm != threat.norm
+            or other.plan.asked.seed != gathered.plan.asked.seed
         ):
             continue
         accuracy = {
@@ -102,6 +97,46 @@ def elsewhere(gathered: Gathered, others: Sequence[Gathered]) -> dict[float, dic
         }
         found.setdefault(float(their.eps), {}).update(accuracy)
     return found
+
+
+def beside(gathered: Gathered, others: Sequence[Gathered]) -> list[Neighbour]:
+    """What was found of the same victim and samples in other norms or with other budgets."""
+    threat = Threat.parse(gathered.plan.threat)
+    found: list[Neighbour] = []
+    for other in _comparable(gathered, others):
+        # Classes drawn at random are the same with the same seed alone; of given ones who knows.
+        if threat.goal is Goal.GIVEN or (
+            threat.goal is Goal.RANDOM and other.plan.asked.seed != gathered.plan.asked.seed
+        ):
+            continue
+        evidence = other.evidence
+        rows = [
+            trial.rows.where(trial.rows["success"].astype(bool)) for trial in evidence.searches()
+        ]
+        columns = {
+            name: np.concatenate([part[name] for part in rows])
+            for name in ("sample", *map(str, Norm))
+        }
+        searched = evidence.curve is not None
+        found.append(
+            Neighbour(other.plan.threat, evidence.norm, evidence.eps, searched, Rows(columns))
+        )
+    return found
+
+
+def _comparable(gathered: Gathered, others: Sequence[Gathered]) -> Iterator[Gathered]:
+    """Other evaluations of the same victim, samples, goal and access, with as many queries."""
+    plan, threat = gathered.plan, Threat.parse(gathered.plan.threat)
+    for other in others:
+        theirs, their = other.plan, Threat.parse(other.plan.threat)
+        if (
+            theirs.name != plan.name
+            and (their.goal, their.access) == (threat.goal, threat.access)
+            and theirs.model.digest == plan.model.digest
+            and theirs.shards == plan.shards
+            and theirs.asked.queries == plan.asked.queries
+        ):
+            yield other
 
 
 def counterpart(gathered: Gathered, others: Sequence[Gathered]) -> tuple[str, Rate] | None:

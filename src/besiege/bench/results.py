@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from besiege.bench.overview import open_run
-from besiege.bench.reading import Gathered, counterpart, elsewhere, gather
+from besiege.bench.reading import Gathered, beside, counterpart, elsewhere, gather
 from besiege.bench.spec import Weapon
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError
@@ -67,6 +67,7 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
     evidence = replace(
         gathered.evidence,
         elsewhere=elsewhere(gathered, others),
+        beside=beside(gathered, others),
         counterpart=counterpart(gathered, others),
     )
     threat = Threat.parse(plan.threat)
@@ -95,6 +96,7 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
             "goal": str(threat.goal),
             "access": str(threat.access),
             "queries": plan.asked.queries,
+            "substitute": list(plan.asked.substitute),
             "box": list(plan.model.box),
             "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape)
             + _chance(gathered, chance),

@@ -16,6 +16,7 @@ import numpy as np
 from torch import nn
 
 from besiege.attacks.attack import Attack
+from besiege.bench.aids import Aids, Model, each, read_aids, read_fuse
 from besiege.bench.asking import (
     CURVE_SHARD,
     GPU_SHARD,
@@ -46,6 +47,7 @@ from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
+from besiege.models.classifier import Classifier
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -156,6 +158,8 @@ def evaluate(
     batch: int | None = None,
     compile: bool = False,
     device: str | None = None,
+    substitute: Model | Sequence[Model] | None = None,
+    fuse: str = "logits",
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
@@ -203,6 +207,12 @@ def evaluate(
     compile : bool
         On a GPU, have the copy that attacks search on compiled: up to a minute at first, then a
         third faster. It changes no verdict but by rounding.
+    substitute : model or sequence of models, optional
+        A model of one's own for the victim's gradients. Attacks that need gradients are crafted on
+        it, keep their last point, and are judged on the victim (transfer); ``prgf`` takes its
+        advice. Several are one ensemble.
+    fuse : {"logits", "probabilities", "losses"}
+        What such an ensemble takes the mean of.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
@@ -241,15 +251,18 @@ def evaluate(
         seed=seed,
         shard=shard or (SHARD if victim.device.type == "cpu" else GPU_SHARD),
         command="",
+        substitute=_named(substitute),
+        fuse=read_fuse(fuse),
         textual=command is not None or (isinstance(model, str) and isinstance(data, (str, Path))),
     )
     if shard is None and out is not None:
         asked = _as_begun(asked, out)
     asked = asked.model_copy(update={"command": command or command_of(asked)})
     in_box = isinstance(data, tuple)
-    plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box)
+    aids = read_aids(substitute, asked.fuse, victim, samples)
+    plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box, aids)
     store = Store(mkdtemp(prefix="besiege-") if out is None else out)
-    how = {"batch": batch, "compiled": compile}
+    how: dict[str, Any] = {"aids": aids, "batch": batch, "compiled": compile}
     try:
         if progress and watch is None:
             from besiege.report import bar
@@ -265,6 +278,15 @@ def evaluate(
     if out is None:  # as long as somebody may read from it
         finalize(found, rmtree, store.folder, ignore_errors=True)
     return found
+
+
+def _named(substitute: Model | Sequence[Model] | None) -> tuple[str, ...]:
+    """What reports call each model that stands in for the victim."""
+    if substitute is None:
+        return ()
+    return tuple(
+        one if isinstance(one, str) else name_of(Classifier.of(one)) for one in each(substitute)
+    )
 
 
 def _as_begun(asked: Asked, out: Path | str) -> Asked:
@@ -284,6 +306,7 @@ def _run(
     plan: Plan,
     attacks: Sequence[Attack],
     watch: Watch | None,
+    aids: Aids,
     **how: Any,
 ) -> Evaluation:
     shards = shards_of(data, plan.asked.shard)
@@ -296,10 +319,10 @@ def _run(
         run = run.model_copy(update={"versions": versions()}).with_plan(plan)
         write_run(store, run)
         by_text = {str(attack): attack for attack in attacks}
-        workshop = Workshop(store, victim, plan, by_text, shards, watch=watch, **how)
+        workshop = Workshop(store, victim, plan, by_text, shards, watch=watch, aids=aids, **how)
         workshop.clean()
         workshop.attack()
-        plan, searcher, subset = with_curve(store, victim, data, plan, by_text)
+        plan, searcher, subset = with_curve(store, victim, data, plan, by_text, aids)
         write_run(store, run.with_plan(plan))
         if searcher is not None:
             by_text[str(searcher)] = searcher

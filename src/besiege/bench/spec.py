@@ -53,6 +53,12 @@ class Weapon(Value):
     """About how many answers it takes for a sample it does not break."""
     access: Literal["gradient", "score", "decision"] = "gradient"
     """What it asks of the victim; runs of before there were others do not say."""
+    source: str | None = None
+    """The digest of the substitute it is crafted on, where it is not the victim."""
+    advice: str | None = None
+    """The digest of the substitute whose gradients it takes besides."""
+    starts: str | None = None
+    """The digest of the images it may begin at."""
 
 
 class Asked(Value):
@@ -70,6 +76,10 @@ class Asked(Value):
     seed: int
     shard: int
     command: str
+    substitute: tuple[str, ...] = ()
+    """Models that stand in for the victim's gradients; several are one ensemble."""
+    fuse: Literal["logits", "probabilities", "losses"] = "logits"
+    """What such an ensemble takes the mean of."""
     textual: bool
     """Whether model and data were named by texts, which may be asked again."""
 
@@ -141,7 +151,10 @@ class Plan(Value):
             {
                 "model": self.model.digest,
                 "shards": [shard.digest for shard in self.shards],
-                "attacks": [[w.spelled, w.threat, w.queries] for w in self.weapons],
+                "attacks": [
+                    [w.spelled, w.threat, w.queries, *filter(None, (w.source, w.advice, w.starts))]
+                    for w in self.weapons
+                ],
                 "chained": self.chained,
                 "curve": self.asked.curve,
                 "seed": self.asked.seed,
@@ -155,7 +168,8 @@ class Plan(Value):
         if not a.textual:
             return None
         place = (a.model, a.data, a.split, a.count, a.seed, a.shard)
-        return (*place, a.threat, a.attacks, a.suite, a.queries, a.curve)
+        aids = (a.substitute, a.fuse)
+        return (*place, a.threat, a.attacks, a.suite, a.queries, a.curve, aids)
 
 
 class Run(Value):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 import besiege
 from besiege.attacks.attack import parse
+from besiege.bench.aids import Aids
 from besiege.bench.columns import CRAFTED, JUDGED, empty
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.results import stored_images
@@ -31,7 +32,7 @@ from besiege.core.threat import Goal, Norm, Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.crafting import Crafted, craft, twin_of
 from besiege.evaluation.judging import judge, look
-from besiege.metrics.distances import BEST
+from besiege.metrics.distances import BEST, IN_ALL
 from besiege.metrics.rows import Column, Rows
 from besiege.models.classifier import Classifier
 
@@ -57,6 +58,8 @@ class Workshop:
         Whether the copy that attacks search on is compiled, on a GPU.
     watch : callable, optional
         Told how far the work is.
+    aids : Aids, optional
+        What attacks may use besides the victim.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Workshop:
         batch: int | None = None,
         compiled: bool = False,
         watch: Watch | None = None,
+        aids: Aids | None = None,
     ) -> None:
         self.store = store
         self.victim = victim
@@ -80,6 +84,7 @@ class Workshop:
         self.batch = batch
         self.compiled = compiled
         self.watch = watch
+        self.aids = aids or Aids()
         self.redone: list[str] = []
         """Records that were damaged and have been done again."""
         self._held: tuple[object, Samples] | None = None
@@ -206,19 +211,27 @@ class Workshop:
         samples = self._standing(task, self._samples(task))
         if not len(samples):
             return _Made(empty(CRAFTED), None, {"rows": 0}, ())
+        attack = self.attacks[weapon.text] if weapon.text in self.attacks else parse(weapon.text)
+        elsewhere = self.aids.crafts(attack)
         crafted = craft(
-            self.victim,
-            self.attacks[weapon.text] if weapon.text in self.attacks else parse(weapon.text),
+            self.aids.substitute if elsewhere else self.victim,  # type: ignore[arg-type]  # there
+            attack,
             samples,
             Threat.parse(weapon.threat),
             seed=self.plan.asked.seed,
             keep=weapon.keep,  # type: ignore[arg-type]  # checked when the plan was made
             leave=weapon.leave,  # type: ignore[arg-type]
             queries=weapon.queries,
-            twin=self._twin,
+            twin=elsewhere or self._twin,
             batch=self.batch,
             watch=self._during(task),
+            starts=self._starts if self.aids.begins(attack) else None,
+            substitute=self.aids.substitute if self.aids.advises(attack) else None,
         )
+        # A failure is the clean image, which need not be stored again.
+        kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
+        if elsewhere:
+            crafted = _transferred(crafted)
         n = len(samples)
         nowhere = torch.full((n, 3), torch.nan)
         ascent = nowhere if crafted.ascent is None else crafted.ascent
@@ -238,10 +251,10 @@ class Workshop:
             "loss_first": _array(ascent[:, 0].double()),
             "loss_late": _array(ascent[:, 1].double()),
             "loss_best": _array(ascent[:, 2].double()),
+            "no_start": _array(_or_none(crafted.no_start, n)),
+            "aside": _array(_or_none(crafted.aside, n).long()),
             **(_best(crafted) if Threat.parse(weapon.threat).eps is None else {}),
         }
-        # A failure is the clean image, which need not be stored again.
-        kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
         where = kept.nonzero()[:, 0]
         images = {"images": _array(crafted.images[where]), "rows": _array(where)}
         totals = {
@@ -288,6 +301,12 @@ class Workshop:
             "judged": verdicts.forwards,
         }
         return _Made(judged, None, totals, verdicts.findings)
+
+    @cached_property
+    def _starts(self) -> Samples:
+        """Images at which attacks that see decisions alone may begin."""
+        assert self.aids.starts is not None
+        return boxed(self.aids.starts, self.victim, self.plan.data.scaled)
 
     @cached_property
     def _twin(self) -> Classifier | None:
@@ -433,13 +452,34 @@ def _stored(
     )
 
 
+def _transferred(crafted: Crafted) -> Crafted:
+    """What was crafted elsewhere, which claims nothing about the victim: it is shown it once."""
+    passes = crafted.forwards + crafted.backwards
+    nothing, once = torch.zeros_like(passes), torch.ones_like(passes)
+    return replace(
+        crafted,
+        success=torch.zeros_like(crafted.success),
+        forwards=nothing,
+        backwards=nothing.clone(),
+        queries=once,
+        first_step=nothing.clone(),
+        first_query=once.clone(),
+        aside=passes,
+    )
+
+
+def _or_none(values: Tensor | None, rows: int) -> Tensor:
+    return torch.zeros(rows, dtype=torch.bool) if values is None else values
+
+
 def _best(crafted: Crafted) -> dict[str, Column]:
-    """The smallest distance claimed within so many passes, up to the most that any sample took."""
+    """The smallest distance claimed within so many passes, up to the most any took, and in all."""
     if crafted.descent is None:
         return {}
     most = int((crafted.queries + crafted.backwards).max())
     marks = [cost for place, cost in enumerate(COSTS) if place == 0 or COSTS[place - 1] < most]
-    return {f"{BEST}{cost}": _array(crafted.descent[:, n]) for n, cost in enumerate(marks)}
+    noted = {f"{BEST}{cost}": _array(crafted.descent[:, n]) for n, cost in enumerate(marks)}
+    return {**noted, IN_ALL: _array(crafted.descent[:, -1])}
 
 
 def _rows_of(ids: Tensor, some: Column) -> Tensor:

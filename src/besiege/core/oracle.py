@@ -155,6 +155,9 @@ class Oracle:
         self.crowded = victim.device.type != "cpu" and not (victim.metered or victim.stochastic)
         """Whether the last digits of an answer depend on how many images are asked about with it,
         and it may be asked again: a GPU chooses its kernels by the size of the batch."""
+        # The parts of a victim whose losses are fused, each asked for its own.
+        parts: list[tuple[float, Victim]] | None = getattr(victim, "apart", None)
+        self._apart = parts and [(w, Oracle(one, access, batch, pad)) for w, one in parts]
         self._captures: Captures | None = getattr(victim, "captures", None)
         self.patient = self._captures is not None
         """Whether answers are looked at one request late, so that a GPU never waits; then whoever
@@ -228,6 +231,8 @@ class Oracle:
         """
         if not len(x):
             return torch.zeros_like(x), x.new_zeros(0), self._nothing(x)
+        if self._apart:
+            return self._gradient_apart(self._apart, x, loss, aim, dice, through)
 
         def one(rows: slice) -> tuple[Tensor, ...]:
             some = aim if aim is None or len(aim.labels) == rows.stop - rows.start else aim.at(rows)
@@ -243,6 +248,29 @@ class Oracle:
 
         gradient, value, logits = self._batched(x, one)
         return gradient, value, logits
+
+    def _gradient_apart(
+        self,
+        parts: list[tuple[float, Oracle]],
+        x: Tensor,
+        loss: Callable[[Tensor, Any], Tensor],
+        aim: Aim | None,
+        dice: Dice | None,
+        through: Callable[[Tensor, slice], Tensor] | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The weighted sum of the parts' losses and of their gradients, and the fused logits."""
+        gradient, value, said = torch.zeros_like(x), x.new_zeros(len(x)), []
+        for place, (weight, part) in enumerate(parts):
+            padded = part.padded
+            own = None if dice is None else dice.of("member", place)
+            slope, height, logits = part.gradient(x, loss, aim, own, through)
+            gradient.add_(slope, alpha=weight)
+            value.add_(height, alpha=weight)
+            said.append(logits)
+            self.padded += part.padded - padded
+        fused: Tensor = self.victim.fused(said)  # type: ignore[attr-defined]  # it has parts
+        self._check(fused, len(x))
+        return gradient, value, fused
 
     def _graphed(
         self, what: Hashable, function: Function, x: Tensor, aim: Aim | None = None

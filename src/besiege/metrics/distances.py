@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,9 @@ from besiege.metrics.rows import Rows
 
 BEST = "best_after_"
 """How columns begin that hold the smallest distance claimed within so many passes."""
+
+IN_ALL = "best_in_all"
+"""The column of the smallest distance claimed by the whole run."""
 
 NORMS = ("l0", "l1", "l2", "linf")
 Numbers = NDArray[np.float64]
@@ -111,7 +116,8 @@ def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
         return None
     end = fall(best)
     told = []
-    for trial in evidence.trials:
+    traces = [_trace(evidence, trial, ids) for trial in evidence.trials]
+    for trial, trace in zip(evidence.trials, traces, strict=True):
         mine = evidence.smallest([trial])[1]
         told.append(
             {
@@ -119,11 +125,13 @@ def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
                 **_sizes(mine, end),
                 "best": int(((mine == best) & np.isfinite(best) & (best > 0)).sum()),
                 "optimality": local_optimality(mine, best),
-                "cost": _cost(evidence, trial, ids),
+                "cost": None if trace is None else _cost(trace.marks, trace.table, trace.spent),
             }
         )
     broken = int((np.isfinite(best) & (best > 0)).sum())
-    return {"count": len(ids), "broken": broken, "all": _sizes(best, end), "attacks": told}
+    known = [trace for trace in traces if trace is not None]
+    whole = {**_sizes(best, end), "cost": _in_turn(known) if len(known) == len(traces) else None}
+    return {"count": len(ids), "broken": broken, "all": whole, "attacks": told}
 
 
 def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
@@ -139,22 +147,73 @@ def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
     }
 
 
-def _cost(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> dict[str, Any] | None:
-    """The median of the best distances within so many passes; None where records do not say."""
+@dataclass(frozen=True)
+class _Trace:
+    """What an attack had found within so many passes, and in all, for samples in order.
+
+    ``table`` is ``[samples, marks + 1]``; ``spent`` is the passes of each sample in all.
+    """
+
+    marks: Sequence[int]
+    table: Numbers
+    spent: NDArray[np.int64]
+
+    def after(self, passes: NDArray[np.int64]) -> Numbers:
+        """What is known to have been found for each sample within so many passes of its own."""
+        place = np.searchsorted(self.marks, passes, side="right") - 1
+        found = self.table[np.arange(len(passes)), np.maximum(place, 0)]
+        found = np.where(passes >= self.spent, self.table[:, -1], found)
+        return np.where((place < 0) & (self.table[:, -1] > 0), np.inf, found)
+
+
+def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace | None:
+    """The trace of an attack; None where records do not say."""
     marks = sorted(int(name.removeprefix(BEST)) for name in trial.rows if name.startswith(BEST))
     if not marks:
         return None
-    rows = trial.rows.where(np.isin(trial.rows["sample"], ids))
-    noted = np.stack([rows[f"{BEST}{mark}"].astype(np.float64) for mark in marks], 1)
+    order = np.argsort(trial.rows["sample"], kind="stable")
+    rows = trial.rows.where(order[np.searchsorted(trial.rows["sample"][order], ids)])
+    names = [*(f"{BEST}{mark}" for mark in marks), *([IN_ALL] if IN_ALL in rows else [])]
+    noted = np.stack([rows[name].astype(np.float64) for name in names], 1)
+    if IN_ALL not in rows:  # records of before it was noted
+        noted = np.concatenate((noted, noted[:, -1:]), 1)
     # A record that was done before a mark does not have it: there its last one holds.
     table = np.fmin.accumulate(noted, axis=1)
-    table[~rows["success"].astype(bool)] = np.inf
-    right = np.isin(rows["sample"], evidence.clean["sample"][evidence.right])
-    table[~right] = 0.0
+    # What is smaller than what the judge measured was claimed of a point that did not hold.
+    judged = np.where(rows["success"].astype(bool), rows[evidence.norm], np.inf)
+    table = np.maximum(table, judged[:, None])
+    table[:, -1] = judged
+    table[~np.isin(ids, evidence.clean["sample"][evidence.right])] = 0.0
     if np.isnan(table).any():  # records of before it was noted
         return None
-    return {"passes": marks, "median": [_finite(value) for value in against_cost(table)]}
+    return _Trace(marks, table, (rows["queries"] + rows["backwards"]).astype(np.int64))
+
+
+def _in_turn(traces: Sequence[_Trace]) -> dict[str, Any]:
+    """The same of all attacks, one after the other: what a sample had cost and come to by then."""
+    spent = np.sum([trace.spent for trace in traces], axis=0)
+    marks = [m * 10**k for k in range(len(str(spent.max()))) for m in (1, 2, 5)]
+    last = next((n for n, mark in enumerate(marks) if mark >= spent.max()), len(marks) - 1)
+    columns = []
+    for mark in marks[: last + 1]:
+        best, left = np.full(len(spent), np.inf), np.full(len(spent), mark)
+        for trace in traces:
+            best, left = np.minimum(best, trace.after(left)), left - trace.spent
+        columns.append(best)
+    columns.append(np.min([trace.table[:, -1] for trace in traces], axis=0))
+    return _cost(marks[: last + 1], np.stack(columns, 1), spent)
+
+
+def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> dict[str, Any]:
+    """The median of the best distances within so many passes and in all, and the mean passes."""
+    *medians, in_all = (_finite(value) for value in against_cost(table))
+    return {
+        "passes": list(marks),
+        "median": medians,
+        "in_all": in_all,
+        "spent": float(spent.mean()),
+    }
 
 
 def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+    return float(value) if np.isfinite(value) else None

@@ -69,6 +69,27 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
+class Neighbour:
+    """What another evaluation found out about the same victim and samples.
+
+    Attributes
+    ----------
+    threat, norm, eps
+        Its threat, as text and in parts.
+    searched : bool
+        Whether its attacks looked for the smallest change.
+    rows : Rows
+        Its successes: ``sample`` and the distance in every norm.
+    """
+
+    threat: str
+    norm: str
+    eps: float | None
+    searched: bool
+    rows: Rows
+
+
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """All that was found out about one victim under one threat.
 
@@ -90,6 +111,8 @@ class Evidence:
         The budget usual for these data.
     elsewhere : mapping
         Accuracy of the same attacks at other budgets, by budget and text.
+    beside : sequence of Neighbour
+        What attacks found in other norms, or with other budgets.
     undefended : bool
         Whether the victim is known to have no defense, and the attacks were free to break it.
     counterpart : (str, Rate), optional
@@ -107,6 +130,7 @@ class Evidence:
     curve: Trial | None = None
     standard: float | None = None
     elsewhere: Mapping[float, Mapping[str, float]] = field(default_factory=dict)
+    beside: Sequence[Neighbour] = ()
     undefended: bool = False
     counterpart: tuple[str, Rate] | None = None
 

@@ -21,6 +21,7 @@ from besiege.metrics.kinds import (
     w23_loss,
     w39_few_classes,
 )
+from besiege.metrics.searches import w20_norm_order, w21_consistency
 
 TOLERANCE = 0.005
 _FEW = 20
@@ -363,6 +364,8 @@ RULES: Sequence[Rule] = (
     w15_chance,
     w16_validity,
     w17_reproduced,
+    w20_norm_order,
+    w21_consistency,
     w22_undefended,
     w23_loss,
     w24_few_samples,

@@ -9,6 +9,9 @@ from besiege.report.formats import budget_unit, distance, interval, listed, perc
 
 Evaluation = dict[str, Any]
 
+IN_TURN = "all, one after the other"
+"""The row of all attacks where passes are counted."""
+
 
 def failed(evaluation: Evaluation) -> list[dict[str, Any]]:
     """The attacks that raised an error: where they did, they say nothing."""
@@ -112,6 +115,42 @@ def typical(evaluation: Evaluation, attack: dict[str, Any]) -> float | None:
     mine = {one["text"]: one["median"] for one in sizes["attacks"]}
     found: float | None = mine.get(attack["text"], attack["median_distance"])
     return found
+
+
+def descent(evaluation: Evaluation, digits: str = "125") -> dict[str, Any] | None:
+    """The median change against passes: a few round numbers of them, and a row for each attack.
+
+    From the first number within which one of them broke half of the images. `digits` are those
+    that a number of passes may begin with, the others being 0. ``rows`` has, for each attack and
+    for all of them one after the other, a cell for each number (the median, and whether the attack
+    had ended before), then the median in all and the mean passes of an image.
+    """
+    sizes = distances(evaluation) or {"attacks": [], "all": {}}
+    noted = {a["text"]: a["cost"] for a in sizes["attacks"] if a["cost"] is not None}
+    if len(noted) > 1 and (whole := sizes["all"].get("cost")) is not None:
+        noted[IN_TURN] = whole
+    known = [m for cost in noted.values() for m in zip(cost["passes"], cost["median"], strict=True)]
+    begin = min((mark for mark, median in known if median is not None), default=None)
+    if begin is None:
+        return None
+    round_ones = {mark for mark, _ in known if str(mark).rstrip("0") in (*digits,)}
+    marks = sorted(mark for mark in round_ones if mark >= begin)
+    rows = {
+        text: {
+            "cells": [_after(cost, mark) for mark in marks],
+            "in_all": cost.get("in_all", cost["median"][-1]),
+            "spent": cost.get("spent"),
+        }
+        for text, cost in noted.items()
+    }
+    return {"marks": marks, "rows": rows}
+
+
+def _after(cost: dict[str, Any], mark: int) -> tuple[float | None, bool]:
+    """The median after so many passes, and whether the attack had ended before."""
+    before = [place for place, one in enumerate(cost["passes"]) if one <= mark]
+    median: float | None = cost["median"][before[-1]] if before else None
+    return median, mark > cost["passes"][-1]
 
 
 def headline(evaluation: Evaluation) -> str:

@@ -141,34 +141,14 @@ def _section(evaluation: dict[str, Any], order: int) -> dict[str, Any]:
         "cascade": answer.cascade(evaluation) if _in_order(evaluation) else [],
         "distances": answer.distances(evaluation),
         "sizes": {a["text"]: answer.typical(evaluation, a) for a in evaluation["attacks"]},
-        "descent": _descent(evaluation),
+        "descent": answer.descent(evaluation),
+        "in_turn": answer.IN_TURN,
     }
 
 
 def _in_order(evaluation: dict[str, Any]) -> bool:
     """Whether it matters which attack broke what first: not where the smallest change counts."""
     return len(evaluation["attacks"]) > 1 and answer.distances(evaluation) is None
-
-
-def _descent(evaluation: dict[str, Any]) -> dict[str, Any] | None:
-    """The median change against passes: a few round numbers of them, and a row for each attack."""
-    sizes = answer.distances(evaluation) or {"attacks": []}
-    noted = {a["text"]: a["cost"] for a in sizes["attacks"] if a["cost"] is not None}
-    every = sorted({mark for cost in noted.values() for mark in cost["passes"]})
-    known = [m for cost in noted.values() for m in zip(cost["passes"], cost["median"], strict=True)]
-    begin = min((mark for mark, median in known if median is not None), default=None)
-    if begin is None:
-        return None
-    marks = [mark for mark in every if str(mark).rstrip("0") in ("1", "2", "5") and mark >= begin]
-    rows = {text: [_after(cost, mark) for mark in marks] for text, cost in noted.items()}
-    return {"marks": marks, "rows": rows} if marks else None
-
-
-def _after(cost: dict[str, Any], mark: int) -> tuple[float | None, bool]:
-    """The median after so many passes, and whether the attack had ended before."""
-    before = [place for place, one in enumerate(cost["passes"]) if one <= mark]
-    median: float | None = cost["median"][before[-1]] if before else None
-    return median, mark > cost["passes"][-1]
 
 
 def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from besiege.report.answer import (
     Evaluation,
     cascade,
     chance,
+    descent,
     distances,
     errors,
     headline,
@@ -115,7 +116,10 @@ def _legend(evaluations: Sequence[Evaluation]) -> str:
         words.append("before, left: images standing before the attack and after it.")
     if not all(map(is_cascade, evaluations)):
         words.append("alone: broken by no other attack. median: size of the change.")
-    return " ".join([*words, "passes: forwards and backwards per image."])
+    words.append("passes: forwards and backwards per image.")
+    if any(descent(evaluation, "1") for evaluation in evaluations):
+        words.append("after passes: '-' where fewer than half of the images had fallen.")
+    return " ".join(words)
 
 
 def _rows(width: int) -> Table:
@@ -184,6 +188,9 @@ def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
     if (sizes := distances(evaluation)) is not None:
         yield ""
         yield _sizes(evaluation, sizes, width)
+        if (fall := descent(evaluation, "1")) is not None:
+            yield ""
+            yield _descent(evaluation, fall, width)
     for attack in evaluation["attacks"]:
         if attack["failure"]:
             yield Text(f"{attack['text']} failed: {attack['failure']}", "red", overflow="fold")
@@ -260,11 +267,29 @@ def _sizes(evaluation: Evaluation, sizes: dict[str, Any], width: int) -> Table:
         if several:
             shown.append(f"{one.get('optimality', 1.0):.3f}")
         cells.append((name, shown))
+    return _named("smallest changes", headings, cells, width)
+
+
+def _descent(evaluation: Evaluation, fall: dict[str, Any], width: int) -> Table:
+    """The median change after so many passes, by each attack and by all of them in turn."""
+    unit = budget_unit(evaluation["threat"])
+    headings = [*(f"{mark:,}" for mark in fall["marks"]), "in all"]
+    cells = []
+    for name, row in fall["rows"].items():
+        medians = [*(median for median, _ in row["cells"]), row["in_all"]]
+        cells.append((name, [_NONE if m is None else distance(m, unit) for m in medians]))
+    return _named("median after passes", headings, cells, width)
+
+
+def _named(
+    title: str, headings: list[str], cells: list[tuple[str, list[str]]], width: int
+) -> Table:
+    """A table of names and figures; long names are broken where there is no room for them."""
     columns = zip(headings, *(shown for _, shown in cells), strict=True)
     taken = sum(max(map(cell_len, column)) for column in columns)
     room = width - taken - len(headings) * (1 if width < _NARROW else 2)
     rows = _rows(width)
-    rows.add_column("smallest changes", overflow="fold")
+    rows.add_column(title, overflow="fold")
     for heading in headings:
         rows.add_column(heading, justify="right", no_wrap=True)
     for name, shown in cells:
