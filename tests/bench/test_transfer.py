@@ -60,6 +60,9 @@ def test_what_a_substitute_gives_is_judged_on_the_victim(tmp_path: Path) -> None
     full = other(crafted.images.clamp(0, 1)).argmax(1) != some.labels
     assert full.double().mean() > 0.9
     assert found.figures["threat"]["substitute"] == [SUBSTITUTE]
+    # Nobody can take it for an attack on the model itself.
+    assert "crafted on a substitute (zoo:digits-natural)" in found.figures["threat"]["words"]
+    assert "crafted on zoo:digits-natural, judged on the model" in found.page().read_text("utf-8")
     assert not [w for w in found.warnings if w.id in ("W16", "W17")]
     assert "--substitute zoo:digits-natural" in found._plan.asked.command
 

@@ -99,6 +99,7 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
             "substitute": list(plan.asked.substitute),
             "box": list(plan.model.box),
             "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape)
+            + _transfer(plan)
             + _chance(gathered, chance),
         },
         "mode": "suite" if plan.chained else "attacks",
@@ -160,6 +161,7 @@ def _attack(gathered: Gathered, weapon: Weapon) -> dict[str, Any]:
         "text": name,
         "told": weapon.told,
         "steps": weapon.steps,
+        "transfer": weapon.source is not None,
         **figures.attack_figures(evidence, trial),
         "seconds": gathered.seconds.get(name, 0.0),
         "complete": name not in gathered.missing and name not in gathered.failures,
@@ -219,6 +221,18 @@ def stored_images(arrays: dict[str, Column]) -> Column:
     if images.dtype == np.uint8:
         images = images.astype(np.float32) / np.float32(255)
     return images
+
+
+def _transfer(plan: Plan) -> str:
+    """That images were crafted on another model than the one they are judged on, if they were."""
+    several = " and ".join(plan.asked.substitute)
+    if any(weapon.source is not None for weapon in plan.weapons):
+        return (
+            f" Attacks that need gradients were crafted on a substitute ({several}), not on the "
+            "model itself, which was shown each image once: what they leave standing may still "
+            "fall to an attack on the model."
+        )
+    return f" The attacker also has a model of its own: {several}." if several else ""
 
 
 def in_words(

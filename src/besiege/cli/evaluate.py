@@ -70,6 +70,8 @@ def evaluate(
     goal: Goals | None = None,
     access: Accesses | None = None,
     queries: Count = None,
+    substitute: Annotated[tuple[str, ...], Parameter(metavar="MODEL")] = (),
+    fuse: Literal["logits", "probabilities", "losses"] = "logits",
     curve: Curves | None = None,
     no_curve: Flag = False,
     count: Count = None,
@@ -112,6 +114,11 @@ def evaluate(
         What the attacker sees; gradients by default.
     queries
         The most answers an attack may use for one image.
+    substitute
+        A model of your own for the victim's gradients: attacks that need gradients are crafted on
+        it and judged on the victim. Given several times, all of them are one ensemble.
+    fuse
+        What an ensemble takes the mean of.
     curve
         Accuracy against the budget: short (20 steps, up to 200 images; the default), full or none.
     no_curve
@@ -155,6 +162,8 @@ def evaluate(
         "split": split,
         "shard": shard,
     }
+    if substitute:  # questions without one keep the folders they had
+        question |= {"substitute": list(substitute), "fuse": fuse}
     fit = {"resize": resize, "crop": crop, "channels": channels}
     folder = default_folder(model, question | fit) if out is None else out
     try:
@@ -274,5 +283,6 @@ def typed(model: str, question: Mapping[str, Any]) -> str:
     parts = ["besiege", "evaluate", model]
     for name, value in question.items():
         if value is not None and value != _USUAL.get(name):
-            parts += [f"--{name}", str(value)]
+            for one in value if isinstance(value, list) else [value]:
+                parts += [f"--{name}", str(one)]
     return shlex.join(parts)

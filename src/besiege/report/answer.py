@@ -255,3 +255,11 @@ def sample_choice(evaluation: Evaluation) -> str:
         return f"all {count:,} images of {where}"
     chosen = "" if data["seed"] is None else f", chosen with seed {data['seed']}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
+
+
+def elsewhere(evaluation: Evaluation) -> str:
+    """On what attacks were crafted that need gradients, where it was not the model itself."""
+    models = evaluation["threat"].get("substitute") or []
+    if not any(attack.get("transfer") for attack in evaluation["attacks"]):
+        return ""
+    return f"transfer: crafted on {' and '.join(models)}, judged on the model"

@@ -136,6 +136,7 @@ def _section(evaluation: dict[str, Any], order: int) -> dict[str, Any]:
         "errors": answer.errors(evaluation),
         "most": [attack["text"] for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),
+        "transfer": answer.elsewhere(evaluation),
         "charts": charts(evaluation),
         "chance": answer.chance(evaluation),
         "cascade": answer.cascade(evaluation) if _in_order(evaluation) else [],

@@ -18,6 +18,7 @@ from besiege.report.answer import (
     chance,
     descent,
     distances,
+    elsewhere,
     errors,
     headline,
     is_cascade,
@@ -175,6 +176,8 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
 def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
     yield Text(_name(evaluation), "bold", overflow="fold")
     yield Text(f"on {sample_choice(evaluation)}", "dim", overflow="fold")
+    if transfer := elsewhere(evaluation):
+        yield Text(transfer, "bold", overflow="fold")
     for error in errors(evaluation):
         yield Text(
             f"DO NOT QUOTE THESE FIGURES ({error['id']}): {sentence(error['seen'])}", "bold red"
