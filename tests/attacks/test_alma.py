@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from tests.victims import Curve, affine, normal, saturated, siege
+from tests.victims import Curve, normal, saturated, siege
 from torch import Tensor
 
 from besiege.attacks import alma as module
@@ -27,7 +27,7 @@ from besiege.testing.victims import Linear, digits, images_of, natural, scaled, 
 
 SHAPE = (1, 6, 7)
 NORMS = (L2, L1)
-FACTOR = {L2: 1.02, L1: 1.08}
+FACTOR = {L2: 1.03, L1: 1.08}
 """Measured: 1.010 and 1.051 at most."""
 
 
@@ -148,10 +148,8 @@ def test_a_first_step_that_has_no_room_ends() -> None:
     clean = torch.zeros(2, 1, 2, 2)
     there: Ball = ball(L2, clean, torch.inf)
     move = torch.ones_like(clean)  # against the bound: no step changes anything
-    answer = siege(affine(torch.eye(4), torch.zeros(4)), clean, torch.zeros(2).long()).gradient(
-        clean, margin
-    )
-    assert torch.isfinite(ALMA(first=0.1, relative=False)._rate(there, move, answer)).all()
+    near = torch.zeros(2).double()
+    assert torch.isfinite(ALMA(first=0.1, relative=False)._rate(there, move, move, near)).all()
 
 
 def test_steps_shrink_from_the_first_success() -> None:
@@ -171,7 +169,7 @@ def test_steps_shrink_from_the_first_success() -> None:
 
 
 def test_the_penalty_rises_only_where_nothing_gets_better() -> None:
-    attack, inf = ALMA(), torch.inf
+    attack, inf = ALMA(decay=0.5), torch.inf
     laid = siege(Linear(SHAPE, 3), images_of(SHAPE, 3), torch.zeros(3).long(), torch.inf, L2)
     state = module._State.of(laid.ball, attack)._replace(
         before=torch.tensor([1.0, 1.0, 1.0]).double(), found=torch.tensor([inf, inf, 3.0]).double()

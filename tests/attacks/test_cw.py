@@ -11,7 +11,7 @@ import torch
 from tests.victims import Curve, Spy, affine, normal, saturated, siege, smallest
 from torch import Tensor
 
-from besiege.attacks import cw as cw_
+from besiege.attacks import cw_norms
 from besiege.attacks.attack import parse
 from besiege.attacks.combine import EachTarget
 from besiege.attacks.cw import CW, PRESETS
@@ -25,7 +25,7 @@ from besiege.attacks.weighting import (
     corrections,
     short,
 )
-from besiege.core.answer import Aim
+from besiege.core.answer import Aim, Answer
 from besiege.core.ball import ball
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -106,6 +106,19 @@ def test_a_row_that_stands_still_goes_on_to_its_next_weight_alone() -> None:
     assert (long.backwards[early.backwards > 0] == 200).all()
     assert asked.max() <= 200 and asked.float().mean() < 150 and len(set(asked.tolist())) > 2
     assert early.distance.median() < 1.05 * long.distance.median()
+
+
+@pytest.mark.parametrize("compat", [False, True])
+def test_a_round_that_ends_leaves_the_rounds_of_other_rows_alone(compat: bool) -> None:
+    """Rounds end at different steps: whatever is reset there is one row's own."""
+    attack = CW(rounds=4, steps=30, first=1, rate=0.1 if compat else None, compat=compat)
+    samples = digits(12)
+    together = smallest(natural(), attack, samples, L2)
+    assert len(set(together.backwards.tolist())) > 3
+    for row in range(len(samples)):
+        alone = smallest(natural(), attack, samples.at(torch.tensor([row])), L2)
+        assert torch.equal(alone.images[0], together.images[row])
+        assert alone.backwards[0] == together.backwards[row]
 
 
 # closed forms
@@ -228,7 +241,11 @@ def test_the_hinge_of_each_steering() -> None:
         )
     ]
     assert leads == [[-0.5, 4.0], [-2.0, 1.0], [-2.0, -3.0]]
-    assert short(torch.tensor(leads[0]), 1.0).tolist() == [1.5, 0.0]
+    answer = Answer(torch.zeros(2).bool(), logits.argmax(1), loss=torch.tensor(leads[0]))
+    assert short(free, answer, 1.0).tolist() == [1.5, 0.0]
+    # Nobody leads, and yet only the second row is where it should be.
+    tied = Answer(torch.zeros(2).bool(), torch.tensor([0, 1]), loss=torch.zeros(2))
+    assert (short(free, tied, 0.0) > 0).tolist() == [True, False]
 
 
 def test_all_logits_below_zero() -> None:
@@ -271,6 +288,9 @@ def test_what_is_kept_is_as_sure_as_wanted_and_not_surer(norm: Norm) -> None:
     assert lead.min() >= 4.0 - 1e-4
     assert norm is L0 or lead.median() < 5.0
     assert sure.distance[rows].mean() > plain.distance[rows].mean()
+    # The clean check, the steps, and what was nearer than before, of which there is less and less.
+    offers = (sure.forwards - sure.backwards - 1)[rows]
+    assert offers.min() >= 1 and offers.double().mean() < (12 if norm is L2 else 5)
 
 
 def test_points_that_are_not_sure_enough_cost_nothing_more() -> None:
@@ -279,6 +299,22 @@ def test_points_that_are_not_sure_enough_cost_nothing_more() -> None:
     rows = never.backwards > 0
     assert not never.success[rows].any() and torch.equal(never.images[rows], samples.images[rows])
     assert (never.forwards[rows] == 21).all()
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_a_limit_on_queries_takes_no_success_back(norm: Norm) -> None:
+    """Whoever was sure enough before the queries ended is kept, at the cost of one of them."""
+    victim, samples = natural(), digits(16)
+    attack = CW(rounds=2, steps=300, kappa=2.0)
+    found = [smallest(victim, attack, samples, norm, queries=n) for n in (9, 17, 18, 40)]
+    assert int(found[1].success.sum()) > 11
+    for fewer, more in pairwise(found):
+        assert not (fewer.success & ~more.success).any()
+        z = victim(more.images[more.success]).detach()
+        own = samples.labels[more.success][:, None]
+        lead = z.scatter(1, own, -torch.inf).amax(1) - z.gather(1, own)[:, 0]
+        clean = more.distance[more.success] == 0
+        assert (clean | (lead >= 2.0 - 1e-4)).all()
 
 
 # what cannot be
@@ -306,6 +342,15 @@ def test_without_a_slope_it_looks_elsewhere(norm: Norm) -> None:
         assert torch.allclose(near, torch.tensor(0.25).double(), rtol=0.05)
 
 
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_a_boundary_nearer_than_the_grid_is_crossed(norm: Norm) -> None:
+    """Steps measured by its distance would all be rounded away."""
+    coarse = Classifier(natural().module, grid=1 / 16)
+    samples = digits(40)
+    samples = Samples.of((samples.images * 16).round() / 16, samples.labels)
+    assert smallest(coarse, CW(rounds=4, steps=25), samples, norm).success.all()
+
+
 # cost
 
 
@@ -331,7 +376,7 @@ def test_in_linf_a_level_that_fails_is_not_gone_below() -> None:
 def test_in_l0_only_entries_that_are_needed_change() -> None:
     score = normal(2, 1, 3, 4).abs()
     score[0, 0, 0, 0] = 0.0
-    kept = cw_._highest(score, torch.tensor([12.0, 3.0]))
+    kept = cw_norms._highest(score, torch.tensor([12.0, 3.0]))
     assert kept[0].sum() == 11 and kept[1].sum() == 3
     assert score[1][kept[1] > 0].min() > score[1][kept[1] == 0].max()
     samples = digits(24)

@@ -172,8 +172,9 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("text", ["ead(rounds=3, steps=20)", "ead(rounds=3, steps=20, rule='en')"])
-def test_a_limit_on_queries_takes_no_success_back(text: str) -> None:
+@pytest.mark.parametrize("more", ["", ", rule='en'", ", kappa=2", ", rule='en', kappa=2"])
+def test_a_limit_on_queries_takes_no_success_back(more: str) -> None:
     victim, samples = natural(), digits(12)
-    some = craft(victim, parse(text), samples, Threat.parse("l2"), queries=60)
+    attack = parse(f"ead(rounds=3, steps=20, first=30{more})")
+    some = craft(victim, attack, samples, Threat.parse("l2"), queries=35)
     assert int(some.success.sum()) > 6

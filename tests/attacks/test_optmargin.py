@@ -11,7 +11,9 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.cw import CW
+from besiege.attacks.losses import margin
 from besiege.attacks.optmargin import PRESETS, OptMargin
+from besiege.core.answer import Aim
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
@@ -62,6 +64,28 @@ def test_copies_stay_the_same_during_a_run_and_are_cut_to_the_box() -> None:
     assert inside.float().mean() > 0.3
     assert all(torch.allclose(one, apart[0], atol=1e-6) for one in apart)
     assert min(a.min() for a in asked) >= 0 and max(a.max() for a in asked) <= 1
+
+
+def test_the_slope_is_that_of_the_hinge_of_the_copies_as_they_are_cut() -> None:
+    samples = digits(6)
+    attack = OptMargin(copies=5, size=0.3, kappa=1.0)
+    laid = siege(natural(), samples.images, samples.labels, torch.inf, L2)
+    held = attack.held(laid)[0]
+    x = samples.images.clone().requires_grad_()
+    copies = x[:, None] + held
+    assert ((copies < 0) | (copies > 1)).float().mean() > 0.2
+    z = natural()(copies.clamp(0, 1).flatten(0, 1))
+    lead = margin(z, Aim(samples.labels.repeat_interleave(5)))
+    (known,) = torch.autograd.grad((1.0 - lead).clamp_min(0.0).sum(), x)
+    seen = attack.look(laid, samples.images, held)
+    assert torch.allclose(seen.slope, -known, atol=1e-5)
+
+
+def test_a_limit_on_queries_takes_no_success_back() -> None:
+    samples = digits(16)
+    attack = OptMargin(steps=200, copies=4, size=0.02)
+    found = smallest(natural(), attack, samples, queries=80)
+    assert int(found.success.sum()) > 6 and found.queries.max() <= 80
 
 
 def test_all_copies_of_what_is_kept_are_misclassified() -> None:

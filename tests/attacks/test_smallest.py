@@ -175,14 +175,64 @@ def test_where_there_is_no_slope_a_random_way_is_taken(text: str) -> None:
     assert found.success.all() and (found.distance < 0.6).all()
 
 
-def test_fmn_leaves_an_exact_tie() -> None:
-    victim = affine(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.tensor([2.5, 2.0]))
-    x = torch.tensor([0.3, 0.5]).view(1, 1, 1, 2)
-    samples = Samples.of(x, torch.tensor([0]))
-    assert victim(x).argmax(1) == 0  # both are 2.5: the first wins
-    for norm in (L2, Linf, L1):
-        found = craft(victim, parse("fmn"), samples, Threat(norm, None))
-        assert found.success.all() and float(found.distance) < 1e-4
+def tied(height: float) -> tuple[Classifier, Samples]:
+    """Images exactly on the boundary, which the victim sees as the first class: it wins ties.
+
+    The heights are exact in binary, whatever order they are summed in.
+    """
+    draw = torch.Generator().manual_seed(1)
+    weight = torch.randint(-8, 9, (3, 42), generator=draw).float() / 8
+    image = torch.randint(1, 8, (1, 42), generator=draw).float() / 8
+    bias = height - (image @ weight.T)[0] - torch.tensor([0.0, 0.0, 4.0])
+    victim, x = affine(weight, bias), image.view(1, 1, 6, 7)
+    assert (victim(x)[0, :2] == height).all()
+    return victim, Samples.of(x, torch.tensor([0]))
+
+
+@pytest.mark.parametrize("height", [0.0, 2.5])
+@pytest.mark.parametrize(
+    ("text", "norms"),
+    [
+        ("fmn", (L2, Linf, L1)),
+        ("ddn", (L2,)),
+        ("deepfool", (L2, Linf)),
+        ("cw", (L2, Linf)),
+        ("cw(rounds=4, steps=400, compat=True)", (L2,)),
+        ("each_target(cw)", (L2,)),
+        ("optmargin(copies=1)", (L2,)),
+        ("ead", (L1, L2)),
+        ("ead(rule='en')", (L2,)),
+        ("blb", (L2,)),
+        ("alma", (L2, L1)),
+    ],
+    ids=str,
+)
+def test_an_exact_tie_is_left_by_a_hair(text: str, norms: tuple[Norm, ...], height: float) -> None:
+    victim, samples = tied(height)
+    for norm in norms:
+        found = craft(victim, parse(text), samples, Threat(norm, None))
+        assert found.success.all() and float(found.distance) < 1e-3
+
+
+def test_a_tie_is_left_in_l0_too() -> None:
+    victim, samples = tied(2.5)
+    for text in ("fmn", "cw"):
+        found = craft(victim, parse(text), samples, Threat(L0, None))
+        assert found.distance.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("text", ["ddn", "cw", "blb", "alma", "deepfool", "fab"])
+def test_the_caller_chooses_what_is_kept(text: str) -> None:
+    """Without a budget the smallest by default; and nobody leaves in any case."""
+    victim, samples = natural(), digits(12)
+    small, said, first, last = (
+        craft(victim, parse(text), samples, Threat(L2, None), keep=keep, leave="end")
+        for keep in (None, "smallest", "first", "last")
+    )
+    assert torch.equal(small.images, said.images)
+    assert (first.distance >= small.distance).all() and not torch.equal(first.images, small.images)
+    assert not torch.equal(last.images, small.images) and not torch.equal(last.images, first.images)
+    assert torch.equal(first.backwards, small.backwards)
 
 
 def test_published_cw_is_refused_where_it_was_not_published() -> None:

@@ -8,19 +8,20 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from tests.victims import Spy, affine
+from tests.victims import Spy, affine, siege
 from torch import Tensor, nn
 
 import besiege
-from besiege.attacks import universal
+from besiege.attacks import fitting
 from besiege.attacks.attack import parse, spelled
-from besiege.attacks.universal import PRESETS, UAP, Method, fit_universal, fooling
+from besiege.attacks.fitting import Method
+from besiege.attacks.universal import PRESETS, UAP, fit_universal, fooling
 from besiege.core.ball import distances
 from besiege.core.errors import AttackError, InputError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.evaluation import craft
-from besiege.testing.victims import Counting, digits, natural
+from besiege.testing.victims import Counting, Linear, digits, natural
 
 LINF, L2 = "linf:0.4", "l2:2"
 
@@ -109,6 +110,41 @@ def test_success_is_that_of_the_last_perturbation_alone() -> None:
         assert (asked > 3).all()
 
 
+@pytest.mark.parametrize("method", ["gradient", "deepfool"])
+def test_where_queries_are_limited_the_last_is_left_for_the_perturbation(method: Method) -> None:
+    samples = digits(24)
+    attack = UAP(method=method, batch=8)
+    for queries in (30, 31, 39):
+        found = craft(natural(), attack, samples, Threat.parse(LINF), queries=queries)
+        assert int((found.success & (found.distance > 0)).sum()) > 5
+        assert found.queries.max() <= queries
+
+
+@pytest.mark.parametrize("method", ["gradient", "deepfool"])
+def test_what_the_victim_computed_is_what_the_rows_paid(method: Method) -> None:
+    """The law of honest accounts, but for the moment of the first success."""
+    attack, samples = UAP(method=method, steps=3, batch=8), digits(24)
+    for queries in (1, 2, 7, 25, None):
+        counting = Counting(natural())
+        found = craft(
+            counting, attack, samples, Threat.parse(LINF), queries=queries, pad=False, batch=5
+        )
+        assert counting.forwards == int(found.forwards.sum()) == int(found.queries.sum())
+        assert counting.backwards == int(found.backwards.sum())
+        assert queries is None or found.queries.max() <= queries
+
+
+def test_a_row_that_cannot_pay_to_the_end_moves_nothing() -> None:
+    victim = Linear((1, 5, 5), 2)
+    samples, v = victim.samples(2), torch.zeros(1, 1, 5, 5)
+    moved = []
+    for rows in ([0, 1], [1]):
+        laid = siege(victim, samples.images, samples.labels, queries=10, survey=True)
+        laid.record.meter.queries[0] = 8  # enough for a step, and not to see where it led
+        moved.append(fitting._reached(laid.view(torch.tensor(rows)), v, True, 1)[0])
+    assert torch.allclose(moved[0], moved[1]) and moved[0].abs().max() > 0
+
+
 def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
     images, labels, unseen = split()
     uap = fit_universal(natural(), images, labels, LINF, steps=2)
@@ -164,7 +200,7 @@ def test_images_already_fooled_do_not_outweigh_the_others() -> None:
     x = torch.tensor([[0.8, 0.2], [0.2, 0.8]]).view(-1, 1, 1, 2)
     both = fit_universal(victim, x, None, "l2:0.12", target=1.0)
     assert fooling(both, victim, x, "l2:0.12") == 1.0
-    with patch.object(universal, "CAP", 100.0):
+    with patch.object(fitting, "CAP", 100.0):
         one = fit_universal(victim, x, None, "l2:0.12", target=1.0)
     assert fooling(one, victim, x, "l2:0.12") == 0.5
 

@@ -238,11 +238,11 @@ ddn = Ascent(
     steps=100,
     loss=margin,
     direction=Unit(),
-    schedule=Falling(0.3, 0.003),
+    schedule=Falling(1.0, 0.01),
     radius=Decoupled(0.1, 0.005),
     place=OnSphere(),
     norms=frozenset({L2}),
-    # Theirs is loss=cross_entropy, schedule=falling(1, 0.01), radius=decoupled(0.05, gallop=False).
+    # Theirs is loss=cross_entropy, radius=decoupled(0.05, gallop=False).
     source="Rony et al., Decoupling direction and norm, 2019 (with the margin, closing in)",
 )
 fmn = Ascent(

@@ -15,9 +15,10 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.lbfgs import Descent
 from besiege.attacks.losses import CrossEntropy, Margin, margin
 from besiege.attacks.planes import inner, steering
-from besiege.attacks.smallest import endless
+from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import Weights
 from besiege.core.answer import Answer, Loss
+from besiege.core.ball import Ball
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L2
 
@@ -93,7 +94,7 @@ class BLB(Attack):
         siege = endless(siege)
         loss = steering(siege) if isinstance(self.loss, Margin) else self.loss
         answer = siege.settle(siege.gradient(siege.ball.center, loss))
-        ground = self._surveyed(answer)
+        ground = self._surveyed(siege.ball, answer)
         weights = Weights.of(len(siege), self.first, answer.loss.device)
         for _ in range(self.weights):
             if len(siege):
@@ -141,27 +142,31 @@ class BLB(Attack):
         if isinstance(self.loss, CrossEntropy):
             height, fall = -lead, torch.ones_like(lead)
         else:
-            width = SOFT * ground.lead.double().abs().clamp_min(1e-300)
+            width = SOFT * ground.height.clamp_min(1e-300)
             short = (BEYOND / SOFT) - lead / width
             height, fall = width * functional.softplus(short), torch.sigmoid(short)
         push = (weight * fall).to(change.dtype).view(-1, *[1] * (change.dim() - 1))
         return inner(change, change) + weight * height, 2 * change - slope * push
 
-    def _surveyed(self, answer: Answer) -> _Ground:
+    def _surveyed(self, ball: Ball, answer: Answer) -> _Ground:
         lead, gradient = answer.loss, answer.gradient
-        unit = torch.ones_like(lead, dtype=torch.float64)
+        height = apparent(ball, lead.double().abs(), gradient)
+        unit = torch.ones_like(height)
         if self.relative:
             size = inner(gradient, gradient)
-            unit = torch.where(size > 0, 2 * lead.double().abs() / size, unit)
-        return _Ground(lead, gradient, unit)
+            unit = torch.where(size > 0, 2 * height / size, unit)
+        return _Ground(lead, gradient, height, unit)
 
 
 class _Ground(NamedTuple):
-    """What is known of every clean image: loss, gradient, and the unit of its weights."""
+    """What is known of every clean image."""
 
     lead: Tensor
     gradient: Tensor
+    height: Tensor
+    """How far the boundary is, in the loss."""
     unit: Tensor
+    """Of its weights."""
 
     def at(self, rows: Tensor) -> _Ground:
         return _Ground(*(part[rows] for part in self))

@@ -1,8 +1,7 @@
 """Carlini and Wagner's attacks: distance plus a weighted hinge, descended by Adam.
 
-In l2 the weight is searched row by row. Where the distance has no useful gradient the search is
-another: in linf for the level above which changes are penalised, in l0 for the set of entries that
-may change. Which one a norm takes is a table here.
+In l2 the weight is searched row by row. In linf and l0 the search is another (`cw_norms`). Which
+one a norm takes is a table here.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.cw_norms import level, sparse
 from besiege.attacks.planes import steering
-from besiege.attacks.smallest import endless
+from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import (
-    RAISE,
+    DECAYS,
     Adam,
     Best,
     Clip,
@@ -46,21 +46,10 @@ PUBLISHED_FIRST, PUBLISHED_RATE = 1e-3, 0.01
 END = 0.04
 """What is left of the rate at the end of a round."""
 
-MOMENTUM, MEMORY = 0.5, 0.99
-"""Adam's decay rates. The hinge switches on and off from step to step: the usual 0.9 carries a row
-far beyond the boundary and back, and 0.999 remembers the first round to the end."""
-
 PUBLISHED_DECAYS = (0.9, 0.999)
 
 STALLED = 0.9999
 """A round is given up where this share of the objective is left after a tenth of it."""
-
-BRISK, CALM = 0.3, 0.03
-"""What is taken of the rate in linf, where every entry may go all the way: in the first round, and
-in the others, which begin near to the boundary."""
-
-PLENTY = 10.0
-"""The weight in l0, in first weights: what counts there is that few entries suffice."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -155,7 +144,7 @@ class CW(Attack):
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
         """Ask about points, and read the hinge, its slope and success off the answer."""
         answer = siege.gradient(x, steering(siege), through=unseen if self.hidden else None)
-        gap = short(answer.loss.double(), self.kappa)
+        gap = short(siege, answer, self.kappa)
         won = siege.record.reached(siege.rows, answer.labels) & (gap <= 0)
         slope = answer.gradient * siege.ball.scaled(gap > 0)
         return Seen(gap, slope, won)
@@ -182,16 +171,22 @@ class CW(Attack):
             device=device,
         )
 
+    def end(self, siege: Siege, x: Tensor, rows: Tensor | None = None) -> None:
+        """Have points looked at where rows end; where the siege may not look, others are kept."""
+        if not self.hidden:
+            siege.logits(x if rows is None else x[rows], rows=rows)
+
 
 def weigh(attack: CW, siege: Siege) -> None:
     """In l2: ``|d|^2 + c * hinge``, the weight c searched row by row."""
     compat, center = attack.compat, siege.ball.center
     variable = Tanh() if compat else Clip()
-    decays = PUBLISHED_DECAYS if compat else (MOMENTUM, MEMORY)
+    decays = PUBLISHED_DECAYS if compat else DECAYS
     rates = attack.rates(center.device)
     table = corrections(decays, attack.steps * attack.rounds, center.device)
     every = max(1, attack.steps // 10)
-    w, adam, best = variable.of(siege.ball, center).clone(), Adam.at(center), Best(siege)
+    w, best = variable.of(siege.ball, center).clone(), Best(siege, attack.hidden)
+    adam = Adam.at(center)
     weights = Weights.of(len(siege), attack.first_weight(), center.device)
     won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
     step, turn = torch.zeros_like(adam.made), torch.zeros_like(adam.made)
@@ -203,7 +198,7 @@ def weigh(attack: CW, siege: Siege) -> None:
         x = variable.image(siege.ball, w)
         seen = attack.look(siege, x, *held)
         if attack.hidden:
-            best.note(siege, x, seen.won)
+            best.note(x, seen.won, siege.ball.distance(x))
         state = (w, x, *seen, *adam, *weights, won, step, turn, unit, stride, last, *held)
         w, x, *rest = best.settle(siege, *state)
         if not len(siege):
@@ -237,16 +232,10 @@ def weigh(attack: CW, siege: Siege) -> None:
             best.offer(siege)
             done = turn >= attack.rounds
             if bool(done.any()):
-                _last(attack, siege, variable.image(here, w), done.nonzero()[:, 0])
+                attack.end(siege, variable.image(here, w), done.nonzero()[:, 0])
                 siege.leave(done)
     best.offer(siege)
-    _last(attack, siege, variable.image(siege.ball, w))
-
-
-def _last(attack: CW, siege: Siege, x: Tensor, rows: Tensor | None = None) -> None:
-    """Have the points looked at where rows end; where the siege may not look, others are kept."""
-    if not attack.hidden:
-        siege.logits(x if rows is None else x[rows], rows=rows)
+    attack.end(siege, variable.image(siege.ball, w))
 
 
 def _measured(
@@ -258,131 +247,11 @@ def _measured(
     distance, ``2 d``, and that of the hinge are the same. At rate one a stride in every entry
     leads as far as the boundary.
     """
-    new = unit == 0
-    far = flat_gap(siege, L2, seen)
+    new, gap = unit == 0, apparent(siege.ball, seen.gap, seen.slope)
+    far = flat_gap(siege, L2, gap, seen.slope)
     stride = torch.where(new, far / math.sqrt(siege.ball.size), stride)
-    unit = torch.where(new & (far > 0), 2.0 * far**2 / seen.gap.clamp_min(1e-300), unit)
-    return unit, stride, (unit == 0) & (seen.gap > 0)
-
-
-def level(attack: CW, siege: Siege) -> None:
-    """In linf: ``sum max(|d| - tau, 0) + c * hinge``, the level tau searched row by row."""
-    center = siege.ball.center
-    decays = (MOMENTUM, MEMORY)
-    rates = attack.rates(center.device)
-    table = corrections(decays, attack.steps, center.device)
-    x, best = center.clone(), Best(siege)
-    c = torch.full_like(siege.ball.radius, attack.first_weight())
-    low, tau = torch.zeros_like(c), torch.zeros_like(c)
-    unit, reach = torch.zeros_like(c), torch.zeros_like(c)
-    for turn in range(attack.rounds):
-        if turn > 0:  # from the best point, cut to the level, or from where the row is
-            most = siege.ball.scaled(tau)
-            cut = (best.x - siege.ball.center).clamp(-most, most) + siege.ball.center
-            x = torch.where(siege.ball.scaled(torch.isfinite(best.far)) > 0, cut, x)
-        adam, before = Adam.at(x), best.far
-        for step in range(attack.steps):
-            seen = attack.look(siege, x)
-            best.note(siege, x, seen.won)
-            state = (x, *seen, *adam, c, low, tau, unit, reach, before)
-            x, *rest = best.settle(siege, *state)
-            if not len(siege):
-                return
-            seen, adam = Seen(*rest[:3]), Adam(*rest[3:6])
-            c, low, tau, unit, reach, before = rest[6:]
-            here = siege.ball
-            if turn == 0 and step < 2:
-                new = (reach == 0) & (seen.gap > 0)
-                reach = torch.where(new, flat_gap(siege, Linf, seen), reach)
-                tau = torch.where(new, 0.9 * reach, tau)
-                steep = here.dual(seen.slope)
-                unit = torch.where(new & (steep > 0), here.size / steep, unit)
-                x = torch.where(here.scaled(new & (reach == 0)) > 0, elsewhere(siege), x)
-            change = x - here.center
-            pull = torch.sign(change) * (change.abs() > here.scaled(tau))
-            pull = pull.sub_(seen.slope.mul(here.scaled(c * unit)))
-            adam, move = adam.step(pull, decays, table)
-            pace = BRISK if turn == 0 else CALM
-            x = x.sub_(move.mul_(here.scaled(pace * rates[step] * reach))).clamp_(*here.box)
-        if attack.hidden:
-            best.offer(siege)
-        ever = torch.isfinite(best.far)
-        low = torch.where(ever & (best.far >= before), torch.maximum(low, tau), low)
-        c = torch.where(ever, c, 2.0 * c)
-        tau = torch.where(ever, torch.maximum(0.5 * (low + best.far), 0.9 * best.far), 1.5 * tau)
-    _last(attack, siege, x)
-
-
-def sparse(attack: CW, siege: Siege) -> None:
-    """In l0: the descent of l2 on some entries, and how many are needed searched row by row.
-
-    The first round changes all. The others change those whose change times slope was largest in
-    the last success: as many as the geometric mean of a number that was enough and one that was
-    not.
-    """
-    center = siege.ball.center
-    decays = (MOMENTUM, MEMORY)
-    rates = attack.rates(center.device)
-    table = corrections(decays, attack.steps, center.device)
-    x, best = center.clone(), Best(siege)
-    mask, steep, found = torch.ones_like(center), torch.zeros_like(center), center
-    c = torch.full_like(siege.ball.radius, PLENTY * attack.first_weight())
-    low, high = torch.ones_like(c), torch.full_like(c, torch.inf)
-    clean, gap = steep, torch.zeros_like(c)
-    for turn in range(attack.rounds):
-        unit, stride = _within(siege, clean * mask, gap)
-        adam, won = Adam.at(x), torch.zeros(len(siege), dtype=torch.bool, device=x.device)
-        for step in range(attack.steps):
-            seen = attack.look(siege, x)
-            if attack.hidden:
-                best.note(siege, x, seen.won)
-            state = (x, mask, steep, found, clean, c, low, high, gap, unit, stride, won)
-            x, *rest = best.settle(siege, *state, *adam, *seen)
-            if not len(siege):
-                return
-            mask, steep, found, clean, c, low, high, gap, unit, stride, won = rest[:11]
-            adam, seen = Adam(*rest[11:14]), Seen(*rest[14:])
-            here = siege.ball
-            if turn == 0 and step < 2:
-                new = (unit == 0) & (seen.gap > 0)
-                clean = torch.where(here.scaled(new) > 0, seen.slope, clean)
-                gap = torch.where(new, seen.gap, gap)
-                unit, stride = _within(siege, clean, gap)
-                x = torch.where(here.scaled(new & (unit == 0)) > 0, elsewhere(siege), x)
-            found = torch.where(here.scaled(seen.won) > 0, x, found)
-            steep = torch.where(here.scaled(seen.gap > 0) > 0, seen.slope, steep)
-            won = won | seen.won
-            change = x - here.center
-            pull = change.mul_(2.0).sub_(seen.slope.mul(here.scaled(c * unit))).mul_(mask)
-            adam, move = adam.step(pull, decays, table)
-            x = (x - move.mul_(here.scaled(rates[step] * stride))).clamp_(*here.box)
-        if attack.hidden:
-            best.offer(siege)
-        change = found - here.center
-        high = torch.where(won, distances(change, L0), high)
-        low = torch.where(won | torch.isinf(high), low, torch.maximum(low, distances(mask, L0)))
-        c = torch.where(won | torch.isfinite(high), c, RAISE * c)
-        many = torch.floor(torch.sqrt(low * high)).clamp_max(here.size)
-        kept = _highest((change * steep).abs(), many)
-        mask = torch.where(here.scaled(torch.isfinite(high)) > 0, kept, mask)
-        x = here.center + change * mask
-    _last(attack, siege, x)
-
-
-def _within(siege: Siege, slope: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit and stride of `weigh` if only the entries with a slope may change."""
-    far = flat_gap(siege, L2, Seen(gap, slope, gap > 0))
-    some = distances(slope, L0).clamp_min(1.0)
-    return 2.0 * far**2 / gap.clamp_min(1e-300), far / some.sqrt()
-
-
-def _highest(score: Tensor, many: Tensor) -> Tensor:
-    """1 for so many of the highest entries of each row that are above zero, else 0."""
-    flat = score.flatten(1)
-    order = flat.argsort(dim=1, descending=True, stable=True)
-    place = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
-    rank = torch.empty_like(order).scatter_(1, order, place)
-    return ((rank < many[:, None]) & (flat > 0)).to(score.dtype).view_as(score)
+    unit = torch.where(new & (far > 0), 2.0 * far**2 / gap.clamp_min(1e-300), unit)
+    return unit, stride, (unit == 0) & (gap > 0)
 
 
 FORMS: Mapping[Norm, Callable[[CW, Siege], None]] = MappingProxyType(

@@ -99,7 +99,7 @@ class OptMargin(CW):
         wanted = x[:, None] + moves
         copies = wanted.clamp(low, high)
         answer = siege.gradient(copies, steering(siege), through=unseen)
-        gap = short(answer.loss.double(), self.kappa)
+        gap = short(siege, answer, self.kappa)
         rows = siege.rows[:, None].expand_as(answer.labels)
         won = siege.record.reached(rows, answer.labels) & (gap <= 0)
         # What the box cuts off does not follow the point.

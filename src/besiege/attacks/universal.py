@@ -7,36 +7,19 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.losses import margin
-from besiege.attacks.planes import against, straight, toward
-from besiege.core.answer import Aim, Answer
-from besiege.core.ball import Ball, ball
+from besiege.attacks.fitting import Method, fit
+from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, InputError, ThreatError
 from besiege.core.oracle import Access, Oracle, Victim, plainly
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L2, Goal, Linf, Threat
-
-Method = Literal["gradient", "deepfool"]
-
-CAP = 1.0
-"""Beyond the boundary the margin counts up to this many times the mean lead of the clean images:
-what is fooled already must not outweigh the others."""
-
-LONGEST, SHORTEST = 0.2, 0.01
-"""The first and the last step by gradient, as shares of the budget."""
-
-INERTIA = 0.9
-"""How much of the last direction is kept."""
-
-CLASSES, OVERSHOOT, REACH = 10, 0.02, 10
-"""DeepFool's part: classes that take part, how far beyond a plane, steps at most."""
 
 
 @register("uap")
@@ -119,7 +102,6 @@ class UAP(Attack):
         v = self.tensor
         if v is None:
             v = self.fit(siege, hidden=True)
-            siege.settle()
         center = siege.ball.center
         if v.shape != center.shape[1:]:
             raise AttackError(
@@ -129,6 +111,17 @@ class UAP(Attack):
         if len(siege):
             siege.offer(siege.ball.project(center + v.to(center)))
 
+    def fit(self, siege: Siege, *, hidden: bool) -> Tensor:
+        """A perturbation for all rows of a siege; see `besiege.attacks.fitting.fit`."""
+        return fit(
+            siege,
+            self.method,
+            steps=self.steps,
+            target=self.target,
+            batch=self.batch,
+            hidden=hidden,
+        )
+
     def save(self, path: str | Path) -> UAP:
         """Write the perturbation as ``.safetensors``; gives back the attack that reads it."""
         from safetensors.torch import save_file
@@ -137,148 +130,6 @@ class UAP(Attack):
             raise InputError("this uap holds no perturbation yet: fit one with fit_universal")
         save_file({"perturbation": self.tensor.contiguous().cpu()}, str(path))
         return UAP(file=str(path))
-
-    def fit(self, siege: Siege, *, hidden: bool) -> Tensor:
-        """A perturbation for all rows of a siege, within the smallest of their radii.
-
-        `hidden` asks through a map, so that only what is offered in the end counts as a success.
-        """
-        low, high = siege.ball.box
-        start = torch.zeros_like(siege.ball.center[:1])
-        # The perturbation itself may be as large as the box is wide.
-        around = ball(
-            siege.ball.norm, start, siege.ball.radius.min()[None], (low - high, high - low)
-        )
-        v = best = rise = start
-        most = 0.0
-        for turn in range(self.steps):
-            fooled = asked = 0
-            siege.settle()
-            if not len(siege):
-                break
-            for rows in self._parts(siege, turn):
-                if self.method == "gradient":
-                    answer = _shifted(siege, v, rows)
-                    v, rise = _ascended(around, v, rise, answer.gradient, turn / self.steps)
-                    changed = _fooled(siege, rows, answer.labels)
-                else:
-                    move, changed = _reached(siege.view(rows), v, hidden)
-                    v = around.confine(v + move)
-                fooled, asked = fooled + int(changed.sum()), asked + len(rows)
-            # The perturbation changed meanwhile: what looks like enough is measured. The gradient's
-            # steps grow shorter and its last one is its best; DeepFool's do not.
-            if self.method == "gradient" and fooled < self.target * asked:
-                best = v
-                continue
-            share = _share(siege, v)
-            if share > most or self.method == "gradient":
-                best, most = v, share
-            if share >= self.target:
-                break
-        return best[0]
-
-    def _parts(self, siege: Siege, turn: int) -> list[Tensor]:
-        """Row numbers in another order every time, in pieces, ascending in each."""
-        drawn = siege.dice.of("order").uniform((1,), turn)[:, 0]
-        order = drawn.argsort(stable=True)
-        return [part.sort().values for part in torch.split(order, self.batch)]
-
-
-def _share(siege: Siege, v: Tensor) -> float:
-    """The share of rows whose class the perturbation changes."""
-    siege.settle()
-    rows = torch.arange(len(siege), device=v.device)
-    if not len(rows):
-        return 1.0
-    return float(_fooled(siege, rows, _shifted(siege, v, rows).labels).double().mean())
-
-
-def _fooled(siege: Siege, rows: Tensor, labels: Tensor) -> Tensor:
-    """Which rows are; those whose queries have ended were not sent and have no label."""
-    return siege.record.reached(siege.rows[rows], labels) & (labels >= 0)
-
-
-def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
-    """The gradient of the capped margin by the perturbation, which is that by the clean images."""
-    clean = siege.aim.clean
-    cap = torch.inf if clean is None else -CAP * float(margin(clean, siege.aim).mean())
-
-    def capped(logits: Tensor, aim: Aim) -> Tensor:
-        return margin(logits, aim).clamp_max(cap)
-
-    def shift(image: Tensor, _: Dice, __: Tensor) -> Tensor:
-        return (image + v).clamp(*siege.ball.box)
-
-    return siege.gradient(siege.ball.center[rows], capped, through=shift, rows=rows)
-
-
-def _ascended(
-    around: Ball, v: Tensor, rise: Tensor, gradient: Tensor, gone: float
-) -> tuple[Tensor, Tensor]:
-    """One step of the perturbation, and the direction it took."""
-    slope = gradient.sum(0, keepdim=True)
-    slope = slope / slope.abs().mean().clamp_min(torch.finfo(slope.dtype).tiny)
-    rise = INERTIA * rise + slope
-    length = (LONGEST + (SHORTEST - LONGEST) * gone) * around.radius
-    return around.confine(v + around.steepest(rise, v, length)), rise
-
-
-def _reached(view: Siege, v: Tensor, hidden: bool) -> tuple[Tensor, Tensor]:
-    """The moves that take those rows beyond the boundary which the perturbation does not, added.
-
-    And which rows it does. A row that does not get there in time moves nothing, as the authors
-    have it.
-    """
-    space, total = view.ball, torch.zeros_like(view.ball.center)
-    start = (space.center + v).clamp(*space.box)
-    read = _Planes(view, hidden)
-    going = before = torch.ones_like(view.rows, dtype=torch.bool)
-    for step in range(REACH):
-        rows = going.nonzero()[:, 0]
-        if not len(rows):
-            break
-        x = (start[rows] + (1.0 + OVERSHOOT) * total[rows]).clamp(*space.box)
-        labels, w, f = read(x, rows)
-        stands = ~_fooled(view, rows, labels)
-        going = torch.zeros_like(going).index_copy(0, rows, stands)
-        before = before if step else going
-        size = straight(space, w.flatten(0, 1), f.double().flatten()).view_as(f)
-        each, nearest = torch.arange(len(rows), device=x.device), size.argmin(1)
-        move = space.at(rows).plane(x, w[each, nearest], -f[each, nearest].double())
-        total = total.index_add(0, rows, move * _like(stands, move))
-    moves = total * _like(before & ~going, total)
-    return (1.0 + OVERSHOOT) * moves.sum(0, keepdim=True), ~before
-
-
-class _Planes:
-    """Planes of the likeliest classes of some rows.
-
-    `hidden` asks for one class after the other through a map that changes nothing: what is seen on
-    the way is no success of the perturbation.
-    """
-
-    def __init__(self, view: Siege, hidden: bool) -> None:
-        self.view = view
-        others = view.ranked()[:, : CLASSES - 1]
-        self.ranked = torch.cat((view.aim.labels[:, None], others), 1)
-        self.apart = [view.view(aim=k) for k in others.unbind(1)] if hidden else []
-
-    def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if not self.apart:
-            answer = self.view.view(rows).gradients(x, self.ranked[rows])
-            return answer.labels, *against(answer, self.ranked[rows])
-        told = [one.gradient(x, toward, _unchanged, rows) for one in self.apart]
-        w = torch.stack([answer.gradient for answer in told], 1)
-        return told[0].labels, w, torch.stack([answer.loss for answer in told], 1)
-
-
-def _unchanged(image: Tensor, _: Dice, __: Tensor) -> Tensor:
-    return image
-
-
-def _like(rows: Tensor, x: Tensor) -> Tensor:
-    """A mask of rows, shaped to multiply images."""
-    return rows.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
 
 
 def _loaded(file: str) -> Tensor:

@@ -7,12 +7,13 @@ its goal, and search the weight c row by row: Carlini and Wagner's, EAD, OptMarg
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from besiege.attacks.smallest import across
+from besiege.core.answer import Answer
 from besiege.core.ball import Ball, ball, distances
 from besiege.core.dice import Dice
 from besiege.core.siege import Siege
@@ -24,6 +25,9 @@ UNSET = 1e10
 RAISE = 10.0
 """By how much a weight grows while none has worked."""
 
+DECAYS = (0.5, 0.99)
+"""Adam's decay rates. The hinge switches on and off from step to step: the usual 0.9 carries a row
+far beyond the boundary and back, and 0.999 remembers the first round to the end."""
 
 TANH = 0.999999
 """Saturated pixels start this near to the end of the tanh, where it still has a slope."""
@@ -32,15 +36,17 @@ TANH = 0.999999
 class Weights(NamedTuple):
     """Every row's weight and its bracket, float64 ``[rows]`` each.
 
-    Rounds differ in c only. After each, `after` takes which rows had a success *in that round*:
-    an earlier one says nothing about the weight that was just tried.
+    After a round `after` takes for which rows its weight was enough. That is told by the round
+    alone, for an earlier one says nothing about the weight that was just tried: a success anywhere
+    in it where steps go to and fro across the boundary, or, where a round ends at its minimum
+    (BLB), that this lies beyond.
 
     Attributes
     ----------
     c : Tensor
         The weight to try next.
     low, high : Tensor
-        The largest weight that failed, and the smallest that worked (`UNSET` where none has).
+        The largest weight that failed, and the smallest that was enough (`UNSET` where none was).
 
     Examples
     --------
@@ -49,7 +55,7 @@ class Weights(NamedTuple):
     >>> weights.c.tolist()
     [0.25, 5.0]
 
-    They are settled with the rest of the state, as ``*weights``, and put together again as
+    They are a tuple: settled with the rest of the state as ``*weights``, and put together again as
     ``Weights(*settled)``.
     """
 
@@ -64,16 +70,23 @@ class Weights(NamedTuple):
         return cls(c, torch.zeros_like(c), torch.full_like(c, UNSET))
 
     def after(self, won: Tensor) -> Weights:
-        """The weights of the next round; `won` says which rows succeeded in this one."""
+        """The weights of the next round; `won` says for which rows this one's was enough."""
         high = torch.where(won, torch.minimum(self.high, self.c), self.high)
         low = torch.where(won, self.low, torch.maximum(self.low, self.c))
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
 
 
-def short(lead: Tensor, kappa: float) -> Tensor:
-    """The hinge: how far each lead is below the confidence wanted, never less than zero."""
-    return (kappa - lead).clamp_min(0.0)
+def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
+    """The hinge: how far each lead is below the confidence wanted, never less than zero.
+
+    Nor zero where the goal is not reached: at an exact tie the victim may still name the label,
+    and without a hinge nothing would ever lead away.
+    """
+    labels = answer.labels
+    rows = siege.rows.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+    gap = (kappa - answer.loss.double()).clamp_min(0.0)
+    return torch.where(siege.record.reached(rows, labels), gap, gap.clamp_min(1e-300))
 
 
 class Seen(NamedTuple):
@@ -170,40 +183,52 @@ class Tanh(Clip):
 
 
 class Best:
-    """The smallest point of each row that is where it should be, where the siege may not look."""
+    """The smallest point of each row that is where it should be.
 
-    def __init__(self, siege: Siege) -> None:
+    Where the siege may not look (`hidden`) it is offered now and then, and in any case before the
+    queries of its row end: the last ones are held back for it.
+    """
+
+    def __init__(self, siege: Siege, hidden: bool) -> None:
+        self.hidden = hidden
         self.x = siege.ball.center
         self.far = torch.full_like(siege.ball.radius, torch.inf)
         self.told = self.far
+        self.left = siege.record.meter.left(siege.rows)
 
-    def note(self, siege: Siege, x: Tensor, won: Tensor) -> None:
-        """Remember points that are nearer than any before."""
-        away = siege.ball.distance(x)
-        closer = won & (away < self.far)
-        self.far = torch.where(closer, away, self.far)
-        self.x = torch.where(siege.ball.scaled(closer) > 0, x, self.x)
+    def note(self, x: Tensor, won: Tensor, size: Tensor) -> None:
+        """Remember points that are smaller than any before."""
+        closer = won & (size < self.far)
+        self.far = torch.where(closer, size, self.far)
+        self.x = torch.where(closer.view(-1, *[1] * (x.dim() - 1)), x, self.x)
 
-    def offer(self, siege: Siege) -> None:
-        """Have looked at what is new."""
-        rows = (self.far < self.told).nonzero()[:, 0]
-        self.told = self.far
-        if len(rows):
+    def offer(self, siege: Siege, ending: Tensor | None = None) -> None:
+        """Have looked at what is new, of all rows or of some."""
+        new = self.far < self.told
+        rows = (new if ending is None else new & ending).nonzero()[:, 0]
+        if self.hidden and len(rows):
+            self.told = self.told.index_copy(0, rows, self.far[rows])
             siege.logits(self.x[rows], rows=rows)
 
-    def settle(self, siege: Siege, *state: Tensor) -> tuple[Tensor, ...]:
+    def settle(self, siege: Siege, *state: Tensor | Answer) -> Any:
         """Settle what is remembered together with other state, which comes back."""
-        self.x, self.far, self.told, *rest = siege.settle(self.x, self.far, self.told, *state)
+        if siege.record.meter.budget is not None:
+            left = siege.record.meter.left(siege.rows)
+            # Not enough for as much as since the last time, and an offer.
+            self.offer(siege, left < 2 * (self.left - left))
+            self.left = siege.record.meter.left(siege.rows)
+        kept = self.x, self.far, self.told, self.left
+        self.x, self.far, self.told, self.left, *rest = siege.settle(*kept, *state)
         return tuple(rest)
 
 
-def flat_gap(siege: Siege, norm: Norm, seen: Seen) -> Tensor:
+def flat_gap(siege: Siege, norm: Norm, gap: Tensor, slope: Tensor) -> Tensor:
     """How far the boundary is from the clean image if the victim is linear, in a norm, float64.
 
     Zero where the slope is.
     """
     at = ball(norm, siege.ball.center, siege.ball.radius, siege.ball.box)
-    reach = distances(at.plane(at.center, seen.slope, seen.gap.clamp_min(1e-300)), norm)
+    reach = distances(at.plane(at.center, slope, gap.clamp_min(1e-300)), norm)
     return torch.minimum(reach, across(at))
 
 

@@ -18,7 +18,7 @@ from besiege.testing.trial import HINT, Trial, law
 from besiege.testing.victims import Altered, Counting
 
 
-@law(5)
+@law(5, "moment")
 def honest_accounts(trial: Trial) -> None:
     """Law 5: a counting victim's images are the meter's, and no budget is exceeded.
 
@@ -52,7 +52,8 @@ def honest_accounts(trial: Trial) -> None:
         counting.forwards == verdicts.forwards,
         f"the judge computed {counting.forwards} images and says {verdicts.forwards}",
     )
-    _moment(trial, victim, samples)
+    if "moment" not in trial.without:
+        _moment(trial, victim, samples)
     for budget in (1, 2, 7):
         # What an average over chances costs at once cannot be paid from less: that is refused.
         if budget >= trial.attack.draws:

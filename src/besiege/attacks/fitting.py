@@ -1,0 +1,180 @@
+"""Fit one perturbation to all rows of a siege: by gradient, or by DeepFool from row to row."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.losses import margin
+from besiege.attacks.planes import against, straight, toward
+from besiege.attacks.weighting import unseen
+from besiege.core.answer import Aim, Answer
+from besiege.core.ball import Ball, ball
+from besiege.core.dice import Dice
+from besiege.core.siege import Siege
+
+Method = Literal["gradient", "deepfool"]
+
+CAP = 1.0
+"""Beyond the boundary the margin counts up to this many times the mean lead of the clean images:
+what is fooled already must not outweigh the others."""
+
+LONGEST, SHORTEST = 0.2, 0.01
+"""The first and the last step by gradient, as shares of the budget."""
+
+INERTIA = 0.9
+"""How much of the last direction is kept."""
+
+CLASSES, OVERSHOOT, REACH = 10, 0.02, 10
+"""DeepFool's part: classes that take part, how far beyond a plane, steps at most."""
+
+
+def fit(
+    siege: Siege, method: Method, *, steps: int, target: float, batch: int, hidden: bool
+) -> Tensor:
+    """A perturbation for all rows of a siege, within the smallest of their radii.
+
+    `hidden` asks through a map, so that only what is offered in the end counts as a success. Where
+    queries are limited the last one of every row is left for that.
+
+    Parameters
+    ----------
+    siege : Siege
+        Whose rows pay.
+    method, steps, target, batch
+        As of `besiege.attacks.universal.UAP`.
+    hidden : bool
+        Whether what is seen on the way is no success.
+    """
+    low, high = siege.ball.box
+    start = torch.zeros_like(siege.ball.center[:1])
+    # The perturbation itself may be as large as the box is wide.
+    around = ball(siege.ball.norm, start, siege.ball.radius.min()[None], (low - high, high - low))
+    # DeepFool asks for one class after the other where nobody may look.
+    price = min(CLASSES, siege.classes) - 1 if method == "deepfool" and hidden else 1
+    v = best = rise = start
+    most = 0.0
+    for turn in range(steps):
+        fooled = asked = 0
+        for rows in _parts(siege, turn, batch, price):
+            if method == "gradient":
+                answer = _shifted(siege, v, rows)
+                v, rise = _ascended(around, v, rise, answer.gradient, turn / steps)
+                changed = siege.record.reached(siege.rows[rows], answer.labels)
+            else:
+                move, changed = _reached(siege.view(rows), v, hidden, price)
+                v = around.confine(v + move)
+            fooled, asked = fooled + int(changed.sum()), asked + len(rows)
+        # The perturbation changed meanwhile: what looks like enough is measured. The gradient's
+        # steps grow shorter and its last one is its best; DeepFool's do not.
+        if method == "gradient" and fooled < target * asked:
+            best = v
+            continue
+        share = _share(siege, v)
+        if share > most or method == "gradient":
+            best, most = v, share
+        if share >= target:
+            break
+    return best[0]
+
+
+def _parts(siege: Siege, turn: int, batch: int, price: int) -> tuple[Tensor, ...]:
+    """Row numbers in another order every time, in pieces, ascending in each."""
+    drawn = siege.dice.of("order").uniform((1,), turn)[:, 0]
+    order = _paying(siege, drawn.argsort(stable=True), price)
+    return tuple(part.sort().values for part in torch.split(order, batch) if len(part))
+
+
+def _paying(siege: Siege, rows: Tensor, price: int) -> Tensor:
+    """Those of some rows that can pay so much, and one query more."""
+    return rows[siege.record.meter.left(siege.rows[rows]) > price]
+
+
+def _share(siege: Siege, v: Tensor) -> float:
+    """The share of rows whose class the perturbation changes; all where nobody can be asked."""
+    rows = _paying(siege, torch.arange(len(siege), device=v.device), 1)
+    if not len(rows):
+        return 1.0
+    labels = _shifted(siege, v, rows).labels
+    return float(siege.record.reached(siege.rows[rows], labels).double().mean())
+
+
+def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
+    """The gradient of the capped margin by the perturbation, which is that by the clean images."""
+    clean = siege.aim.clean
+    cap = torch.inf if clean is None else -CAP * float(margin(clean, siege.aim).mean())
+
+    def capped(logits: Tensor, aim: Aim) -> Tensor:
+        return margin(logits, aim).clamp_max(cap)
+
+    def shift(image: Tensor, _: Dice, __: Tensor) -> Tensor:
+        return (image + v).clamp(*siege.ball.box)
+
+    return siege.gradient(siege.ball.center[rows], capped, through=shift, rows=rows)
+
+
+def _ascended(
+    around: Ball, v: Tensor, rise: Tensor, gradient: Tensor, gone: float
+) -> tuple[Tensor, Tensor]:
+    """One step of the perturbation, and the direction it took."""
+    slope = gradient.sum(0, keepdim=True)
+    slope = slope / slope.abs().mean().clamp_min(torch.finfo(slope.dtype).tiny)
+    rise = INERTIA * rise + slope
+    length = (LONGEST + (SHORTEST - LONGEST) * gone) * around.radius
+    return around.confine(v + around.steepest(rise, v, length)), rise
+
+
+def _reached(view: Siege, v: Tensor, hidden: bool, price: int) -> tuple[Tensor, Tensor]:
+    """The moves that take those rows beyond the boundary which the perturbation does not, added.
+
+    And which rows it does. A row that does not get there in time, or cannot pay, moves nothing, as
+    the authors have it.
+    """
+    space, total = view.ball, torch.zeros_like(view.ball.center)
+    start = (space.center + v).clamp(*space.box)
+    read = _Planes(view, hidden)
+    going = before = torch.ones_like(view.rows, dtype=torch.bool)
+    for step in range(REACH):
+        rows = _paying(view, going.nonzero()[:, 0], price)
+        if not len(rows):
+            break
+        x = (start[rows] + (1.0 + OVERSHOOT) * total[rows]).clamp(*space.box)
+        labels, w, f = read(x, rows)
+        stands = ~view.record.reached(view.rows[rows], labels)
+        going = going.index_copy(0, rows, stands)
+        before = before if step else going
+        size = straight(space, w.flatten(0, 1), f.double().flatten()).view_as(f)
+        each, nearest = torch.arange(len(rows), device=x.device), size.argmin(1)
+        move = space.at(rows).plane(x, w[each, nearest], -f[each, nearest].double())
+        total = total.index_add(0, rows, move * _like(stands, move))
+    moves = total * _like(before & ~going, total)
+    return (1.0 + OVERSHOOT) * moves.sum(0, keepdim=True), ~before
+
+
+class _Planes:
+    """Planes of the likeliest classes of some rows.
+
+    `hidden` asks for one class after the other through a map that changes nothing: what is seen on
+    the way is no success of the perturbation.
+    """
+
+    def __init__(self, view: Siege, hidden: bool) -> None:
+        self.view = view
+        others = view.ranked()[:, : CLASSES - 1]
+        self.ranked = torch.cat((view.aim.labels[:, None], others), 1)
+        self.apart = [view.view(aim=k) for k in others.unbind(1)] if hidden else []
+
+    def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.apart:
+            answer = self.view.view(rows).gradients(x, self.ranked[rows])
+            return answer.labels, *against(answer, self.ranked[rows])
+        told = [one.gradient(x, toward, unseen, rows) for one in self.apart]
+        w = torch.stack([answer.gradient for answer in told], 1)
+        return told[0].labels, w, torch.stack([answer.loss for answer in told], 1)
+
+
+def _like(rows: Tensor, x: Tensor) -> Tensor:
+    """A mask of rows, shaped to multiply images."""
+    return rows.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
