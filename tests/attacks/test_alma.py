@@ -28,7 +28,7 @@ from besiege.testing.victims import Linear, digits, images_of, natural, scaled, 
 SHAPE = (1, 6, 7)
 NORMS = (L2, L1)
 FACTOR = {L2: 1.03, L1: 1.08}
-"""Measured: 1.010 and 1.051 at most."""
+"""Measured: 1.024 and 1.051 at most."""
 
 
 def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:
