@@ -95,7 +95,13 @@ class Book:
         self.figures["made"] = made(by=by)
 
     def note(
-        self, name: str, far: Tensor, forwards: float, backwards: float, seconds: float
+        self,
+        name: str,
+        far: Tensor,
+        forwards: float,
+        backwards: float,
+        seconds: float,
+        **more: Any,
     ) -> None:
         """Write down what one attack came to."""
         self.figures["attacks"][name] = {
@@ -103,6 +109,7 @@ class Book:
             "forwards": round(forwards, 1),
             "backwards": round(backwards, 1),
             "seconds": round(seconds, 1),
+            **more,
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.figures, indent=1)

@@ -19,6 +19,7 @@ COMMANDS = (
     "evaluate",
     "attack",
     "train",
+    "substitute",
     "status",
     "report",
     "attacks",

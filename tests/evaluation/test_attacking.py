@@ -243,3 +243,19 @@ def test_what_goes_wrong_inside_the_model_is_told(net: nn.Module, said: str) -> 
 def test_two_goals_are_one_too_many() -> None:
     with pytest.raises(ThreatError, match="choose one"):
         run(threat="linf:0.1 targeted:random", targets=(LABELS + 1) % 4)
+
+
+def test_what_is_crafted_on_a_substitute_is_judged_on_the_model() -> None:
+    data = besiege.data.load("digits", count=40)
+    victim, other = "zoo:digits-pgd-at", "zoo:digits-natural"
+    found = besiege.attack(
+        "mim", victim, data.images, data.labels, threat="linf:0.2", substitute=other
+    )
+    there = besiege.attack(
+        "mim", other, data.images, data.labels, threat="linf:0.2", keep="last", leave="end"
+    )
+    assert torch.equal(found.images, there.images)
+    answers = besiege.models.load(victim)(found.images).argmax(1)
+    assert torch.equal(found.success, answers != data.labels)
+    assert found.success.double().mean() < there.success.double().mean()
+    assert not [finding for finding in found.warnings if finding.id == "W17"]

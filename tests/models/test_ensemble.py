@@ -203,7 +203,9 @@ def test_what_does_not_fit_together_is_refused(nets: list[Classifier]) -> None:
 
     wide = Classifier(nets[0].module, box=(-1, 1))
     refused(r"agree on box, but .*\(0.0, 1.0\).*\(-1.0, 1.0\)", [nets[0], wide])
-    refused("agree on grid", [nets[0], Classifier(nets[0].module, grid=1 / 255)])
+    coarse, fine = (Classifier(nets[0].module, grid=grid) for grid in (1 / 15, 1 / 255))
+    refused("agree on grid", [coarse, fine])
+    assert Ensemble([nets[0], fine]).grid == 1 / 255 and Ensemble(nets).grid is None
     refused("agree on classes, but that of untrained is 5, .* 7", [nets[0], untrained(SHAPE, 7)])
     refused("one at least", [])
     refused("a list of models", "zoo:digits-natural")
@@ -233,7 +235,7 @@ def test_an_ensemble_is_a_substitute_and_a_victim() -> None:
     both = Ensemble(["zoo:digits-natural", "zoo:digits-pgd-at"])
     samples = Samples.of(data.images, data.labels)
     terms: Any = {"keep": "last", "leave": "end"}
-    made = craft(both, parse("mim(steps=5)"), samples, Threat.parse("linf:0.15"), **terms)
+    made = craft(both, parse("mim(steps=10)"), samples, Threat.parse("linf:0.2"), **terms)
     for name in ("zoo:digits-natural", "zoo:digits-pgd-at"):
         victim = besiege.models.load(name)
         before = victim(samples.images).argmax(1) == samples.labels

@@ -18,7 +18,7 @@ from besiege.core.threat import Linf, Norm, Threat
 from besiege.evaluation import craft
 from besiege.report import table
 
-MODEL = "zoo:digits-natural"
+MODEL, SUBSTITUTE = "zoo:digits-natural", "zoo:digits-pgd-at"
 EVALUATION = f"besiege evaluate {MODEL} --data digits --threat linf:0.1"
 """What the start page tells a newcomer to type first, and what the example report is of."""
 _BUDGETS = {Norm.Linf: "linf:0.15", Norm.L2: "l2:0.5", Norm.L1: "l1:4", Norm.L0: "l0:10"}
@@ -50,10 +50,14 @@ result = besiege.attack(
     "{model}",
     data.images,
     data.labels,
-    threat="{threat_of(attack)}",
+    threat="{threat_of(attack)}",{_advice(attack)}
 )
 print(result)
 '''
+
+
+def _advice(attack: Attack) -> str:
+    return f'\n    substitute="{SUBSTITUTE}",' if attack.advised else ""
 
 
 def in_shell(text: str, attack: Attack) -> str:
@@ -63,6 +67,7 @@ def in_shell(text: str, attack: Attack) -> str:
     return (
         f"besiege evaluate {model} --data digits --count 50 \\\n"
         f"  --threat {threat_of(attack)} --attacks {quoted}"
+        + (f" \\\n  --substitute {SUBSTITUTE}" if attack.advised else "")
     )
 
 
@@ -74,7 +79,8 @@ def cost(attack: Attack) -> tuple[int, int] | None:
     if attack.minimal or Linf not in attack.norms:
         return None
     model, samples = _one_image()
-    crafted = craft(model, attack, samples, Threat(Linf, _NOTHING))
+    other = besiege.models.load(SUBSTITUTE) if attack.advised else None
+    crafted = craft(model, attack, samples, Threat(Linf, _NOTHING), substitute=other)
     return int(crafted.forwards.max()), int(crafted.backwards.max())
 
 

@@ -227,7 +227,7 @@ class _Collector:
             weapon.plain,
             weapon.one_step,
             json.dumps(series, sort_keys=True) if weapon.plain else "",
-            weapon.access,
+            weapon.access if weapon.source is None else "transfer",
             frozenset(losses_in(weapon.spelled)),
             targets_in(weapon.spelled),
         )

@@ -23,6 +23,7 @@ from besiege.cli import (
     screen,
     show,
     status,
+    substitute,
     train,
     version,
 )
@@ -37,7 +38,7 @@ _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
     for title in ("Measure", "Read results", "Look up", "Other", "Always")
 )
 _COMMANDS = {
-    _MEASURE: (evaluate, attack, train),
+    _MEASURE: (evaluate, attack, train, substitute),
     _READ: (status, report),
     _LOOK: (attacks, show, models, data),
     _OTHER: (completion, version),

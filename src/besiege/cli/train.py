@@ -129,7 +129,7 @@ def train(
                 seed=seed,
                 device=where,
                 watch=told,
-                tick=lambda done, total: watch(_Steps(done, total, recipe)),
+                tick=lambda done, total: watch(Steps(done, total, recipe)),
                 resume=resume,
                 half=half,
                 every=every,
@@ -156,7 +156,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class _Steps:
+class Steps:
     """How far training is, as a progress bar takes it."""
 
     done: int

@@ -157,7 +157,7 @@ class Oracle:
         and it may be asked again: a GPU chooses its kernels by the size of the batch."""
         # The parts of a victim whose losses are fused, each asked for its own.
         parts: list[tuple[float, Victim]] | None = getattr(victim, "apart", None)
-        self._apart = parts and [(w, Oracle(one, access, batch, pad)) for w, one in parts]
+        self._apart = [(w, Oracle(one, access, batch, pad)) for w, one in parts or ()]
         self._captures: Captures | None = getattr(victim, "captures", None)
         self.patient = self._captures is not None
         """Whether answers are looked at one request late, so that a GPU never waits; then whoever

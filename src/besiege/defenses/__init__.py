@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.defenses.adapting import Adapt
     from besiege.defenses.defended import Defended, load
     from besiege.defenses.layers import BitDepth, Layer, ResizePad
 
-__all__ = ["BitDepth", "Defended", "Layer", "ResizePad", "load"]
+__all__ = ["Adapt", "BitDepth", "Defended", "Layer", "ResizePad", "load"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Adapt": "adapting",
         "BitDepth": "layers",
         "Defended": "defended",
         "Layer": "layers",

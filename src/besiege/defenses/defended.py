@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from hashlib import sha256
 
@@ -67,6 +68,19 @@ class Defended:
         for place, layer in enumerate(self.layers):
             x = layer(x, self.box, dice.of("layer", place))
         return self.victim(x, dice.of("victim"))
+
+    @property
+    def apart(self) -> list[tuple[float, Victim]] | None:
+        """Weights and members of an ensemble whose losses are fused, each behind the layers."""
+        parts: list[tuple[float, Victim]] | None = getattr(self.victim, "apart", None)
+        if parts is None:
+            return None
+        return [(weight, Defended(one, *self.layers)) for weight, one in parts]
+
+    def fused(self, answers: Sequence[Tensor]) -> Tensor:
+        """One answer from those of an ensemble's members."""
+        fused: Tensor = self.victim.fused(answers)  # type: ignore[attr-defined]  # it has parts
+        return fused
 
     def held(self) -> AbstractContextManager[None]:
         """Eval mode and frozen parameters of the victim for a while."""

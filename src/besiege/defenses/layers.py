@@ -15,7 +15,9 @@ from besiege.core.registry import Registry
 from besiege.core.text import Vocabulary
 from besiege.core.warp import random_resize_pad
 
-LAYERS: Registry[Any] = Registry("defense", ("besiege.defenses.layers",))
+LAYERS: Registry[Any] = Registry(
+    "defense", ("besiege.defenses.layers", "besiege.defenses.adapting")
+)
 LANGUAGE = Vocabulary(LAYERS)
 T = TypeVar("T", bound="type[Layer]")
 

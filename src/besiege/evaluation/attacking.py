@@ -17,7 +17,7 @@ from besiege.core.errors import Finding
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
-from besiege.core.threat import Goal, Threat
+from besiege.core.threat import Access, Goal, Threat
 from besiege.defenses.defended import load
 from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import Verdicts, judge
@@ -148,6 +148,8 @@ def attack(
     twin: bool = False,
     batch: int | None = None,
     pad: bool = True,
+    starts: tuple[Any, Any] | None = None,
+    substitute: str | nn.Module | Classifier | Victim | None = None,
     progress: bool = False,
     **parameters: Any,
 ) -> AttackResult:
@@ -182,6 +184,12 @@ def attack(
         Search on an accelerated copy of the model; every success is confirmed on the model.
     batch, pad
         Rows per call of the model, and whether calls are padded to whole blocks of rows.
+    starts : (images, labels), optional
+        Images of known classes at which attacks that see decisions alone may begin; without any,
+        noise must do, and a targeted one cannot begin at all.
+    substitute : nn.Module, Classifier or str, optional
+        A model of one's own. Attacks that need gradients are crafted on it, keep their last image,
+        and are judged on the model (transfer); ``prgf`` takes its advice.
     progress : bool
         Show a progress bar.
     **parameters
@@ -211,12 +219,19 @@ def attack(
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )
+    other = load(substitute) if isinstance(substitute, str) else substitute
+    other = None if other is None else Classifier.of(other)
+    searched, on = victim, allowed
+    if other is not None and chosen.access is Access.GRADIENT:
+        searched, on = other, replace(allowed, access=Access.GRADIENT)
+        if allowed.eps is not None:
+            keep, leave = keep or "last", leave or "end"
     with _bar(progress, str(chosen), len(samples)) as watch:
         crafted = craft(
-            victim,
+            searched,
             chosen,
             samples,
-            allowed,
+            on,
             seed=seed,
             keep=keep,
             leave=leave,
@@ -225,7 +240,11 @@ def attack(
             batch=batch,
             pad=pad,
             watch=watch,
+            starts=None if starts is None else Samples.of(*starts, box=victim.box),
+            substitute=other if chosen.advised else None,
         )
+    if searched is not victim:  # it claims nothing about the model itself
+        crafted = replace(crafted, success=torch.zeros_like(crafted.success))
     verdicts = judge(victim, crafted, samples, allowed, seed=seed)
     found = verdicts.distance[allowed.norm]
     nothing = torch.full_like(found, torch.inf)

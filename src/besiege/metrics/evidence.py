@@ -39,7 +39,8 @@ class Trial:
         What the attack is but for its number of steps and restarts: trials of one series differ
         in nothing else.
     access : str
-        What it asks of the victim: 'gradient', 'score' or 'decision'.
+        What it asks of the victim: 'gradient', 'score', 'decision', or 'transfer' where it was
+        crafted on a substitute.
     losses : frozenset of str
         The losses it climbs, of all its parts.
     targets : int, optional

@@ -39,8 +39,8 @@ class Ensemble:
     Parameters
     ----------
     members : sequence of Victim, nn.Module or str
-        What is fused; all of the same classes, box and grid, and on one device. Of a text that
-        names layers, give what `besiege.defenses.load` makes of it.
+        What is fused; all of the same classes and box, and on one device. Of a text that names
+        layers, give what `besiege.defenses.load` makes of it.
     fuse : {"logits", "probabilities", "losses"}
         Of what the mean is taken.
     weights : sequence of float, optional
@@ -83,22 +83,23 @@ class Ensemble:
         self.fuse, self.equalise = fuse, equalise
         self.weights = _weights(weights, len(self.members))
         self.box: tuple[float, float] = self._common("box")
+        # A member without a grid takes what lies on another's.
         self.grid: float | None = self._common("grid")
-        known = [one for one in self.members if one.classes is not None]
-        self.classes: int | None = self._common("classes", known) if known else None
+        self.classes: int | None = self._common("classes")
         self.access = min(one.access for one in self.members)
         self.stochastic = any(one.stochastic for one in self.members)
         self.metered = any(one.metered for one in self.members)
         self.name = self._written() if name is None else name
         self.device  # noqa: B018  # refuses members on several
 
-    def _common(self, what: str, members: Sequence[Victim] | None = None) -> Any:
-        """What all members must have in common."""
-        each = [(_name(one), getattr(one, what)) for one in members or self.members]
+    def _common(self, what: str) -> Any:
+        """What all members that say so must agree on; None if none does."""
+        each = [(_name(one), getattr(one, what)) for one in self.members]
+        each = [(name, value) for name, value in each if value is not None]
         if len({value for _, value in each}) > 1:
             said = ", ".join(f"that of {name} is {value}" for name, value in each)
             raise InputError(f"the members of an ensemble must agree on {what}, but {said}")
-        return each[0][1]
+        return each[0][1] if each else None
 
     def _written(self) -> str:
         told = [_name(one) for one in self.members]
@@ -193,7 +194,7 @@ def _weights(given: Sequence[float] | None, count: int) -> tuple[float, ...]:
         return (1.0 / count,) * count
     if len(given) != count:
         raise InputError(f"there are {len(given)} weights for {count} models: give one for each")
-    if not all(isinstance(w, (int, float)) and math.isfinite(w) and w > 0 for w in given):
+    if not all(math.isfinite(w) and w > 0 for w in given):
         raise InputError(f"the weights are {list(given)}, but each is a number above zero")
     return tuple(w / math.fsum(given) for w in given)
 

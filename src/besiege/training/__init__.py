@@ -20,19 +20,24 @@ if TYPE_CHECKING:
         pgd_at_cifar,
         recipe,
     )
+    from besiege.training.stealing import fit_substitute
+    from besiege.training.substitutes import Stolen, steal
 
 __all__ = [
     "PRESETS",
     "RECIPES",
     "Epoch",
     "Recipe",
+    "Stolen",
     "fit",
+    "fit_substitute",
     "fresh",
     "natural",
     "natural_cifar",
     "pgd_at",
     "pgd_at_cifar",
     "recipe",
+    "steal",
     "train",
 ]
 
@@ -43,13 +48,16 @@ __getattr__, __dir__ = lazily(
         "RECIPES": "recipes",
         "Epoch": "epochs",
         "Recipe": "recipes",
+        "Stolen": "substitutes",
         "fit": "fitting",
+        "fit_substitute": "stealing",
         "fresh": "loop",
         "natural": "recipes",
         "natural_cifar": "recipes",
         "pgd_at": "recipes",
         "pgd_at_cifar": "recipes",
         "recipe": "recipes",
+        "steal": "substitutes",
         "train": "loop",
     },
 )

@@ -26,6 +26,8 @@ from besiege.training.epochs import Epoch
 from besiege.training.loop import fresh, identify, train
 from besiege.training.recipes import Recipe, recipe
 
+# What the text of weights says about the victim besides its architecture.
+_ABOUT = ("mean", "std", "box", "grid")
 # Mean and deviation of the training images, channel by channel.
 NORMALISATIONS = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))}
 
@@ -101,7 +103,7 @@ def fit(
     make_room(target)
     if not resume:
         checkpoint.unlink(missing_ok=True)
-    elif not checkpoint.exists() and _made_already(target, card_file, identity):
+    elif not checkpoint.exists() and made_already(target, card_file, identity):
         return target
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     history = train(
@@ -116,6 +118,23 @@ def fit(
         device=where,
         compiled=compiled,
     )
+    told = _told(plan, samples, seed, torch.device(where), history)
+    write(target, victim, made, {**told, **(about or {}), "identity": identity}, half)
+    checkpoint.unlink(missing_ok=True)
+    return target
+
+
+def write(
+    target: Path,
+    victim: Classifier,
+    made: Mapping[str, Any],
+    told: Mapping[str, Any],
+    half: bool = False,
+) -> Path:
+    """Write the weights of a model, and the card beside them; what `build` made, and what is told.
+
+    The card says last of which weights it is, so that one of other weights is found out.
+    """
     tensors = {k: v.detach().cpu().clone() for k, v in victim.module.state_dict().items()}
     if half:
         tensors = {k: v.half() if v.is_floating_point() else v for k, v in tensors.items()}
@@ -124,14 +143,11 @@ def fit(
         "name": target.stem,
         "source": _source(made, target),
         **made,
-        **_told(plan, samples, seed, torch.device(where), history),
-        **(about or {}),
-        "identity": identity,
+        **told,
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     replace_file(target, weights)
-    replace_file(card_file, (json.dumps(card, indent=2) + "\n").encode())
-    checkpoint.unlink(missing_ok=True)
+    replace_file(target.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
     return target
 
 
@@ -181,7 +197,7 @@ def _source(made: Mapping[str, Any], weights: Path) -> str | None:
     """The text that `besiege.models.load` reads, where besiege can build the network."""
     if made["arch"] not in ARCHITECTURES:
         return None
-    given = {**made.get("arguments", {}), **{k: made[k] for k in ("mean", "std") if k in made}}
+    given = {**made.get("arguments", {}), **{k: made[k] for k in _ABOUT if k in made}}
     said = ", ".join(f"{key}={value!r}" for key, value in given.items())
     return f"{made['arch']}({said}):{weights}" if said else f"{made['arch']}:{weights}"
 
@@ -204,7 +220,7 @@ def _told(
     }
 
 
-def _made_already(weights: Path, card: Path, identity: Mapping[str, str]) -> bool:
+def made_already(weights: Path, card: Path, identity: Mapping[str, str]) -> bool:
     """Whether the files are there and of this very training; those of another are refused."""
     if not weights.exists() and not card.exists():
         return False

@@ -1,0 +1,223 @@
+"""``besiege substitute``: a model of one's own from a victim's labels, to craft on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+from cyclopts.types import NonNegativeInt
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import (
+    AsJson,
+    Count,
+    DataSource,
+    Device,
+    Model,
+    Seed,
+    Threads,
+    Whole,
+    examples,
+    flowing,
+    known_architectures,
+)
+from besiege.cli.train import Steps
+from besiege.report.progress import bar
+
+if TYPE_CHECKING:
+    from besiege.training.substitutes import Round
+
+_USUAL = "linf:8/255"
+
+command = App(
+    name="substitute",
+    help_epilogue=examples(
+        "besiege substitute zoo:digits-natural --data digits --arch digits_cnn \\",
+        "  --rounds 4 --out sub.safetensors",
+        "besiege substitute my_model.py:make --data path/to/images --arch resnet20 \\",
+        "  --count 150 --queries 5000 --reservoir 3 400 --out sub.safetensors",
+        "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15 \\",
+        "  --substitute digits_cnn:sub.safetensors --attacks mim",
+    ),
+)
+
+
+@command.default
+@flowing
+def substitute(
+    model: Model,
+    *,
+    data: DataSource,
+    arch: Annotated[str, Parameter(metavar="ARCH", completer=known_architectures)],
+    out: Annotated[Path, Parameter(metavar="FILE")],
+    rounds: Annotated[NonNegativeInt, Parameter(metavar="N")] = 6,
+    count: Annotated[Whole, Parameter(metavar="N")] = 100,
+    check: Annotated[NonNegativeInt, Parameter(metavar="N")] = 200,
+    queries: Count = None,
+    epochs: Annotated[Whole, Parameter(metavar="N")] = 10,
+    lam: Annotated[float, Parameter(metavar="X")] = 0.1,
+    tau: Count = 1,
+    reservoir: Annotated[
+        tuple[NonNegativeInt, Whole] | None, Parameter(metavar="ROUNDS POINTS", negative="")
+    ] = None,
+    split: str = "test",
+    seed: Seed = 0,
+    resume: Annotated[bool, Parameter(show_default=False)] = True,
+    device: Device = None,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> int:
+    """Train a substitute from a model's labels alone, and write its weights with a card.
+
+    Some images are labelled by the model; every round adds to each a neighbour along the
+    substitute's Jacobian and has it labelled too (Papernot et al. 2017). No image is asked about
+    twice. Attacks crafted on the substitute then need one query per image.
+
+    Parameters
+    ----------
+    model
+        What is asked for labels.
+    data
+        The images it is asked about.
+    arch
+        What is trained: an architecture of besiege, or path/to/file.py:factory.
+    out
+        The file of weights, ending in .safetensors; the card beside it ends in .json.
+    rounds
+        How often every point gets a neighbour: each round doubles the queries.
+    count
+        Seeds: how many of the images are asked about first.
+    check
+        Other images to measure the agreement on, on the same account; 0 measures none.
+    queries
+        The most images the model may be asked about in all.
+    epochs
+        Passes over all points in every round.
+    lam
+        How far a neighbour is in every pixel, as a share of the pixels' range.
+    tau
+        Rounds after which the step changes its sign.
+    reservoir
+        After so many rounds only so many points get a neighbour in each.
+    split
+        Which part of the data: best what the model was not trained on.
+    seed
+        Decides seeds, initial weights and order.
+    resume
+        Whether what is there already counts; --no-resume asks anew and replaces it.
+    """
+    given: dict[str, Any] = {"epochs": epochs, "lam": lam, "tau": tau, "queries": queries}
+    given["reservoir"] = reservoir
+    history: list[Round] = []
+    console = screen.err()
+    typed = _typed(model, data, arch, out, rounds, count, check, given, split, seed)
+    try:
+        with bar(f"{arch} from {model}", console) as watch:  # first: importing torch takes seconds
+            from besiege.cli.machine import prepare
+            from besiege.defenses import load
+            from besiege.training import fit_substitute
+
+            where = prepare(device, threads)
+
+            def told(one: Round) -> None:
+                history.append(one)
+                screen.say(console, Text(_line(one), "dim"))
+
+            path = fit_substitute(
+                load(model, where),
+                data,
+                arch,
+                out,
+                rounds=rounds,
+                count=count,
+                check=check,
+                split=split,
+                seed=seed,
+                resume=resume,
+                about={"command": typed},
+                watch=told,
+                tick=lambda done, total: watch(Steps(done, total, "labels")),
+                **given,
+            )
+    except KeyboardInterrupt:
+        asked = history[-1].queries if history else 0
+        screen.note(f"Interrupted. Nothing was written, and {asked} queries or more are lost.")
+        return 130
+    card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    if as_json:
+        screen.print_json(card)
+        return 0
+    if not history:
+        console.print(Text("There was nothing left to do: this substitute is there.", "dim"))
+    screen.say(screen.out(), Text(_summary(card, path)))
+    screen.say(screen.out(), Text("\n".join(_next(card, model, data))))
+    return 0
+
+
+def _typed(
+    model: str,
+    data: str,
+    arch: str,
+    out: Path,
+    rounds: int,
+    count: int,
+    check: int,
+    given: dict[str, Any],
+    split: str,
+    seed: int,
+) -> str:
+    """The command that does the same again, for the card."""
+    words = {"data": data, "arch": arch, "rounds": rounds, "count": count, "check": check, **given}
+    words |= {"split": split if split != "test" else None, "seed": seed or None, "out": out}
+    parts = ["besiege", "substitute", model]
+    for name, value in words.items():
+        if value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            parts += [f"--{name}", *map(str, values)]
+    return shlex.join(parts)
+
+
+def _line(one: Round) -> str:
+    said = f"round {one.number}: {one.points:,} points, {one.queries:,} queries"
+    if one.agreement is not None:
+        said += f", says what the model says of {100 * one.agreement:.1f} % held out"
+    return said
+
+
+def _summary(card: dict[str, Any], path: Path) -> str:
+    lines = [f"queries    {card['queries']:,} in all"]
+    if card["checks"]:
+        lines[0] += f", {card['checks']:,} of them to measure the agreement"
+        lines.append(f"agreement  {100 * card['agreement']:.1f} % of {card['checks']:,} held out")
+    if card["missing"]:
+        lines.append(
+            f"missing    never answered: class {', '.join(map(str, card['missing']))}; the "
+            "substitute does not know them, so give seeds of them"
+        )
+    lines += [f"weights    {path}", f"card       {path.with_suffix('.json')}"]
+    return "\n".join(lines)
+
+
+def _next(card: dict[str, Any], model: str, data: str) -> list[str]:
+    """What to type now."""
+    from besiege.data.catalogue import CATALOGUE
+
+    if card["source"] is None:  # a network of the user's own: only the user can build it
+        return [f"Load the weights into {card['arch']} to craft on it."]
+    known = CATALOGUE[data].threats if data in CATALOGUE else ()
+    threat = next((text for text in known if text.startswith("linf:")), _USUAL)
+    lines = [
+        ["besiege", "evaluate", model, "--data", data, "--threat", threat],
+        ["  --substitute", card["source"], "--attacks", "mim"],
+    ]
+    # Broken where a shell can be told so: it is there to be copied.
+    command = " \\\n  ".join(" ".join(map(_quoted, words)) for words in lines)
+    return ["Craft on it, and judge on the model:", f"  {command}"]
+
+
+def _quoted(word: str) -> str:
+    return word if word.startswith("  --") else shlex.quote(word)

@@ -1,0 +1,124 @@
+"""``besiege substitute``: labels bought once, weights with a card, and what to type next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Besiege
+
+from besiege.models import load
+
+STEAL = (
+    "substitute",
+    "zoo:digits-natural",
+    "--data",
+    "digits",
+    "--arch",
+    "digits_mlp",
+    "--out",
+    "sub.safetensors",
+)
+FEW = ("--rounds", "1", "--epochs", "2", "--count", "60", "--check", "50")
+
+
+def test_it_writes_weights_that_load_and_says_what_to_type_next(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    said = besiege(*STEAL, *FEW, "--tau", "2", "--reservoir", "1", "40", "--seed", "1")
+    assert said.code == 0, said.err
+    assert "round 1: 120 points, 170 queries" in said.flat
+    assert "queries    170 in all, 50 of them to measure the agreement" in said.out
+    assert "held out" in said.out and "weights    sub.safetensors" in said.out
+    card = json.loads((tmp_path / "sub.json").read_text())
+    assert card["queries"] == 170 and card["victim"] == "zoo:digits-natural"
+    assert card["command"] == (
+        "besiege substitute zoo:digits-natural --data digits --arch digits_mlp --rounds 1 "
+        "--count 60 --check 50 --epochs 2 --lam 0.1 --tau 2 --reservoir 1 40 --seed 1 "
+        "--out sub.safetensors"
+    )
+    assert card["source"] == "digits_mlp:sub.safetensors"
+    assert load(card["source"]).parameter_count > 0
+    told = said.out[said.out.index("besiege evaluate") :].replace("\\\n", " ")
+    assert shlex.split(told) == shlex.split(
+        "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15 "
+        "--substitute digits_mlp:sub.safetensors --attacks mim"
+    )
+    assert max(map(len, said.out.splitlines())) <= 80
+    weights = (tmp_path / "sub.safetensors").read_bytes()
+    (tmp_path / "sub.json").unlink()
+    (tmp_path / "sub.safetensors").unlink()
+    assert besiege(*shlex.split(card["command"])[1:]).code == 0
+    assert (tmp_path / "sub.safetensors").read_bytes() == weights
+
+
+def test_run_again_it_asks_nothing_and_another_theft_is_refused(besiege: Besiege) -> None:
+    besiege(*STEAL, *FEW)
+    said = besiege(*STEAL, *FEW, "--json")
+    assert said.code == 0 and json.loads(said.out)["queries"] == 170
+    assert "nothing left to do" in besiege(*STEAL, *FEW).flat
+    said = besiege(*STEAL, *FEW, "--seed", "5")
+    assert said.code == 2 and "choose another name" in said.flat
+    assert besiege(*STEAL, *FEW, "--seed", "5", "--no-resume").code == 0
+
+
+def test_the_model_may_be_named_by_its_option_and_a_budget_is_kept(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    words = ("substitute", "--model", *STEAL[1:])
+    said = besiege(*words, *FEW[:-1], "0", "--queries", "125")
+    assert said.code == 0, said.err
+    assert "queries    120 in all\n" in said.out and "agreement" not in said.out
+    said = besiege(*words, *FEW, "--queries", "125", "--no-resume")
+    assert said.code == 0 and "queries    125 in all" in said.out
+
+
+def test_interrupted_it_says_what_is_lost(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from besiege.cli import substitute
+
+    def stop(one: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(substitute, "_line", stop)
+    said = besiege(*STEAL, *FEW)
+    assert said.code == 130 and "Nothing was written, and 110 queries or more" in said.flat
+    assert not (tmp_path / "sub.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--arch", "digits_ml"), "'digits_mlp'"),
+        (("--data", "digist"), "'digits'"),
+        (("--out", "sub.pt"), ".safetensors"),
+        (("--queries", "99"), "60 seeds and 50 to check on"),
+        (("--count", "4000"), "397"),
+        (("--lam", "0"), "lam is 0.0"),
+        (("--rounds", "-1"), "--rounds"),
+    ],
+)
+def test_wrong_input_is_named_before_anything_is_asked(
+    words: tuple[str, str], said: str, besiege: Besiege, tmp_path: Path
+) -> None:
+    given = dict(zip([*STEAL[2::2], *FEW[::2]], [*STEAL[3::2], *FEW[1::2]], strict=True))
+    given |= dict([words])
+    found = besiege(*STEAL[:2], *(part for pair in given.items() for part in pair))
+    assert found.code == 2 and said in found.flat
+    assert not list(tmp_path.glob("sub*"))
+
+
+def test_a_network_of_ones_own_is_trained_too(besiege: Besiege, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    given = [word if word != "digits_mlp" else "mine.py:make" for word in STEAL]
+    said = besiege(*given, *FEW)
+    assert said.code == 0, said.err
+    assert "Load the weights into mine.py:make to craft on it." in said.out
