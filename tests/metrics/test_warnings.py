@@ -259,6 +259,14 @@ def test_w39_few_classes() -> None:
     assert "the only wrong one" in said[2][0].seen and "DLR" in said[2][0].seen
 
 
+def test_w42_small_probes() -> None:
+    chance = {"chance": np.ones(N, bool)}
+    small, wide = (trial("nes", 100, probe=p, columns=chance) for p in (0.001, 0.05))
+    assert "W42" in ids(evidence(small)) and "W42" not in ids(evidence(wide))
+    assert "W42" not in ids(evidence(trial("nes", 100, probe=0.001)))
+    assert "W42" not in ids(evidence(trial("nes", N, probe=0.001, columns=chance)))
+
+
 def test_w11_a_gradient_that_vanished() -> None:
     gone = np.arange(N) == 190
     assert "W11" in ids(evidence(trial("pgd", 180, columns={"vanished": gone})))

@@ -180,6 +180,12 @@ def targets_in(spelled: object) -> int | None:
     return max((value for value in found if isinstance(value, int)), default=None)
 
 
+def probe_in(spelled: object) -> float | None:
+    """The smallest step over which an attack that is spelled out compares scores, if it does."""
+    found = [value for name, value in _entries(spelled) if name == "sigma"]
+    return min((value for value in found if isinstance(value, float)), default=None)
+
+
 def _entries(spelled: object) -> Iterator[tuple[str, object]]:
     """All parameters of an attack and its parts; the count of each_target by its full name."""
     if isinstance(spelled, dict):
@@ -230,6 +236,7 @@ class _Collector:
             weapon.access if weapon.source is None else "transfer",
             frozenset(losses_in(weapon.spelled)),
             targets_in(weapon.spelled),
+            probe_in(weapon.spelled),
         )
 
     def _rows(self, tasks: Sequence[Task]) -> Rows:

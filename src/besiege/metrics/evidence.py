@@ -45,6 +45,9 @@ class Trial:
         The losses it climbs, of all its parts.
     targets : int, optional
         How many wrong classes it means to try, where it tries several.
+    probe : float, optional
+        How far apart, in widths of the box, images are whose scores it compares to estimate
+        gradients.
     """
 
     text: str
@@ -57,6 +60,7 @@ class Trial:
     access: str = "gradient"
     losses: frozenset[str] = frozenset()
     targets: int | None = None
+    probe: float | None = None
 
     @property
     def sees(self) -> bool:

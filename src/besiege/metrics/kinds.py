@@ -15,6 +15,9 @@ ANOTHER_SCALE = 0.01
 """What dividing the logits may change."""
 LEFT = 0.01
 """What an iterative attack may leave of a model without a defense."""
+PROBE = 0.01
+"""How far apart, in widths of the box, images must be whose scores are compared by chance: at 0.001
+a noise of a tenth of a logit divides the cosine with the gradient by about 14."""
 SIZES = {"linf": 28 * 28, "l2": 3 * 32 * 32, "l1": 3 * 32 * 32}
 """How many values an image must have for the usual budget to break every undefended model: in few
 dimensions a network keeps some of its answers without any defense."""
@@ -123,6 +126,23 @@ def _scales(
                 f"beside '{first.text}'.",
                 "The scale of the logits decides, not the model: quote figures of losses that do "
                 "not depend on it (margin, dlr) and of attacks without gradients.",
+            )
+
+
+def w42_small_probes(evidence: Evidence) -> Iterator[Finding]:
+    """Differences of scores that lie close together drown in what a model draws by chance."""
+    for trial in evidence.trials:
+        probe = trial.probe
+        if probe is None or probe >= PROBE or not trial.rows["chance"].any():
+            continue
+        left = int((trial.rows["correct"] & ~trial.rows["success"]).sum())
+        if left:
+            yield Finding(
+                "W42",
+                f"'{trial.text}' compares scores of images only {probe:g} apart, and this model "
+                "answers by chance: the difference it looks for is smaller than what chance makes.",
+                f"The {left} samples it left standing say little: raise sigma (to 0.05, say), or "
+                "use attacks whose probes are wide, such as nattack and square.",
             )
 
 

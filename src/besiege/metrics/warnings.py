@@ -20,6 +20,7 @@ from besiege.metrics.kinds import (
     w22_undefended,
     w23_loss,
     w39_few_classes,
+    w42_small_probes,
 )
 from besiege.metrics.searches import w20_norm_order, w21_consistency
 
@@ -371,6 +372,7 @@ RULES: Sequence[Rule] = (
     w24_few_samples,
     w28_budget,
     w39_few_classes,
+    w42_small_probes,
 )
 RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 """Rules that craft and judge apply to their own rows, too; over all rows these say it better."""
