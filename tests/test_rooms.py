@@ -34,7 +34,8 @@ ROOMS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "core": {"torch", "numpy"},
     "attacks": {"torch", "safetensors"},  # safetensors only where a perturbation is kept
-    "models": {"torch", "safetensors"},
+    # onnxruntime only where an ONNX file is asked for
+    "models": {"torch", "numpy", "safetensors", "onnxruntime"},
     "defenses": {"torch"},
     "data": {"torch", "numpy", "PIL", "sklearn"},
     "training": {"torch", "safetensors"},

@@ -3,9 +3,10 @@
     PYTHONPATH=src python benchmarks/queries/peers.py [cells] [--queries 2000] [--only WORD ...]
 
 Neither knows a budget: the network itself counts the images it is shown on behalf of each sample,
-keeps the nearest one it misreads, and ends the attack when the queries are spent. foolbox asks
-about all samples at once, a row each; ART about one after the other. Both start as they like, and
-every image shown counts, the search for a start included.
+keeps the nearest one it misreads, and ends the attack when the queries are spent. Samples are
+attacked one by one: ART does so itself, and foolbox's HopSkipJump, which divides its gradients by
+a norm over the whole batch, is several times weaker with many at once. Both start as they like,
+and every image shown counts, the search for a start included.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Watched(nn.Module):
         self.first = torch.full_like(self.used, -1)
         self.marks = [mark for mark in MARKS if mark <= queries]
         self.after = self.best.repeat(len(self.marks), 1)
-        self.only: int | None = None
-        """Whose images these are, where one sample is attacked at a time."""
+        self.only = 0
+        """Whose images these are."""
         self.idle = True
         """Whether nobody is charged."""
 
@@ -61,13 +62,8 @@ class Watched(nn.Module):
             logits = self.victim(x.float())
         if self.idle:
             return logits
-        if self.only is None:
-            assert len(x) == len(self.labels), "a row for every sample"
-            rows = torch.arange(len(x), device=x.device)
-            order = torch.zeros_like(rows)
-        else:
-            rows = torch.full((len(x),), self.only, device=x.device)
-            order = torch.arange(len(x), device=x.device)
+        rows = torch.full((len(x),), self.only, device=x.device)
+        order = torch.arange(len(x), device=x.device)
         paid = self.used[rows] + order < self.queries
         if not bool(paid.any()):
             raise SpentError
@@ -97,8 +93,12 @@ def foolbox(norm: str, eps: float | None) -> dict[str, Run]:
     def with_(name: str, **given: object) -> Run:
         def run(net: Watched, x: Tensor, y: Tensor) -> None:
             model = fb.PyTorchModel(net.eval(), bounds=(0, 1), device=x.device)
-            net.idle = False
-            getattr(fb.attacks, name)(**given)(model, x, y, epsilons=None)
+            for row in range(len(x)):
+                net.only, net.idle = row, False
+                one = slice(row, row + 1)
+                with contextlib.suppress(SpentError):
+                    getattr(fb.attacks, name)(**given)(model, x[one], y[one], epsilons=None)
+                net.idle = True
 
         return run
 
@@ -112,6 +112,7 @@ def foolbox(norm: str, eps: float | None) -> dict[str, Run]:
 
 def art(norm: str, eps: float | None) -> dict[str, Run]:
     """Its decision and score attacks, one sample after the other."""
+    np.mat = np.asmatrix  # type: ignore[attr-defined]  # its GeoDA still calls it so
     evasion: Any = import_module("art.attacks.evasion")
     estimators: Any = import_module("art.estimators.classification")
     order = {"l2": 2, "linf": np.inf}[norm]
@@ -145,7 +146,8 @@ def art(norm: str, eps: float | None) -> dict[str, Run]:
     if eps is None and norm == "l2":
         runs["boundary"] = with_("BoundaryAttack", targeted=False, max_iter=10**6)
         runs["signopt"] = with_("SignOPTAttack", targeted=False, max_iter=10**6)
-        runs["zoo"] = with_("ZooAttack", max_iter=10**4, use_resize=False, use_importance=False)
+        whole = {"use_resize": False, "use_importance": False, "nb_parallel": 32}
+        runs["zoo"] = with_("ZooAttack", max_iter=10**4, **whole)
     if eps is not None and norm == "linf":
         runs["square"] = with_("SquareAttack", norm=order, eps=eps, max_iter=QUERIES)
     return {f"art {name}": run for name, run in runs.items()}
@@ -154,7 +156,8 @@ def art(norm: str, eps: float | None) -> dict[str, Run]:
 def record(cell: Cell, given: argparse.Namespace) -> None:
     """Run all of them on one cell."""
     victim, samples = cell.load(given.count, given.device)
-    x, y, threat = samples.images, samples.labels, cell.threat
+    first, last = (int(edge) for edge in given.rows.split(":"))
+    x, y, threat = samples.images[first:last], samples.labels[first:last], cell.threat
     book = Book(given.out, cell, len(samples), "foolbox 3.3.4, ART 1.20.1")
     book.figures["queries"] = given.queries
     eps = None if threat.eps is None else float(threat.eps)
@@ -196,6 +199,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--queries", type=int, default=QUERIES)
     parser.add_argument("--only", action="append", default=[], help="attacks named by this word")
+    parser.add_argument("--rows", default=f"0:{COUNT}", help="so many of the images")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=HERE / "recorded")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """besiege measures how robust image classifiers really are.
 
 `evaluate` measures a model and keeps the records; `attack` is for people with tensors in hand;
-`Classifier` says how a model takes its images.
+`Classifier` says how a model takes its images, and `function_model` makes one of a function.
 Nothing here imports torch before it is needed.
 """
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from besiege.core.siege import Siege, register
     from besiege.evaluation.attacking import AttackResult, attack
     from besiege.models.classifier import Classifier
+    from besiege.models.functions import function_model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Threat",
     "attack",
     "evaluate",
+    "function_model",
     "register",
 ]
 
@@ -56,6 +58,7 @@ _LAZY = {
     "Siege": "besiege.core.siege",
     "attack": "besiege.evaluation.attacking",
     "evaluate": "besiege.bench.single",
+    "function_model": "besiege.models.functions",
     "register": "besiege.core.siege",
 }
 _ROOMS = {

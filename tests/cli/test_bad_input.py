@@ -90,7 +90,7 @@ def test_an_unknown_name_gets_the_nearest_ones(
 
 
 WRONG: dict[str, tuple[Sequence[str], str]] = {
-    "nothing to attack": (["evaluate"], "MODEL"),
+    "nothing to attack": (["evaluate"], "--model"),
     "no threat": (["evaluate", MODEL, "--data", DATA], "--threat"),
     "a word as a count": (ask(MODEL, DATA, THREAT, "--seed", "many"), "--seed"),
     "no images": (

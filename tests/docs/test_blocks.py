@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from tests.docs.blocks import DOCS, Block, blocks
+from tests.models.serving import serving
 
 from besiege.cli import main
 
 SKIPPED = {
     "pip install": "it would install",
+    "examples/serve.py": "it would never end; the test of the page has the server answer",
     "conform(": "tests/laws/test_example.py runs it",
 }
 """What is not run here, and why."""
@@ -36,10 +38,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def run(page: str) -> dict[str, Any]:
-    """Run a page from top to bottom; the names its Python blocks leave behind."""
+def run(page: str, port: int = 8000) -> dict[str, Any]:
+    """Run a page from top to bottom; the names its Python blocks leave behind.
+
+    A server of the page answers on another port than it says, one that was free.
+    """
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks(page):
+        block = Block(block.language, block.text.replace(":8000/", f":{port}/"))
         if any(part in block.text for part in SKIPPED):
             continue
         if block.language == "sh":
@@ -99,6 +105,23 @@ def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "The median smallest change that fools it is" in said
     assert (place / "change.safetensors").exists()
+
+
+def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("transfer.md")
+    said = capsys.readouterr().out
+    assert "--substitute digits_cnn:sub.safetensors" in said
+    assert int(names["right"].sum()) < 0.7 * len(names["right"])
+    assert "zoo:digits-natural+adapt(size=8, how='white') against linf:0.1" in said
+
+
+def test_a_model_that_only_answers_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(labels_only=True) as server:
+        names = run("endpoints.md", server.server_address[1])
+        said = capsys.readouterr()
+        assert f"{server.images:,} images sent" in " ".join(said.err.split())
+    assert "Nothing was sent." in said.out
+    assert bool(names["result"].success.any())
 
 
 def test_the_first_command_is_the_same_everywhere() -> None:

@@ -20,7 +20,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.evaluation import craft
 from besiege.evaluation.crafting import terms
-from besiege.evaluation.judging import _differ
+from besiege.evaluation.judging import differ
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import untrained
 
@@ -77,7 +77,7 @@ def test_dlr_goes_round_classes_that_are_ruled_out() -> None:
 
 def test_another_class_is_another_answer_however_close() -> None:
     once = torch.tensor([[1000.0, 1000.05]])
-    assert _differ(once, once.flip(1)) and not _differ(once, once + 0.001)
+    assert differ(once, once.flip(1)) and not differ(once, once + 0.001)
 
 
 def test_one_attack_is_a_suite_too() -> None:

@@ -70,5 +70,7 @@ def test_every_form_is_explained() -> None:
         "public",
         "ARCH(mean=..., std=...)",
         "path/to/file.py",
+        "path/file.onnx",
+        "http",
     ]
     assert all(FORMS.values())

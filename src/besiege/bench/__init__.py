@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.bench.estimating import Estimate, estimate
     from besiege.bench.single import Evaluation, evaluate
     from besiege.bench.store import Store
 
-__all__ = ["Evaluation", "Store", "evaluate"]
+__all__ = ["Estimate", "Evaluation", "Store", "estimate", "evaluate"]
 
 __getattr__, __dir__ = lazily(
-    __name__, {"Evaluation": "single", "Store": "store", "evaluate": "single"}
+    __name__,
+    {
+        "Estimate": "estimating",
+        "Evaluation": "single",
+        "Store": "store",
+        "estimate": "estimating",
+        "evaluate": "single",
+    },
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse, spelled, split, told
@@ -25,17 +25,28 @@ from besiege.bench.store import Store, key_of
 from besiege.bench.undefended import is_undefended
 from besiege.bench.work import boxed
 from besiege.core.dice import Dice
-from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError, near
+from besiege.core.errors import (
+    AccessError,
+    AttackError,
+    BesiegeError,
+    InputError,
+    ThreatError,
+    near,
+)
 from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
 from besiege.data import load as load_data
 from besiege.data.catalogue import CATALOGUE
-from besiege.data.dataset import Data
+from besiege.data.dataset import Data, Pixels
 from besiege.defenses.defended import load as load_victim
+from besiege.defenses.defended import split as split_layers
 from besiege.evaluation.crafting import answers, check, check_grid, terms
 from besiege.evaluation.judging import DRAWS
 from besiege.models.classifier import Classifier
+from besiege.models.sources import with_argument
+from besiege.models.walled import accounted, walled
 
 DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
 """What runs when nobody says: one step, many steps, and many steps to each of the likeliest wrong
@@ -143,20 +154,88 @@ def read_data(
     seed: int,
     victim: Victim,
 ) -> Data:
-    """The samples: tensors in the victim's box, everything else in [0, 1]."""
+    """The samples: tensors in the victim's box, everything else in [0, 1].
+
+    A victim that is sent bytes sees no others: the images are brought to its levels first, so that
+    what is attacked is what it receives.
+    """
     if isinstance(source, tuple):
         return load_data(source, split=split, count=count, seed=seed, box=victim.box)
-    return load_data(source, split=split, count=count, seed=seed)
+    data = load_data(source, split=split, count=count, seed=seed)
+    inner = walled(victim)
+    if inner is None or not inner.as_bytes or inner.grid is None:
+        return data
+    steps = round((inner.box[1] - inner.box[0]) / inner.grid)
+    if data.pixels is None:
+        return replace(data, images=_on_levels(data.images, steps))
+    return replace(data, images=_Levels(data.pixels, steps))  # type: ignore[arg-type]  # lazily
 
 
-def read_victim(model: str | nn.Module | Victim, device: str | None) -> Victim:
-    """The victim, from its text or as it is; a named one goes to a GPU where there is one."""
+def _on_levels(images: Tensor, steps: int) -> Tensor:
+    return (images * steps).round() / steps
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Images that stay where they are until they are looked at, and then have so many levels."""
+
+    pixels: Pixels
+    steps: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.pixels.shape
+
+    def at(self, rows: Sequence[int]) -> _Levels:
+        return _Levels(self.pixels.at(rows), self.steps)
+
+    def decode(self) -> Tensor:
+        return _on_levels(self.pixels.decode(), self.steps)
+
+
+def read_victim(
+    model: str | nn.Module | Victim, device: str | None, access: str | None = None
+) -> Victim:
+    """The victim, from its text or as it is; a named one goes to a GPU where there is one.
+
+    What an address answers is what is asked of it, where its own text does not say.
+    """
     if not isinstance(model, str):
         victim = Classifier.of(model)
         return victim if device is None else _moved(victim, device)
-    if device is None and torch.cuda.is_available():
-        device = "cuda"
-    return load_victim(model, device)
+    if access in ("score", "decision") and model.startswith(("http://", "https://")):
+        source, layers = split_layers(model)
+        model = "+".join([with_argument(source, "access", access), *layers])
+    victim = load_victim(model, device)
+    # One behind a wall computes nothing here, and what attacks do here is little.
+    if device is None and torch.cuda.is_available() and not victim.metered:
+        victim = _moved(victim, "cuda")
+    return victim
+
+
+def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
+    """The threat with the access that the victim grants: no more can be asked of it."""
+    if threat.access <= victim.access:
+        return threat
+    if access is not None or threat.access < Access.GRADIENT:
+        raise AccessError(
+            f"{threat.access} access was asked for, but {name_of(victim)} grants {victim.access} "
+            "access only"
+        )
+    return replace(threat, access=victim.access)
+
+
+def know_classes(victim: Victim, data: Data) -> None:
+    """Tell a victim that answers labels, or the first few, how many classes the data have."""
+    inner = walled(victim)
+    if inner is not None and (inner.access is Access.DECISION or inner.reader.top_k is not None):
+        inner.declare(max(data.classes, int(data.labels.max()) + 1, 2))
+
+
+def usual_suite(threat: Threat) -> str | None:
+    """The suite for an attacker without gradients, where nobody says what to run."""
+    name = str(threat.access)
+    return name if threat.access < Access.GRADIENT and name in SUITES else None
 
 
 def _moved(victim: Victim, device: str) -> Victim:
@@ -244,6 +323,8 @@ def _no_curve(asked: Asked, threat: Threat, victim: Victim) -> str | None:
         return "What is crafted on a substitute is tried once: a search would be many queries."
     if asked.queries is not None:
         return "A search for the smallest change takes more answers than were allowed."
+    if victim.metered and asked.curve != "full":
+        return "A search for the smallest change takes many answers, which are counted here."
     return None
 
 
@@ -262,9 +343,16 @@ def _described(data: Data, size: int, victim: Victim, scaled: bool) -> tuple[Sha
     return tuple(shards)
 
 
-def _weapon(
-    victim: Victim, attack: Attack, threat: Threat, samples: Samples, asked: Asked, aids: Aids
-) -> Weapon:
+def check_fit(
+    victim: Victim,
+    attack: Attack,
+    threat: Threat,
+    samples: Samples,
+    queries: int | None,
+    seed: int,
+    aids: Aids,
+) -> tuple[Victim, Threat, Keep, Leave]:
+    """Refuse what does not fit; whom the attack asks, within what, and on which terms."""
     searched, on = victim, threat
     keep, leave = terms(victim, attack, threat)
     if aids.crafts(attack):
@@ -280,9 +368,18 @@ def _weapon(
         samples,
         keep=keep,
         leave=leave,
-        queries=None if searched is not victim else asked.queries,
-        seed=asked.seed,
+        queries=None if searched is not victim else queries,
+        seed=seed,
         substitute=aids.substitute,
+    )
+    return searched, on, keep, leave
+
+
+def _weapon(
+    victim: Victim, attack: Attack, threat: Threat, samples: Samples, asked: Asked, aids: Aids
+) -> Weapon:
+    searched, on, keep, leave = check_fit(
+        victim, attack, threat, samples, asked.queries, asked.seed, aids
     )
     steps = getattr(attack, "steps", None)
     return Weapon(
@@ -326,7 +423,7 @@ def passes(attack: Attack) -> int:
 
 def _probe(victim: Victim, samples: Samples) -> int:
     """How many classes the victim answers with; whether it takes such images at all."""
-    with victim.held(), plainly(victim.device), torch.no_grad():
+    with victim.held(), plainly(victim.device), torch.no_grad(), accounted(victim, "probe"):
         oracle = Oracle(victim, pad=False)
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
         scores = oracle.logits(samples.images.to(victim.device), dice)

@@ -12,7 +12,7 @@ import numpy as np
 
 from besiege.bench.overview import open_run
 from besiege.bench.reading import Gathered, beside, counterpart, elsewhere, gather
-from besiege.bench.spec import Weapon
+from besiege.bench.spec import Plan, Weapon
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError
 from besiege.core.threat import Goal, Linf, Norm, Threat

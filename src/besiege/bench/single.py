@@ -21,8 +21,10 @@ from besiege.bench.asking import (
     CURVE_SHARD,
     GPU_SHARD,
     SHARD,
+    as_granted,
     check_numbers,
     command_of,
+    know_classes,
     name_of,
     plan_of,
     read_attacks,
@@ -31,6 +33,7 @@ from besiege.bench.asking import (
     read_threat,
     read_victim,
     shards_of,
+    usual_suite,
     with_curve,
 )
 from besiege.bench.reading import gather
@@ -48,6 +51,8 @@ from besiege.metrics.distances import smallest
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 from besiege.models.classifier import Classifier
+from besiege.models.endpoint import kept_below
+from besiege.models.walled import paid, walled
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -69,6 +74,9 @@ class Evaluation:
         All figures as plain values: curves, costs, the gallery.
     folder : Path
         The run folder.
+    paid : dict, optional
+        Of a model behind a wall, ``(asked, sent)`` by account: images asked about, and images that
+        were sent to it. What the ledger knew was not sent again; attempts that failed were sent.
     """
 
     clean: Rate
@@ -79,6 +87,7 @@ class Evaluation:
     folder: Path
     complete: bool
     _plan: Plan
+    paid: Mapping[str, tuple[int, int]] | None = None
 
     @cached_property
     def rows(self) -> Rows:
@@ -170,7 +179,8 @@ def evaluate(
     ----------
     model : str, nn.Module or Classifier
         ``zoo:NAME``, ``public:NAME``, ``ARCH(...):weights.safetensors``,
-        ``path/to/file.py:factory``, any of them with ``+layer`` defenses, or the thing itself.
+        ``path/to/file.py:factory``, ``path/file.onnx``, ``http://HOST/PATH``, any of them with
+        ``+layer`` defenses, or the thing itself.
     data : str, path, Data or (images, labels)
         A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, or tensors.
     threat : str or Threat
@@ -178,7 +188,8 @@ def evaluate(
         change.
     attacks : str or sequence, optional
         Attacks to run, each on every sample; one step, many steps, and many steps
-        to each of the three likeliest wrong classes when neither attacks nor a suite are given.
+        to each of the three likeliest wrong classes when neither attacks nor a suite are given;
+        without gradients, the suite of the access.
     suite : str or sequence, optional
         Attacks that each run on what the ones before left: ``"standard"`` and other names, or a
         list of one's own.
@@ -186,7 +197,7 @@ def evaluate(
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
     access : str, optional
-        ``gradient`` (the default), ``score`` or ``decision``.
+        ``gradient``, ``score`` or ``decision``; what the model grants by default.
     queries : int, optional
         The most answers an attack may use for one sample.
     curve : {"short", "full", "none"} or bool
@@ -236,8 +247,13 @@ def evaluate(
     check_numbers(queries=queries, count=count, seed=seed, shard=shard, batch=batch)
     allowed = read_threat(threat, goal, access)
     chosen, chained = read_attacks(attacks, suite, allowed)
-    victim = read_victim(model, device)
+    victim = read_victim(model, device, str(allowed.access))
+    allowed = as_granted(allowed, access, victim)
+    if attacks is None and suite is None and substitute is None:
+        suite = usual_suite(allowed)
+        chosen, chained = read_attacks(attacks, suite, allowed)
     samples = read_data(data, split, count, seed, victim)
+    know_classes(victim, samples)
     asked = Asked(
         model=model if isinstance(model, str) else name_of(victim),
         data=str(data) if isinstance(data, (str, Path)) else samples.name,
@@ -260,10 +276,11 @@ def evaluate(
     asked = asked.model_copy(update={"command": command or command_of(asked)})
     in_box = isinstance(data, tuple)
     aids = read_aids(substitute, asked.fuse, victim, samples)
-    plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box, aids)
     store = Store(mkdtemp(prefix="besiege-") if out is None else out)
+    kept_below(walled(victim), store.folder)
     how: dict[str, Any] = {"aids": aids, "batch": batch, "compiled": compile}
     try:
+        plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box, aids)
         if progress and watch is None:
             from besiege.report import bar
 
@@ -331,10 +348,12 @@ def _run(
             workshop.search()
         found = write_figures(store.folder)
     mine = next(e for e in found["evaluations"] if e["name"] == plan.name)
-    return _evaluation(mine, store.folder, plan)
+    return _evaluation(mine, store.folder, plan, paid(victim))
 
 
-def _evaluation(found: dict[str, Any], folder: Path, plan: Plan) -> Evaluation:
+def _evaluation(
+    found: dict[str, Any], folder: Path, plan: Plan, counts: Mapping[str, tuple[int, int]] | None
+) -> Evaluation:
     def rate(figure: Mapping[str, Any]) -> Rate:
         return Rate(figure["value"], figure["low"], figure["high"], figure["count"])
 
@@ -350,4 +369,5 @@ def _evaluation(found: dict[str, Any], folder: Path, plan: Plan) -> Evaluation:
         folder,
         found["complete"],
         plan,
+        counts,
     )

@@ -24,7 +24,7 @@ from besiege.bench.spec import Plan
 from besiege.bench.store import DamagedError, Record, Store, judges
 from besiege.bench.tally import Event, Tally, Watch
 from besiege.core import record as core_record
-from besiege.core.errors import InputError, StoreError, ThreatError, VictimError
+from besiege.core.errors import EndpointError, InputError, StoreError, ThreatError, VictimError
 from besiege.core.oracle import Victim
 from besiege.core.record import COSTS
 from besiege.core.samples import Samples
@@ -32,9 +32,11 @@ from besiege.core.threat import Goal, Norm, Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.crafting import Crafted, craft, twin_of
 from besiege.evaluation.judging import judge, look
+from besiege.evaluation.preflight import preflight
 from besiege.metrics.distances import BEST, IN_ALL
 from besiege.metrics.rows import Column, Rows
 from besiege.models.classifier import Classifier
+from besiege.models.walled import accounted
 
 
 class Workshop:
@@ -153,8 +155,9 @@ class Workshop:
         failure = None
         made = _Made({}, None, {}, ())
         try:
-            made = work(task)
-        except (StoreError, InputError, ThreatError):
+            with accounted(self.victim, task.kind):
+                made = work(task)
+        except (StoreError, InputError, ThreatError, EndpointError):
             raise  # not the attack's fault
         except Exception as problem:
             if problem is self._untold:
@@ -188,6 +191,7 @@ class Workshop:
 
     def _look(self, task: Task) -> _Made:
         samples = self._samples(task)
+        first = preflight(self.victim, samples) if task.shard == 0 else []
         sight = look(self.victim, samples, seed=self.plan.asked.seed)
         rows = {
             "sample": _array(samples.ids),
@@ -203,7 +207,8 @@ class Workshop:
             "correct": int(sight.correct.sum()),
             "judged": sight.forwards,
         }
-        return _Made(rows, {"images": _bytes(samples.images)}, totals, sight.findings)
+        findings = dict.fromkeys((*first, *sight.findings))
+        return _Made(rows, {"images": _bytes(samples.images)}, totals, tuple(findings))
 
     def _craft(self, task: Task) -> _Made:
         weapon = task.weapon

@@ -35,7 +35,7 @@ from besiege.cli.grammar import (
     known_suites,
     side,
 )
-from besiege.core.errors import InputError, StoreError
+from besiege.core.errors import EndpointError, InputError, StoreError
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ command = App(
 @flowing
 def evaluate(
     model: Model,
-    /,
     *,
     data: DataSource,
     threat: ThreatText,
@@ -87,6 +86,7 @@ def evaluate(
     device: Device = None,
     threads: Threads = None,
     page: Annotated[bool, Parameter(show_default=False)] = True,
+    dry_run: Flag = False,
     as_json: AsJson = False,
 ) -> int:
     """Measure how robust a model is: attack it, judge every image afresh, keep the records.
@@ -111,7 +111,7 @@ def evaluate(
     goal
         What counts as a success; any error by default.
     access
-        What the attacker sees; gradients by default.
+        What the attacker sees; what the model grants by default.
     queries
         The most answers an attack may use for one image.
     substitute
@@ -145,10 +145,12 @@ def evaluate(
         On a GPU, search on a compiled copy of the model: up to a minute at first, then faster.
     page
         Whether the page is written; it is by default.
+    dry_run
+        Ask nothing; say what would be asked at most, and how long that takes at the rate allowed.
     """
     if no_curve and curve not in (None, "none"):
         raise InputError(f"--curve {curve} and --no-curve disagree: give one")
-    question = {
+    question: dict[str, Any] = {
         "data": data,
         "threat": threat,
         "attacks": attacks,
@@ -165,6 +167,8 @@ def evaluate(
     if substitute:  # questions without one keep the folders they had
         question |= {"substitute": list(substitute), "fuse": fuse}
     fit = {"resize": resize, "crop": crop, "channels": channels}
+    if dry_run:
+        return _estimated(model, question, fit, device, as_json)
     folder = default_folder(model, question | fit) if out is None else out
     try:
         found = _measured(
@@ -185,6 +189,13 @@ def evaluate(
             else "Interrupted before anything was finished; nothing was written."
         )
         return 130
+    except EndpointError as problem:
+        kept = (folder / "run.json").exists()
+        screen.complain(
+            str(problem),
+            f"What was answered is kept in {folder}; the same command goes on." if kept else "",
+        )
+        return 3
     except StoreError as problem:
         if isinstance(problem.__cause__, OSError) and (folder / "run.json").exists():
             screen.complain(str(problem))  # a disk that filled up on the way, say
@@ -205,15 +216,9 @@ def _measured(
     with bar(model, console) as watch:  # first, because importing torch takes seconds
         from besiege.bench.single import evaluate as measure
         from besiege.cli.machine import prepare
-        from besiege.data import load
 
         prepare(*where)
-        source = question["data"]
-        if any(fit.values()):
-            given = {name: question[name] for name in ("split", "count", "seed")}
-            sizes = {name: side(fit[name], f"--{name}") for name in ("resize", "crop")}
-            fitted: dict[str, Any] = {**given, **sizes, "channels": fit["channels"]}
-            source = load(source, **fitted)
+        source = _fitted(question, fit)
         again = (folder / "run.json").exists()
         said = False
 
@@ -236,10 +241,72 @@ def _measured(
         )
 
 
+def _fitted(question: Mapping[str, Any], fit: Mapping[str, Any]) -> Any:
+    """The data, brought to size where that was asked for."""
+    if not any(fit.values()):
+        return question["data"]
+    from besiege.data import load
+
+    given = {name: question[name] for name in ("split", "count", "seed")}
+    sizes = {name: side(fit[name], f"--{name}") for name in ("resize", "crop")}
+    fitted: dict[str, Any] = {**given, **sizes, "channels": fit["channels"]}
+    return load(question["data"], **fitted)
+
+
+def _estimated(
+    model: str,
+    question: Mapping[str, Any],
+    fit: Mapping[str, Any],
+    device: str | None,
+    as_json: bool,
+) -> int:
+    """Say what it would cost."""
+    from besiege.bench.estimating import estimate
+
+    asked = {n: v for n, v in question.items() if n not in ("data", "curve", "shard")}
+    found = estimate(model, _fitted(question, fit), device=device, **asked)
+    if as_json:
+        screen.print_json(found.plain())
+        return 0
+    out = screen.out()
+    screen.say(out, Text(f"{model} against {found.threat}, {found.images} images: at most"))
+    table = screen.columns("account", "an image", "asked", "sent", right=_FIGURES)
+    for price in found.prices:
+        each = "" if price.account in _SHARED else _count(price.each)
+        table.add_row(price.account, each, _count(price.asked), _count(price.sent))
+    table.add_row("in all", "", _count(found.asked), _count(found.sent))
+    out.print(table)
+    if found.sent is None:
+        screen.say(out, Text("--queries sets a limit where the cost of an attack is not known."))
+    if found.seconds is not None:
+        screen.say(out, Text(f"{_duration(found.seconds)} at {found.rate:g} images per second"))
+    screen.say(out, Text("Nothing was sent."))
+    return 0
+
+
+_SHARED = ("probe", "clean", "judge", "canary")
+_FIGURES = ("an image", "asked", "sent")
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _duration(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds:.0f} seconds"
+
+
 def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
     figures = json.loads((folder / "figures.json").read_bytes())
     # The folder may hold other evaluations; their place is the page.
     figures |= {"evaluations": [found.figures], "complete": found.complete}
+    if found.paid is not None:
+        figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in found.paid.items()}
+        asked, sent = (sum(pair[k] for pair in found.paid.values()) for k in (0, 1))
+        screen.note(f"{asked:,} answers were asked for, and {sent:,} images sent for them.")
     if as_json:
         screen.print_json(figures)
     else:

@@ -24,6 +24,8 @@ How things are written:
           resnet20:weights.safetensors   your weights, besiege's architecture;
                                          with "(mean=..., std=...)" if needed
           path/to/model.py:make          what your function make() returns
+          path/file.onnx                 scores or labels of an ONNX file
+          http://HOST:PORT/PATH          what answers there; "(format=png)"
           "MODEL+bits(depth=3)"          any of them behind a defense
   DATA    digits, mnist, cifar10, ...    by name: `besiege data` lists them
           path/to/folder                 one folder of images per class

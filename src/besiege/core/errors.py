@@ -42,6 +42,13 @@ class StochasticError(VictimError):
     """A gradient attack on a randomised victim without an expectation over its chances."""
 
 
+class EndpointError(VictimError):
+    """A victim behind a wall that cannot be asked any more: gone, refusing, or answering nonsense.
+
+    What it answered before is kept; the same run goes on from there.
+    """
+
+
 class DataError(BesiegeError):
     """Data or weights that are missing, damaged or not what their digest says."""
 

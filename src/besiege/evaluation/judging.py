@@ -209,7 +209,7 @@ def _sober(
     findings = []
     if not victim.stochastic:
         once, few = clean[0, :AGAIN], samples.images[:AGAIN]
-        if any(_differ(once, Oracle(victim).logits(few)) for _ in range(again)):
+        if any(differ(once, Oracle(victim).logits(few)) for _ in range(again)):
             findings.append(
                 Finding(
                     "W14",
@@ -247,7 +247,7 @@ def bits(draws: Tensor) -> Tensor:
     return (draws << places).sum(0) + (1 << len(draws))
 
 
-def _differ(once: Tensor, again: Tensor) -> bool:
+def differ(once: Tensor, again: Tensor) -> bool:
     """Whether two answers to the same images are more than rounding apart, or name other classes.
 
     A class that is ruled out is minus infinity both times, or the answers differ.

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from besiege.models.architectures import ARCHITECTURES
     from besiege.models.catalogue import CATALOGUE, FORMS, Architecture, Listed, listing, zoo_names
     from besiege.models.classifier import Classifier
+    from besiege.models.endpoint import Endpoint
+    from besiege.models.ensemble import Ensemble
+    from besiege.models.functions import FunctionModel, function_model
+    from besiege.models.onnx_file import OnnxModel
     from besiege.models.public import PUBLIC
     from besiege.models.sources import load, save_zoo
     from besiege.models.twins import twin
@@ -21,7 +25,12 @@ __all__ = [
     "PUBLIC",
     "Architecture",
     "Classifier",
+    "Endpoint",
+    "Ensemble",
+    "FunctionModel",
     "Listed",
+    "OnnxModel",
+    "function_model",
     "listing",
     "load",
     "save_zoo",
@@ -38,6 +47,11 @@ __getattr__, __dir__ = lazily(
         "PUBLIC": "public",
         "Architecture": "catalogue",
         "Classifier": "classifier",
+        "Ensemble": "ensemble",
+        "Endpoint": "endpoint",
+        "FunctionModel": "functions",
+        "OnnxModel": "onnx_file",
+        "function_model": "functions",
         "Listed": "catalogue",
         "listing": "catalogue",
         "load": "sources",

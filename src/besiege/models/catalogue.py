@@ -29,6 +29,14 @@ FORMS = MappingProxyType(
             "what a function in a file returns, a torch.nn.Module or a besiege.Classifier; "
             "with arguments: file.py:factory(width=2)"
         ),
+        "path/file.onnx": (
+            "a network in an ONNX file, without gradients; with arguments: "
+            "file.onnx(mean=0.5, std=0.25)"
+        ),
+        "http://HOST:PORT/PATH": (
+            "a model that answers requests, without gradients; with arguments: "
+            "http://HOST/PATH(format=png, classes=10, access=decision)"
+        ),
     }
 )
 

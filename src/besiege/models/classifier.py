@@ -77,8 +77,8 @@ class Classifier:
         self.module = module
         self.mean: tuple[float, ...] | None
         self.std: tuple[float, ...] | None
-        self.mean, self.std = _normalisation(mean, std)
-        self.box = _box(box)
+        self.mean, self.std = normalisation(mean, std)
+        self.box = checked_box(box)
         if classes is not None and classes < 2:
             raise InputError(f"classes is {classes!r}, but a classifier has 2 classes or more")
         self.classes = classes
@@ -86,17 +86,7 @@ class Classifier:
             raise InputError(f"outputs is {outputs!r}: write 'logits' or 'probabilities'")
         self.outputs = outputs
         self.name = type(module).__name__ if name is None else name
-        if grid is not None and not (math.isfinite(grid) and grid > 0):
-            raise InputError(
-                f"grid is {grid!r}, but it is the positive step of the pixel values, such as 1/255"
-            )
-        if grid is not None:
-            steps = (self.box[1] - self.box[0]) / grid
-            if round(steps) < 1 or abs(steps - round(steps)) > 1e-6 * steps:
-                raise InputError(
-                    f"grid is {grid!r}, but the box {self.box} must be a whole number of its steps"
-                )
-        self.grid = grid
+        self.grid = checked_grid(grid, self.box)
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def __repr__(self) -> str:
@@ -241,9 +231,10 @@ def _first(module: nn.Module) -> Tensor | None:
     return next((t for t in tensors if t.is_floating_point()), None)
 
 
-def _normalisation(
+def normalisation(
     mean: float | Sequence[float] | None, std: float | Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+    """Mean and std per channel, both or neither, checked."""
     if mean is None and std is None:
         return None, None
     if mean is None or std is None:
@@ -269,7 +260,8 @@ def _normalisation(
     return means, stds
 
 
-def _box(box: tuple[float, float]) -> tuple[float, float]:
+def checked_box(box: tuple[float, float]) -> tuple[float, float]:
+    """The lowest and the highest pixel value, or an error that says what they are."""
     try:
         low, high = (float(v) for v in box)
     except (TypeError, ValueError):
@@ -279,3 +271,17 @@ def _box(box: tuple[float, float]) -> tuple[float, float]:
             f"box is {box!r}, but it is the lowest and the highest pixel value, such as (0, 1)"
         )
     return low, high
+
+
+def checked_grid(grid: float | None, box: tuple[float, float]) -> float | None:
+    """The step of the pixel values, where there is one: the box is a whole number of them."""
+    if grid is None:
+        return None
+    if not (math.isfinite(grid) and grid > 0):
+        raise InputError(
+            f"grid is {grid!r}, but it is the positive step of the pixel values, such as 1/255"
+        )
+    steps = (box[1] - box[0]) / grid
+    if round(steps) < 1 or abs(steps - round(steps)) > 1e-6 * steps:
+        raise InputError(f"grid is {grid!r}, but the box {box} must be a whole number of its steps")
+    return grid

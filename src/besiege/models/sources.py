@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from besiege.core.errors import DataError, InputError, UnknownNameError, near
 from besiege.core.identity import remember
 from besiege.core.oracle import Victim
-from besiege.core.text import from_file, read_arguments
+from besiege.core.text import from_file, read, read_arguments
 from besiege.models import catalogue
 from besiege.models.architectures import ARCHITECTURES
 from besiege.models.catalogue import CATALOGUE, FORMS
@@ -48,7 +48,8 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
         ``zoo:NAME`` (shipped with besiege), ``public:NAME`` (weights in the data root),
         ``ARCH(mean=..., std=...):path/weights.safetensors`` (or a checkpoint of `torch.save` with
         tensors alone) or ``path/to/file.py:factory``, with arguments where it takes some:
-        ``file.py:factory(width=2)``. Layers of defenses are read by `besiege.defenses.load`.
+        ``file.py:factory(width=2)``. Layers of defenses are read by `besiege.defenses.load`, and
+        so are models without gradients: ``path/file.onnx``, ``http://HOST/PATH``.
     device : str or torch.device, optional
         Where it computes; where its factory put it, and on the CPU else, when not given.
 
@@ -79,6 +80,10 @@ def find(text: str) -> Victim:
         return _from_zoo(name)
     if scheme == "public":
         return _from_public(name)
+    if scheme in ("http", "https"):
+        return _from_endpoint(text)
+    if scheme not in ARCHITECTURES and re.fullmatch(r"[^(]+\.onnx\s*(\(.*\))?", text, re.DOTALL):
+        return _from_onnx(text)
     if re.fullmatch(r".+\.py:\s*\w+\s*(\(.*\))?", text, re.DOTALL):
         return _from_factory(text)
     if found := re.fullmatch(r"(\w+)(?:\((.*)\))?:(.+)", text, re.DOTALL):
@@ -243,6 +248,66 @@ def _from_factory(text: str) -> Victim:
         )
     victim: Victim = made
     return victim
+
+
+def _from_endpoint(text: str) -> Victim:
+    from besiege.models.endpoint import Endpoint
+
+    url, given = split_arguments(text)
+    check_arguments(Endpoint, given, text)
+    return Endpoint(url, **{"name": text, **given})
+
+
+def _from_onnx(text: str) -> Victim:
+    from besiege.models.onnx_file import OnnxModel
+
+    path, given = split_arguments(text)
+    check_arguments(OnnxModel, given, text)
+    return OnnxModel(path, **{"name": text, **given})
+
+
+def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
+    """What stands before the arguments of a source, and these; words need no quotes.
+
+    Examples
+    --------
+    >>> split_arguments("http://127.0.0.1:8000/predict(format=png, classes=10)")
+    ('http://127.0.0.1:8000/predict', {'format': 'png', 'classes': 10})
+    """
+    source, opened, written = text.strip().partition("(")
+    if opened and not written.endswith(")"):
+        raise InputError(f"'{text}' opens a parenthesis and does not close it at its end")
+
+    def value(name: str, args: list[Any], given: dict[str, Any]) -> Any:
+        if name == "arguments" and not args:
+            return given
+        if args or given:
+            raise InputError(f"'{name}(...)' is no number and no word")
+        return name
+
+    try:
+        given = read(f"arguments({written.removesuffix(')')})", value)
+    except InputError as problem:
+        raise InputError(
+            f"'({written}' in '{text}' cannot be read: {problem}; write name=value pairs of "
+            "numbers, words and tuples"
+        ) from None
+    return source.strip(), given
+
+
+def with_argument(text: str, name: str, value: str) -> str:
+    """The text of a source with one argument more, unless it has it already.
+
+    Examples
+    --------
+    >>> with_argument("http://127.0.0.1:8000/predict", "access", "decision")
+    'http://127.0.0.1:8000/predict(access=decision)'
+    """
+    if name in split_arguments(text)[1]:
+        return text
+    source, opened, written = text.strip().partition("(")
+    inside = f", {written}" if opened and written != ")" else ")"
+    return f"{source}({name}={value}{inside}"
 
 
 def _of(

@@ -1,0 +1,237 @@
+"""What an evaluation would cost at most, before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from besiege.attacks.attack import Attack
+from besiege.bench.aids import Aids, Fuse, Model, read_aids
+from besiege.bench.asking import (
+    as_granted,
+    check_fit,
+    check_numbers,
+    know_classes,
+    name_of,
+    read_attacks,
+    read_data,
+    read_threat,
+    read_victim,
+    usual_suite,
+)
+from besiege.bench.work import boxed
+from besiege.core.oracle import Victim
+from besiege.core.threat import Threat
+from besiege.data.dataset import Data
+from besiege.evaluation import preflight as probing
+from besiege.evaluation.judging import AGAIN, DRAWS
+from besiege.models.walled import CANARY, walled
+
+FIRST = 8
+"""Images that are asked about before the plan is made: whether it answers at all."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """The most that one account may cost.
+
+    Attributes
+    ----------
+    account : str
+        ``probe``, ``clean``, ``judge``, or the text of an attack.
+    each : int, optional
+        The most answers for one image, None where that is not known, or not by image.
+    asked, sent : int, optional
+        The most answers in all, and the most images that are sent for them. What was sent before
+        comes from the ledger. None where it is not known.
+    """
+
+    account: str
+    each: int | None
+    asked: int | None
+    sent: int | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What an evaluation would cost at most; nothing was sent to find out.
+
+    Attributes
+    ----------
+    prices : tuple of Price
+        Account by account.
+    asked, sent : int, optional
+        In all; None where the cost of an attack is not known and no limit was given.
+    rate : float, optional
+        Images per second that the model may be sent.
+    seconds : float, optional
+        How long sending takes at that rate, where both are known.
+    """
+
+    model: str
+    data: str
+    threat: str
+    images: int
+    queries: int | None
+    prices: tuple[Price, ...]
+    asked: int | None
+    sent: int | None
+    rate: float | None
+    seconds: float | None
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+
+def estimate(
+    model: Model,
+    data: str | Path | Data | tuple[Any, Any],
+    *,
+    threat: str | Threat,
+    attacks: str | Attack | Sequence[str | Attack] | None = None,
+    suite: str | Attack | Sequence[str | Attack] | None = None,
+    goal: str | None = None,
+    access: str | None = None,
+    queries: int | None = None,
+    count: int | None = None,
+    seed: int = 0,
+    split: str = "test",
+    substitute: Model | Sequence[Model] | None = None,
+    fuse: Fuse = "logits",
+    device: str | None = None,
+) -> Estimate:
+    """What `besiege.evaluate` would cost with the same arguments; it is refused where that is.
+
+    The model is not asked anything.
+
+    Examples
+    --------
+    >>> from besiege.bench import estimate
+    >>> found = estimate(
+    ...     "zoo:digits-natural",
+    ...     "digits",
+    ...     threat="linf:0.15",
+    ...     access="score",
+    ...     attacks="square",
+    ...     queries=500,
+    ...     count=10,
+    ... )
+    >>> [price.asked for price in found.prices if price.account == "square"]
+    [5000]
+    """
+    check_numbers(queries=queries, count=count, seed=seed)
+    allowed = read_threat(threat, goal, access)
+    chosen, _ = read_attacks(attacks, suite, allowed)
+    victim = read_victim(model, device, str(allowed.access))
+    allowed = as_granted(allowed, access, victim)
+    if attacks is None and suite is None and substitute is None:
+        chosen, _ = read_attacks(attacks, usual_suite(allowed), allowed)
+    samples = read_data(data, split, count, seed, victim)
+    know_classes(victim, samples)
+    aids = read_aids(substitute, fuse, victim, samples)
+    scaled = victim.box != (0.0, 1.0) and not isinstance(data, tuple)
+    first = boxed(samples.take(torch.arange(1)), victim, scaled)
+    allowed.check_units(victim.box, first.images[0].numel())
+    for attack in chosen.values():
+        check_fit(victim, attack, allowed, first, queries, seed, aids)
+    shape = tuple(first.images.shape[1:])
+    classes = victim.classes or max(samples.classes, 2)
+    prices = _before(victim, len(samples))
+    for attack in chosen.values():
+        prices += _price(victim, attack, aids, len(samples), shape, classes, queries)
+    prices.append(_judging(victim, chosen.values(), aids, len(samples)))
+    prices += _canaries(victim, _sum([price.sent for price in prices]))
+    asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
+    inner = walled(victim)
+    rate = None if inner is None else getattr(inner, "rate", None)
+    return Estimate(
+        model if isinstance(model, str) else name_of(victim),
+        samples.name,
+        str(allowed),
+        len(samples),
+        queries,
+        tuple(prices),
+        asked,
+        sent,
+        rate,
+        sent / rate if sent is not None and rate else None,
+    )
+
+
+def _before(victim: Victim, images: int) -> list[Price]:
+    """What is asked before any attack: whether it answers, and how it takes the clean images."""
+    first, again = min(FIRST, images), 0
+    if walled(victim) is not None and not victim.stochastic:
+        again = probing.AGAIN + min(probing.COMPANY, images)
+    asked = _looks(victim, images)
+    # The first images were sent by the probe.
+    sent = max(0, images - first) if _repeats(victim) else asked
+    return [
+        Price("probe", None, first + again, first + again),
+        Price("clean", None, asked, sent),
+    ]
+
+
+def _looks(victim: Victim, images: int) -> int:
+    if victim.stochastic:
+        return DRAWS * images
+    return images + min(AGAIN, images)
+
+
+def _repeats(victim: Victim) -> bool:
+    """Whether what was sent before comes from a ledger."""
+    inner = walled(victim)
+    return inner is not None and inner.remote and not inner.stochastic and not victim.stochastic
+
+
+def _price(
+    victim: Victim,
+    attack: Attack,
+    aids: Aids,
+    images: int,
+    shape: tuple[int, ...],
+    classes: int,
+    queries: int | None,
+) -> list[Price]:
+    """The most that an attack asks: its own bound and the clean check, or the limit given."""
+    if aids.crafts(attack):
+        return [Price(str(attack), 0, 0, 0)]
+    own = attack.cost(shape, classes)
+    most = None if own is None else (own + 1) * attack.draws
+    if queries is not None:
+        most = queries if most is None else min(most, queries)
+    total = None if most is None else most * images
+    # The clean check of every attack is the same image.
+    saved = images if _repeats(victim) else 0
+    return [Price(str(attack), most, total, None if total is None else max(0, total - saved))]
+
+
+def _judging(victim: Victim, attacks: Iterable[Attack], aids: Aids, images: int) -> Price:
+    """Every image that was kept, and the clean ones, once more for every attack."""
+    asked = sent = 0
+    for attack in attacks:
+        many = DRAWS if victim.stochastic else 1
+        one = 2 * many * images + (0 if victim.stochastic else min(AGAIN, images))
+        asked += one
+        # What is kept was asked about, unless it was made on a substitute.
+        sent += images if _repeats(victim) and aids.crafts(attack) else 0
+        sent += 0 if _repeats(victim) else one
+    return Price("judge", None, asked, sent)
+
+
+def _canaries(victim: Victim, sent: int | None) -> list[Price]:
+    """One known image now and then, so that a model that changes on the way is noticed."""
+    if not _repeats(victim):
+        return []
+    count = None if sent is None else sent // CANARY + 1
+    return [Price("canary", None, count, count)]
+
+
+def _sum(parts: Sequence[int | None]) -> int | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None

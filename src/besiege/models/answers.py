@@ -1,0 +1,197 @@
+"""What comes back from a model that is only asked: scores, labels or the first few, as logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from besiege.core.errors import InputError, VictimError, near
+from besiege.core.threat import Access
+
+Array = NDArray[Any]
+OUTPUTS = ("logits", "probabilities")
+SMALLEST_PROBABILITY = 1e-30
+_ABOVE_ONE = 1e-3
+"""How far a probability may exceed one by rounding to a few decimals."""
+
+
+@dataclass
+class Reader:
+    """Reads answers of one model, and refuses what cannot be one.
+
+    A class that an answer leaves out is ruled out: its logit is minus infinity. A label rules out
+    all others, and of the first k scores the rest is ruled out.
+
+    Attributes
+    ----------
+    name : str
+        What errors call the model.
+    access : Access
+        Scores, or labels alone; from scores a label is taken where no more is granted.
+    outputs : {"logits", "probabilities"}
+        What scores are; probabilities are taken through the logarithm.
+    classes : int, optional
+        How many there are; found in the first full answer when not given.
+    top_k : int, optional
+        Only so many classes are in an answer, as indices and scores.
+    """
+
+    name: str
+    access: Access
+    outputs: str = "logits"
+    classes: int | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.outputs not in OUTPUTS:
+            raise InputError(f"outputs is {self.outputs!r}: {near(str(self.outputs), OUTPUTS)}")
+        for what, value, least in (("classes", self.classes, 2), ("top_k", self.top_k, 1)):
+            if value is not None and (type(value) is not int or value < least):
+                raise InputError(f"{what} is {value!r}, but a whole number from {least} is needed")
+        if self.access not in (Access.SCORE, Access.DECISION):
+            raise InputError(
+                f"access is '{self.access}', but a model that is only asked gives scores or "
+                "labels: write access='score' or access='decision'"
+            )
+
+    def __call__(self, answer: object, rows: int) -> NDArray[np.float32]:
+        """Logits float32 ``[rows, classes]`` of what came back for so many images."""
+        if self.top_k is not None:
+            scores = self._few(answer, rows)
+        else:
+            values = self._array(answer)
+            if values.ndim == 2 and values.shape[1] > 1:
+                scores = self._scores(values, rows)
+            elif self.access is Access.DECISION:
+                return self._ruled(self._labels(values, rows))
+            elif rows == 1 and values.ndim == 1 and len(values) > 1:  # one image, one list
+                scores = self._scores(values[None], rows)
+            else:
+                raise VictimError(
+                    f"{self.name} answered an array {list(values.shape)} to {rows} images, but "
+                    "scores are [rows, classes]: declare access='decision' if these are labels"
+                )
+        if self.access is Access.DECISION:
+            return self._ruled(scores.argmax(1))
+        return scores
+
+    def count(self) -> int:
+        """How many classes there are, or an error that says how to tell."""
+        if self.classes is None:
+            kind = "labels" if self.top_k is None else f"the first {self.top_k} classes"
+            raise InputError(
+                f"{self.name} answers {kind} alone, which does not tell how many classes there "
+                "are: declare it, such as classes=10"
+            )
+        return self.classes
+
+    def _array(self, answer: object) -> Array:
+        try:
+            values = np.asarray(answer)
+        except (ValueError, TypeError):
+            values = np.empty(0, dtype=object)
+        if values.dtype.kind not in "fiu":
+            said = str(answer).replace("\n", " ")[:80]
+            raise VictimError(
+                f"{self.name} answered {said}, but an array of numbers is expected: scores "
+                "[rows, classes], or labels [rows] with access='decision'"
+            )
+        return values
+
+    def _scores(self, values: Array, rows: int) -> NDArray[np.float32]:
+        if len(values) != rows:
+            raise VictimError(f"{self.name} answered {len(values)} rows of scores to {rows} images")
+        if self.classes is not None and values.shape[1] != self.classes:
+            raise VictimError(
+                f"{self.name} answered {values.shape[1]} classes, but {self.classes} are "
+                "expected: declare the right number with classes=, or mend the model"
+            )
+        self._numbers(values)
+        self.classes = int(values.shape[1])
+        return self._logits(values)
+
+    def _numbers(self, values: Array) -> None:
+        if not bool((values < np.inf).all()):  # NaN compares false; minus infinity is ruled out
+            raise VictimError(
+                f"{self.name} answered NaN or infinite scores, so nothing can be said about its "
+                "robustness"
+            )
+        if self.outputs == "probabilities" and (values.min() < 0 or values.max() > 1 + _ABOVE_ONE):
+            raise VictimError(
+                f"{self.name} was declared to answer probabilities, but some lie outside [0, 1]: "
+                "leave outputs='probabilities' out if they are logits"
+            )
+
+    def _logits(self, values: Array) -> NDArray[np.float32]:
+        if self.outputs == "probabilities":
+            values = np.log(np.maximum(values.astype(np.float64), SMALLEST_PROBABILITY))
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+    def _labels(self, values: Array, rows: int) -> NDArray[np.int64]:
+        flat = values.reshape(-1)
+        if flat.size != rows:
+            raise VictimError(
+                f"{self.name} answered an array {list(values.shape)} to {rows} images, but labels "
+                "are one whole number per image"
+            )
+        whole = np.isfinite(flat) & (flat == np.floor(flat))
+        if not bool(whole.all()):
+            raise VictimError(
+                f"{self.name} answered the label {flat[~whole][0]}, but labels are whole numbers"
+            )
+        return self._known(flat.astype(np.int64))
+
+    def _known(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        classes = self.count()
+        wrong = (labels < 0) | (labels >= classes)
+        if bool(wrong.any()):
+            raise VictimError(
+                f"{self.name} answered the label {labels[wrong][0]}, but of {classes} classes the "
+                f"labels are 0 to {classes - 1}: declare classes=, or mend the model"
+            )
+        return labels
+
+    def _ruled(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        logits = np.full((len(labels), self.count()), -np.inf, dtype=np.float32)
+        logits[np.arange(len(labels)), labels] = 0.0
+        return logits
+
+    def _few(self, answer: object, rows: int) -> NDArray[np.float32]:
+        """The first k of every image: where they are not given, they are ruled out."""
+        lines = self._lines(answer)
+        if len(lines) != rows:
+            raise VictimError(f"{self.name} answered {len(lines)} rows to {rows} images")
+        logits = np.full((rows, self.count()), -np.inf, dtype=np.float32)
+        for row, (indices, scores) in enumerate(lines):
+            where, what = self._array(indices).reshape(-1), self._array(scores).reshape(-1)
+            if len(where) != len(what) or not len(where) or len(set(where.tolist())) < len(where):
+                raise VictimError(
+                    f"{self.name} answered the classes {where.tolist()} with the scores "
+                    f"{what.tolist()}, but every class listed has one score and stands once"
+                )
+            self._numbers(what)
+            logits[row, self._labels(where, len(where))] = self._logits(what)
+        return logits
+
+    def _lines(self, answer: object) -> list[tuple[Any, Any]]:
+        """Indices and scores of every row, however they are written."""
+        if isinstance(answer, Mapping) and {"indices", "scores"} <= set(answer):
+            answer = answer["indices"], answer["scores"]
+        if isinstance(answer, tuple) and len(answer) == 2:
+            return list(zip(answer[0], answer[1], strict=False))
+        if isinstance(answer, Sequence) and not isinstance(answer, str):
+            lines = [line if isinstance(line, Sequence) else [line] for line in answer]
+            if all(isinstance(one, Mapping) for line in lines for one in line):
+                return [
+                    ([one.get("label") for one in line], [one.get("score") for one in line])
+                    for line in lines
+                ]
+        raise VictimError(
+            f"{self.name} answered a {type(answer).__name__}, but with top_k={self.top_k} an "
+            "answer is (indices, scores), both [rows, k], or per image a list of "
+            "{'label': ..., 'score': ...}"
+        )

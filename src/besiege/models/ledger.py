@@ -1,0 +1,199 @@
+"""What was answered, on disk: so that nothing is paid for twice, whatever happens to a run."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from besiege.core.errors import StoreError
+
+Logits = NDArray[np.float32]
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, logits BLOB, at REAL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS requests (
+    at REAL, account TEXT, images INTEGER, attempt INTEGER, status TEXT, seconds REAL);
+CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, asked INTEGER, sent INTEGER);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT);
+"""
+_AT_A_TIME = 500
+"""Keys in one question; SQLite takes a limited number of them."""
+
+
+class Ledger:
+    """Answers of a victim by the hash of what was sent, and what was asked and sent in all.
+
+    The file is made when there is something to write. Every answer is committed when it arrives:
+    a process that is killed loses what was on its way, and nothing else. Several threads, and
+    several processes, may use one file.
+
+    Parameters
+    ----------
+    path : path
+        An SQLite file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "endpoint.sqlite")
+    >>> ledger.write([b"what was sent"], np.zeros((1, 3), np.float32))
+    >>> ledger.read([b"what was sent", b"something else"])
+    {b'what was sent': array([0., 0., 0.], dtype=float32)}
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._held: sqlite3.Connection | None = None
+        self._distrusted: bool | None = None
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, Logits]:
+        """The answers to those that have been asked about before."""
+        if self._held is None and not self.path.exists():
+            return {}
+        found: dict[bytes, Logits] = {}
+        with self._lock:
+            for first in range(0, len(keys), _AT_A_TIME):
+                some = keys[first : first + _AT_A_TIME]
+                marks = ",".join("?" * len(some))
+                rows = self._do(f"SELECT key, logits FROM answers WHERE key IN ({marks})", some)
+                found |= {bytes(k): np.frombuffer(v, dtype=np.float32) for k, v in rows}
+        return found
+
+    def write(self, keys: Sequence[bytes], logits: Logits) -> None:
+        """Keep answers; they are on the disk when this returns."""
+        now = time.time()
+        rows = [(k, row.tobytes(), now) for k, row in zip(keys, logits, strict=True)]
+        with self._lock:
+            # The first answer stays: an attack has acted on it.
+            self._many("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
+
+    def count(self, account: str, asked: int, sent: int) -> None:
+        """Add to an account."""
+        with self._lock:
+            self._do(
+                "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+                "asked = asked + excluded.asked, sent = sent + excluded.sent",
+                (account, asked, sent),
+            )
+
+    def note(self, account: str, images: int, attempt: int, status: str, seconds: float) -> None:
+        """Write down one attempt at a request."""
+        with self._lock:
+            self._do(
+                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?)",
+                (time.time(), account, images, attempt, status, seconds),
+            )
+
+    def accounts(self) -> dict[str, tuple[int, int]]:
+        """What was asked and what was sent, by account, in all runs that used this file."""
+        if self._held is None and not self.path.exists():
+            return {}
+        with self._lock:
+            rows = self._do("SELECT name, asked, sent FROM accounts ORDER BY name")
+        return {str(name): (int(asked), int(sent)) for name, asked, sent in rows}
+
+    def __len__(self) -> int:
+        if self._held is None and not self.path.exists():
+            return 0
+        with self._lock:
+            return int(self._do("SELECT count(*) FROM answers")[0][0])
+
+    @property
+    def distrusted(self) -> bool:
+        """Whether the victim was found to answer by chance: then nothing may be repeated."""
+        if self._distrusted is None:
+            self._distrusted = False
+            if self.path.exists():
+                with self._lock:
+                    self._distrusted = bool(self._do("SELECT 1 FROM facts WHERE name = 'chance'"))
+        return self._distrusted
+
+    def distrust(self) -> None:
+        """Serve nothing from here any more: the victim answers by chance."""
+        self._distrusted = True
+        with self._lock:
+            self._do("INSERT OR IGNORE INTO facts VALUES ('chance', 'seen')")
+
+    def canary(self, name: str) -> tuple[bytes, NDArray[Any]] | None:
+        """An image whose answer is known, with its key; None where there is none of that name."""
+        if self._held is None and not self.path.exists():
+            return None
+        with self._lock:
+            found = self._do("SELECT value FROM facts WHERE name = ?", (f"canary {name}",))
+        if not found:
+            return None
+        held = json.loads(found[0][0])
+        pixels = np.frombuffer(b64decode(held["pixels"]), dtype=held["dtype"])
+        return bytes.fromhex(held["key"]), pixels.reshape(held["shape"])
+
+    def keep_canary(self, name: str, key: bytes, pixels: NDArray[Any]) -> None:
+        """Keep an image to be asked about again; the first of a name stays."""
+        held = {
+            "key": key.hex(),
+            "dtype": pixels.dtype.str,
+            "shape": pixels.shape,
+            "pixels": b64encode(pixels.tobytes()).decode(),
+        }
+        with self._lock:
+            self._do(
+                "INSERT OR IGNORE INTO facts VALUES (?, ?)", (f"canary {name}", json.dumps(held))
+            )
+
+    def close(self) -> None:
+        """Let the file go."""
+        with self._lock:
+            if self._held is not None:
+                self._held.close()
+                self._held = None
+
+    def _do(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection().execute(statement, tuple(values)).fetchall()
+        except sqlite3.Error as problem:
+            raise self._broken(problem) from problem
+
+    def _many(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        connection = self._connection()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(statement, rows)
+            connection.execute("COMMIT")
+        except sqlite3.Error as problem:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise self._broken(problem) from problem
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._held is None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                held = sqlite3.connect(
+                    self.path, timeout=60.0, isolation_level=None, check_same_thread=False
+                )
+                # Written ahead: a commit survives the death of the process without waiting for
+                # the disk.
+                held.execute("PRAGMA journal_mode=WAL")
+                held.execute("PRAGMA synchronous=NORMAL")
+                held.executescript(_TABLES)
+            except (sqlite3.Error, OSError) as problem:
+                raise self._broken(problem) from problem
+            self._held = held
+            finalize(self, held.close)
+        return self._held
+
+    def _broken(self, problem: Exception) -> StoreError:
+        return StoreError(
+            f"the ledger {self.path} cannot be used: {problem}. What it holds has been paid for: "
+            "make room or mend the rights, or move the file away to begin anew"
+        )

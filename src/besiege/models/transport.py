@@ -1,0 +1,367 @@
+"""Requests that arrive: with time limits, back-off, a rate that is kept, and several at once."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Generic, TypeVar
+from urllib.parse import urlsplit
+from weakref import finalize
+
+from besiege.core.errors import EndpointError, InputError
+
+T = TypeVar("T")
+
+CONNECT = 5.0
+"""Seconds to wait for a connection, at most."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+"""Seconds before the second attempt, doubled before every further one, and at most."""
+MALFORMED = 3
+"""Attempts at an answer that can be read: a server that answers nonsense is not waited for."""
+LARGEST = 1 << 28
+"""Bytes of an answer, at most."""
+_AGAIN = frozenset({408, 425, 429})
+_SHOWN = 200
+
+
+class Unreadable(Exception):
+    """An answer that arrived and cannot be used; worth another attempt."""
+
+
+class _Stopped(Exception):
+    """Another request of the same call failed for good."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server said."""
+
+    status: int
+    kind: str
+    body: bytes
+    wait: float | None = None
+    """Seconds after which to come again, where it says so."""
+
+    @property
+    def said(self) -> str:
+        """The beginning of the body, in one line."""
+        text = " ".join(self.body[: 4 * _SHOWN].decode("utf-8", "replace").split())
+        return text[:_SHOWN] or "nothing"
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """One request: what is sent, and what is made of the answer.
+
+    Attributes
+    ----------
+    body, headers
+        What is sent.
+    images : int
+        How many images are in it.
+    accept : callable
+        Reads a reply of status 200, and raises `Unreadable` where it cannot.
+    """
+
+    body: bytes
+    headers: Mapping[str, str]
+    images: int
+    accept: Callable[[Reply], T]
+
+
+class Bucket:
+    """Lets so many things pass per second, and a second's worth at once.
+
+    Parameters
+    ----------
+    rate : float
+        How many per second.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        self._room = max(1.0, rate)
+        self._tokens = self._room
+        self._then = time.monotonic()
+        self._lock = threading.Lock()
+
+    def take(self, amount: int, stop: threading.Event) -> None:
+        """Wait until so many may pass; what is larger than a second's worth leaves a debt."""
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                self._tokens = min(self._room, self._tokens + (now - self._then) * self.rate)
+                self._then = now
+                need = min(float(amount), self._room) - self._tokens
+                if need <= 1e-9:
+                    self._tokens -= amount
+                    return
+            if stop.wait(need / self.rate):
+                raise _Stopped
+
+
+class Transport:
+    """Sends requests to one address and brings back what its answers were made into.
+
+    Tried again: no connection, no answer in time, 408, 425, 429 and 5xx, as long as the server has
+    not been away for longer than `patience`; and three times an answer that cannot be read. Waits
+    double and are drawn at random, and are never shorter than the server's Retry-After. Any other
+    status stops.
+
+    Parameters
+    ----------
+    url : str
+        ``http://`` or ``https://``.
+    timeout : float
+        Seconds for one answer.
+    retries : int
+        Attempts after the first, at least; before the server has ever answered, at most.
+    patience : float
+        Seconds that the server may be away.
+    rate, request_rate : float, optional
+        The most images, and the most requests, per second.
+    concurrency : int
+        The most requests on their way at once.
+    headers : mapping
+        Sent with every request.
+    note : callable, optional
+        Told of every attempt that left: images, which attempt, how it ended, seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 30.0,
+        retries: int = 5,
+        patience: float = 60.0,
+        rate: float | None = None,
+        request_rate: float | None = None,
+        concurrency: int = 4,
+        headers: Mapping[str, str] | None = None,
+        note: Callable[[int, int, str, float], None] | None = None,
+    ) -> None:
+        for name, value in (("timeout", timeout), ("rate", rate), ("request_rate", request_rate)):
+            if value is not None and not (_is_number(value) and value > 0):
+                raise InputError(f"{name} is {value!r}, but a positive number is needed")
+        for name, value in (("retries", retries), ("patience", patience)):
+            if not (_is_number(value) and value >= 0):
+                raise InputError(f"{name} is {value!r}, but a number from 0 is needed")
+        if type(concurrency) is not int or concurrency < 1:
+            raise InputError(f"concurrency is {concurrency!r}, but a whole number from 1 is needed")
+        self.url, self._place = url, _place(url)
+        self.timeout, self.retries, self.patience = float(timeout), retries, float(patience)
+        self.rate, self.concurrency = rate, concurrency
+        self.headers = dict(headers or {})
+        self._note = note or (lambda *_: None)
+        self._limits = [
+            (Bucket(float(limit)), per_image)
+            for limit, per_image in ((rate, True), (request_rate, False))
+            if limit is not None
+        ]
+        self._idle: list[http.client.HTTPConnection] = []
+        finalize(self, _hang_up, self._idle)
+        self._lock = threading.Lock()
+        self._answered = False
+        self._chance = random.Random()
+
+    def send(self, jobs: Sequence[Job[T]]) -> list[T]:
+        """Do all jobs, several at once; when one fails for good, those on their way still end."""
+        stop = threading.Event()
+        if len(jobs) <= 1 or self.concurrency == 1:
+            return [self._insist(job, stop) for job in jobs]
+        with ThreadPoolExecutor(min(self.concurrency, len(jobs))) as pool:
+            futures = [pool.submit(self._insist, job, stop) for job in jobs]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                failed = [f for f in done if f.exception() is not None]
+            except BaseException:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            if failed:
+                stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+        for future in futures:
+            problem = None if future.cancelled() else future.exception()
+            if problem is not None and not isinstance(problem, _Stopped):
+                raise problem
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Let idle connections go."""
+        with self._lock:
+            _hang_up(self._idle)
+
+    def _insist(self, job: Job[T], stop: threading.Event) -> T:
+        """One request until it is answered, or will not be."""
+        failing, attempt, unread = None, 0, 0
+        while True:
+            if stop.is_set():
+                raise _Stopped
+            attempt += 1
+            for bucket, per_image in self._limits:
+                bucket.take(job.images if per_image else 1, stop)
+            begin, pause = time.monotonic(), None
+            try:
+                reply = self._once(job, attempt)
+                if reply.status == 200:
+                    self._answered = True
+                    return job.accept(reply)
+                if reply.status not in _AGAIN and reply.status < 500:
+                    raise self._refused(reply)
+                problem, pause = f"status {reply.status}: {reply.said}", reply.wait
+            except Unreadable as said:
+                unread += 1
+                if unread >= MALFORMED:
+                    raise EndpointError(
+                        f"{self.url} answered {unread} times what cannot be used: {said}"
+                    ) from None
+                problem = str(said)
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, (ssl.SSLCertVerificationError, socket.gaierror)):
+                    raise EndpointError(f"{self.url} cannot be reached: {error}") from error
+                problem = str(error) or type(error).__name__
+                if isinstance(error, TimeoutError):
+                    problem = f"no answer within {self.timeout:g} s"
+            failing = begin if failing is None else failing
+            away = time.monotonic() - failing
+            patient = self._answered and away < self.patience
+            if attempt > self.retries and not patient:
+                raise EndpointError(
+                    f"{self.url} did not answer in {attempt} attempts and {away:.0f} s: {problem}. "
+                    "Start it again, or allow more with retries= and patience="
+                )
+            if stop.wait(self._pause(attempt, pause)):
+                raise _Stopped
+
+    def _pause(self, attempt: int, least: float | None) -> float:
+        usual = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt - 1, 20))
+        return max(least or 0.0, usual * (0.5 + 0.5 * self._chance.random()))
+
+    def _refused(self, reply: Reply) -> EndpointError:
+        advice = {
+            401: "give the name of an environment variable that holds the key, token=NAME",
+            403: "check the key, and whether you may ask it at all",
+            404: "check the path",
+            413: "send fewer images at once, batch=",
+        }.get(reply.status, "check the format and the address")
+        return EndpointError(
+            f"{self.url} refused with status {reply.status}: {reply.said} ({advice})"
+        )
+
+    def _once(self, job: Job[T], attempt: int) -> Reply:
+        connection = self._connected()
+        begin, how = time.monotonic(), "no answer"
+        try:
+            connection.request("POST", self._place[3], job.body, {**self.headers, **job.headers})
+            reply, reusable = self._read(connection, begin + self.timeout)
+            how = str(reply.status)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._note(job.images, attempt, how, time.monotonic() - begin)
+        if reusable:
+            with self._lock:
+                self._idle.append(connection)
+        else:
+            connection.close()
+        return reply
+
+    def _connected(self) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._idle:
+                connection = self._idle.pop()
+                if _is_open(connection.sock):
+                    connection.sock.settimeout(self.timeout)
+                    return connection
+                connection.close()
+        scheme, host, port, _ = self._place
+        kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+        connection = kind(host, port, timeout=min(CONNECT, self.timeout))
+        connection.connect()
+        connection.sock.settimeout(self.timeout)
+        return connection
+
+    def _read(self, connection: http.client.HTTPConnection, end: float) -> tuple[Reply, bool]:
+        answer = connection.getresponse()
+        pieces, size = [], 0
+        while piece := answer.read1(1 << 16):
+            pieces.append(piece)
+            size += len(piece)
+            if time.monotonic() > end:  # a server that sends drop by drop
+                raise TimeoutError
+            if size > LARGEST:
+                raise Unreadable(f"more than {LARGEST >> 20} MiB")
+        answer.close()  # or the connection would take itself for busy
+        wanted = answer.getheader("Content-Length", "")
+        if wanted.isdigit() and size < int(wanted):
+            raise http.client.IncompleteRead(b"".join(pieces))
+        kind = answer.getheader("Content-Type", "").partition(";")[0].strip().lower()
+        wait_for = _seconds(answer.getheader("Retry-After"))
+        return Reply(answer.status, kind, b"".join(pieces), wait_for), not answer.will_close
+
+
+def _hang_up(idle: list[http.client.HTTPConnection]) -> None:
+    while idle:
+        idle.pop().close()
+
+
+def _is_open(held: socket.socket | None) -> bool:
+    """Whether an idle connection is still there: a server that closed it has sent an end."""
+    if held is None:
+        return False
+    held.settimeout(0.0)
+    try:
+        held.recv(1, socket.MSG_PEEK)
+    except (BlockingIOError, ValueError):  # nothing is there; TLS cannot be looked at
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _seconds(text: str | None) -> float | None:
+    """Seconds of a Retry-After, which is a number or a date; at most an hour."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (TypeError, ValueError):
+            return None
+    return min(3600.0, max(0.0, seconds))
+
+
+def _place(url: str) -> tuple[str, str, int | None, str]:
+    """Scheme, host, port and path of an address."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as problem:
+        raise InputError(f"'{url}' is no address: {problem}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError(f"'{url}' is no address: write for example http://127.0.0.1:8000/predict")
+    if parts.username is not None:
+        raise InputError(
+            "the address holds a user name or a password, which would be kept in records: name "
+            "an environment variable with token=NAME instead"
+        )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return parts.scheme, host, port, path
+
+
+def _is_number(value: object) -> bool:
+    finite = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return finite and value == value and value != float("inf")

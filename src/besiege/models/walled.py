@@ -1,0 +1,293 @@
+"""Victims behind a wall: they are asked, and nothing else is known of them."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from besiege.core.dice import Dice
+from besiege.core.errors import EndpointError, InputError, near
+from besiege.core.threat import Access
+from besiege.models.answers import Reader
+from besiege.models.classifier import checked_box, checked_grid
+from besiege.models.ledger import Ledger
+
+Pixels = NDArray[Any]
+Logits = NDArray[np.float32]
+Keep = Callable[[int, Logits], None]
+"""Told of answers as they arrive: the first row they are about, and the logits."""
+
+LEVELS = 255
+CANARY = 500
+"""After so many images a known one is asked about again: whether the model is still the same."""
+_CHANGED = 1e-3
+"""What a known answer may differ by, of its size, and still be the same model's."""
+
+
+class Walled(ABC):
+    """What such victims share: what is sent, how answers are read, counted and kept.
+
+    They grant scores or labels, never gradients. They are metered: no image is sent that nobody
+    asked about, neither as padding nor ahead of a decision.
+
+    Attributes
+    ----------
+    counts : dict
+        For every account ``[asked, sent]``: images asked about, and images that left for the
+        model, attempts that failed included. What the ledger knew was asked and not sent.
+    """
+
+    metered = True
+    remote = False
+    """Whether answers come from elsewhere and cost something, so that a run keeps a ledger."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        classes: int | None,
+        access: str | Access,
+        outputs: str,
+        top_k: int | None,
+        box: tuple[float, float],
+        grid: float | None,
+        stochastic: bool,
+        as_bytes: bool = False,
+        ledger: Path | str | None = None,
+    ) -> None:
+        self.name = name
+        self.reader = Reader(name, _access(access), outputs, classes, top_k)
+        self.access = self.reader.access
+        self.box = checked_box(box)
+        self.stochastic = bool(stochastic)
+        self.as_bytes = as_bytes
+        self.grid = self._grid(grid)
+        # What the judge must know: of a few scores, or of labels, the sum says nothing.
+        whole = self.access is Access.SCORE and top_k is None
+        self.outputs = outputs if whole else "logits"
+        self.declared = classes
+        self.ledger: Ledger | None = None
+        self._kept_as: str | None = None
+        self._since: int | None = None
+        self.counts: dict[str, list[int]] = {}
+        self._account, self._fresh = "asked", False
+        self._lock = threading.Lock()
+        self._device = torch.device("cpu")
+        if ledger is not None:
+            self.keep_in(ledger)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are, as far as that is known."""
+        return self.reader.classes
+
+    @classes.setter
+    def classes(self, classes: int | None) -> None:
+        self.reader.classes = self.declared = classes
+        self._kept_as = None
+
+    def declare(self, classes: int) -> None:
+        """Say how many classes there are, where nobody has said it yet."""
+        if self.reader.classes is None:
+            self.classes = classes
+
+    @property
+    def device(self) -> torch.device:
+        """Where attacks compute; answers are brought there."""
+        return self._device
+
+    def to(self, device: str | torch.device) -> Walled:
+        """Have attacks compute elsewhere; the victim itself stays where it is."""
+        self._device = torch.device(device)
+        return self
+
+    def held(self) -> AbstractContextManager[None]:
+        """Nothing to hold: what is behind the wall stays as it is."""
+        return nullcontext()
+
+    @abstractmethod
+    def digest(self) -> str:
+        """SHA-256 of what identifies the victim, as hexadecimal text."""
+
+    @abstractmethod
+    def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
+        """Ask about images as they are sent; `keep` is told of every piece at once."""
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits float32 ``[rows, classes]``; classes that are ruled out are minus infinity.
+
+        Chances of a stochastic victim behind a wall are its own: the dice are not used.
+        """
+        pixels = self.pixels(x)
+        self._count(asked=len(pixels))
+        ledger = None if self.stochastic or self._fresh else self.ledger
+        if ledger is not None and not ledger.distrusted:
+            found = self._through(ledger, pixels)
+        else:
+            found = self._answers(pixels, None)
+        return torch.from_numpy(found).to(x.device)
+
+    def pixels(self, x: Tensor) -> Pixels:
+        """Images as they are sent: float32 in the box, or bytes."""
+        if x.dim() != 4:
+            raise InputError(
+                f"{self.name} was given images {list(x.shape)}: images are "
+                "[rows, channels, height, width]"
+            )
+        values: Pixels = x.detach().cpu().to(torch.float32).contiguous().numpy()
+        if not self.as_bytes:
+            return values.copy()  # whoever answers may write over it
+        low, high = self.box
+        levels = np.rint((values.astype(np.float64) - low) / (high - low) * LEVELS)
+        return levels.clip(0, LEVELS).astype(np.uint8)
+
+    def keep_in(self, path: Path | str) -> None:
+        """Keep every answer in a ledger of this file, and serve repeats from it."""
+        if self.stochastic:
+            raise InputError(f"{self.name} answers by chance: a ledger would repeat one draw")
+        self.ledger = Ledger(path)
+
+    @contextmanager
+    def account(self, name: str, *, fresh: bool = False) -> Iterator[None]:
+        """Count what is asked under a name for a while; `fresh` answers are not the ledger's."""
+        before = self._account, self._fresh
+        self._account, self._fresh = name, fresh
+        try:
+            yield
+        finally:
+            self._account, self._fresh = before
+
+    @property
+    def asked(self) -> int:
+        """Images asked about so far."""
+        return sum(asked for asked, _ in self.counts.values())
+
+    @property
+    def sent(self) -> int:
+        """Images sent so far, those of failed attempts included."""
+        return sum(sent for _, sent in self.counts.values())
+
+    def _count(self, asked: int = 0, sent: int = 0) -> None:
+        with self._lock:
+            count = self.counts.setdefault(self._account, [0, 0])
+            count[0] += asked
+            count[1] += sent
+        if self.ledger is not None:
+            self.ledger.count(self._account, asked, sent)
+
+    def _through(self, ledger: Ledger, pixels: Pixels) -> Logits:
+        """Answers from the ledger, and from the victim where it has none; each image once."""
+        if self._kept_as is None:  # once: what answers may count its calls, and be the same
+            self._kept_as = self.digest()
+        base = f"{self._kept_as} {pixels.dtype} {pixels.shape[1:]}".encode()
+        keys = [hashlib.sha256(base + row.tobytes()).digest() for row in pixels]
+        known = ledger.read(keys)
+        new: dict[bytes, int] = {}
+        for row, key in enumerate(keys):
+            if key not in known:
+                new.setdefault(key, row)
+        if new:
+            self._must_be_the_same(ledger, self._kept_as)
+            wanted = [*new]
+
+            def keep(first: int, logits: Logits) -> None:
+                ledger.write(wanted[first : first + len(logits)], logits)
+
+            answers = self._answers(pixels[[*new.values()]], keep)
+            known |= dict(zip(wanted, answers, strict=True))
+            ledger.keep_canary(self._kept_as, wanted[0], pixels[new[wanted[0]]])
+            self._since = (self._since or 0) + len(new)
+        if self.reader.classes is None and known:
+            self.reader.classes = len(next(iter(known.values())))
+        if not keys:
+            return np.zeros((0, self.classes or 1), dtype=np.float32)
+        return np.stack([known[key] for key in keys])
+
+    def _must_be_the_same(self, ledger: Ledger, name: str) -> None:
+        """Stop where another model answers than the one whose answers the ledger holds.
+
+        Looked at before the first image that is sent, and now and then after it.
+        """
+        if self._since is not None and self._since < CANARY:
+            return
+        self._since, held = 0, ledger.canary(name)
+        if held is None:
+            return
+        key, pixels = held
+        once = ledger.read([key]).get(key)
+        with self.account("canary", fresh=True):
+            self._count(asked=1)
+            again = self._answers(pixels[None], None)[0]
+        if once is not None and _differ(once, again):
+            raise EndpointError(
+                f"{self.name} answers an image differently now than when it was first asked: "
+                "another model answers there, or it answers by chance. Say version= (or "
+                "stochastic=True), or use another folder"
+            )
+
+    def _grid(self, grid: float | None) -> float | None:
+        grid, width = checked_grid(grid, self.box), self.box[1] - self.box[0]
+        if not self.as_bytes:
+            return grid
+        if grid is not None and LEVELS % round(width / grid) != 0:
+            raise InputError(
+                f"grid is {grid!r}, but images are sent as bytes, of 255 steps: leave it out"
+            )
+        return width / LEVELS if grid is None else grid
+
+
+def walled(victim: object) -> Walled | None:
+    """The victim behind a wall that a victim is or, under its layers, has."""
+    while not isinstance(victim, Walled):
+        if not hasattr(victim, "victim"):
+            return None
+        victim = victim.victim
+    return victim
+
+
+@contextmanager
+def accounted(victim: object, name: str, *, fresh: bool = False) -> Iterator[None]:
+    """Count what a victim is asked under a name, where anybody counts."""
+    inner = walled(victim)
+    with nullcontext() if inner is None else inner.account(name, fresh=fresh):
+        yield
+
+
+def paid(victim: object) -> dict[str, tuple[int, int]] | None:
+    """What a victim behind a wall was asked and sent, by account: in all runs with its ledger."""
+    inner = walled(victim)
+    if inner is None:
+        return None
+    if inner.ledger is not None:
+        return inner.ledger.accounts()
+    return {name: (asked, sent) for name, (asked, sent) in inner.counts.items()}
+
+
+def _differ(once: Logits, again: Logits) -> bool:
+    there = np.isfinite(once)
+    if once.shape != again.shape or not np.array_equal(there, np.isfinite(again)):
+        return True
+    apart, size = (float(np.linalg.norm(v)) for v in (once[there] - again[there], once[there]))
+    return apart > _CHANGED * max(size, 1e-6)
+
+
+def _access(access: str | Access) -> Access:
+    if isinstance(access, Access):
+        return access
+    levels = {str(level): level for level in Access}
+    if access not in levels:
+        raise InputError(f"access is {access!r}: {near(str(access), levels)}")
+    return levels[access]

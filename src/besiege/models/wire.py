@@ -1,0 +1,113 @@
+"""How images and answers look on the wire: JSON, plain numbers, bytes, PNG files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from besiege.core.errors import InputError, VictimError
+from besiege.core.threat import Access
+from besiege.models.answers import Array, Reader
+from besiege.models.transport import Reply, Unreadable
+
+FORMATS = {
+    "json": 'numbers as text, {"images": [[[[0.5, ...]]]]}',
+    "raw": "little-endian float32, one image after the other",
+    "uint8": "bytes, one image after the other: pixels of 256 levels",
+    "png": "a PNG file; several in one request as base64 in JSON",
+}
+"""What may be sent, and what it is."""
+BYTES = ("uint8", "png")
+"""Formats of 256 levels: the model receives nothing between them."""
+
+_SCORES = ("logits", "probabilities", "scores", "outputs", "predictions")
+_LABELS = ("labels", "label", "predictions", "classes")
+_COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
+"""The colour type of a PNG by its channels: grey or colour, with transparency or without."""
+
+
+def encoded(form: str, pixels: Array) -> tuple[bytes, dict[str, str]]:
+    """The body of a request about images ``[rows, channels, height, width]``, and its headers."""
+    if form == "json":
+        return json.dumps({"images": pixels.tolist()}).encode(), _is("application/json")
+    if form in ("raw", "uint8"):
+        kind = "<f4" if form == "raw" else "u1"
+        about = {"X-Dtype": "float32" if form == "raw" else "uint8"}
+        about["X-Shape"] = ",".join(map(str, pixels.shape))
+        body = np.ascontiguousarray(pixels, dtype=kind).tobytes()
+        return body, {**_is("application/octet-stream"), **about}
+    if len(pixels) == 1:
+        return png(pixels[0]), _is("image/png")
+    files = [base64.b64encode(png(one)).decode() for one in pixels]
+    return json.dumps({"png": files}).encode(), _is("application/json")
+
+
+def _is(kind: str) -> dict[str, str]:
+    return {"Content-Type": kind, "Accept": "application/json"}
+
+
+def png(pixels: Array) -> bytes:
+    r"""A PNG file of bytes ``[channels, height, width]``; nothing is lost.
+
+    Examples
+    --------
+    >>> png(np.zeros((1, 2, 2), np.uint8))[:4]
+    b'\x89PNG'
+    """
+    channels, height, width = pixels.shape
+    if channels not in _COLOURS:
+        raise InputError(f"an image of {channels} channels is no PNG: use format='uint8'")
+    lines = pixels.transpose(1, 2, 0).reshape(height, width * channels)
+    body = b"".join(b"\0" + line.tobytes() for line in lines)  # no line refers to another
+    head = struct.pack(">IIBBBBB", width, height, 8, _COLOURS[channels], 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(body, 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
+    )
+
+
+def decoded(reply: Reply, rows: int, reader: Reader) -> Array:
+    """Logits of a reply; `Unreadable` where it is no answer."""
+    try:
+        if reply.kind == "application/octet-stream":
+            if not reply.body or len(reply.body) % (4 * rows):
+                raise VictimError(f"{len(reply.body)} bytes are no float32 scores of {rows} images")
+            return reader(np.frombuffer(reply.body, "<f4").reshape(rows, -1), rows)
+        try:
+            found = json.loads(reply.body)
+        except ValueError:
+            raise VictimError(f"'{reply.said}' is no JSON") from None
+        return reader(_unpacked(found, reader), rows)
+    except VictimError as problem:
+        raise Unreadable(str(problem)) from None
+
+
+def _unpacked(found: object, reader: Reader) -> Any:
+    """The answer inside a JSON object, which may be the whole of it."""
+    if not isinstance(found, Mapping):
+        return found
+    for other in {"logits", "probabilities"} - {reader.outputs}:
+        if other in found and reader.outputs not in found:
+            raise VictimError(
+                f"the server answers {other}, but {reader.outputs} are expected: declare "
+                f"outputs={other}"
+            )
+    if reader.top_k is not None:
+        return found.get("top", found)
+    wanted = _SCORES if reader.access is Access.SCORE else (*_LABELS, *_SCORES)
+    for name in wanted:
+        if name in found:
+            return found[name]
+    if any(name in found for name in _LABELS):
+        raise VictimError(
+            "the server answers labels alone: say so, with --access decision or access=decision"
+        )
+    said = json.dumps(found)[:120]
+    raise VictimError(f"{said} holds none of {', '.join(wanted)}")

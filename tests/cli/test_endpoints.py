@@ -1,0 +1,72 @@
+"""``besiege evaluate`` on an address: end to end, and what it would cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Besiege
+from tests.models.serving import serving
+
+from besiege.models import transport
+
+NOISE = str(Path(__file__).parents[1] / "bench" / "walk.py") + ":Noise"
+ASK = ("--data", "digits", "--count", "10", "--threat", "linf:0.3", "--attacks", NOISE)
+
+
+def test_labels_behind_an_address_end_to_end(besiege: Besiege, tmp_path: Path) -> None:
+    with serving(labels_only=True) as server:
+        ask = ("evaluate", "--model", server.url, "--access", "decision", *ASK)
+        would = besiege(*ask, "--dry-run")
+        assert would.code == 0 and server.requests == 0
+        assert "against linf:0.3 decision, 10 images: at most" in would.out
+        assert (
+            would.out.endswith("Nothing was sent.\n") and not (tmp_path / "besiege-runs").exists()
+        )
+        said = besiege(*ask)
+        assert said.code == 0
+        assert f"{server.images:,} images sent" in said.flat
+        most = next(line for line in would.out.splitlines() if line.startswith("in all"))
+        assert server.images <= int(most.split()[-1].replace(",", ""))
+        assert "linf:0.3 decision" in said.out
+        found = json.loads(besiege(*ask, "--json", "--no-page").out)
+        assert sum(account["sent"] for account in found["paid"].values()) == server.images
+    again = besiege(*ask)  # all is there: nobody needs to answer
+    assert again.code == 0
+
+
+def test_an_estimate_as_json(besiege: Besiege) -> None:
+    url = "http://127.0.0.1:9/none(rate=10)"
+    said = besiege("evaluate", url, *ASK, "--access", "decision", "--dry-run", "--json")
+    found = json.loads(said.out)
+    assert found["threat"] == "linf:0.3 decision" and found["rate"] == 10
+    assert found["seconds"] == found["sent"] / 10
+    accounts = [price["account"] for price in found["prices"]]
+    assert accounts == ["probe", "clean", "Noise", "judge", "canary"]
+    said = besiege("evaluate", url, *ASK, "--access", "decision", "--dry-run")
+    assert "seconds at 10 images per second" in said.out or "minutes at 10" in said.out
+
+
+def test_attacks_that_need_more_are_refused_with_those_that_fit(besiege: Besiege) -> None:
+    ask = ("evaluate", "http://127.0.0.1:9/none", *ASK[:6], "--access", "decision")
+    for more in ((), ("--dry-run",)):
+        said = besiege(*ask, "--attacks", "pgd", *more)
+        assert said.code == 2
+        assert "needs gradient access, but only decision access is granted" in said.flat
+        assert "attacks that fit: " in said.flat
+
+
+def test_a_server_that_is_not_there_is_named(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(transport, "FIRST_WAIT", 0.005)
+    with serving() as server:
+        url = server.url
+        server.trick = lambda handler, number: number > 8 and handler.say(404, b"gone") is None
+        said = besiege("evaluate", url, *ASK[:6], "--attacks", "square", "--out", "run")
+        assert said.code == 3
+        assert "refused with status 404: gone (check the path)" in said.flat
+        assert "What was answered is kept in run; the same command goes on." in said.flat
+    said = besiege("evaluate", f"{url}(retries=0)", *ASK[:6], "--attacks", "square", "--out", "no")
+    assert said.code == 3 and "Connection refused" in said.flat and "kept" not in said.flat
