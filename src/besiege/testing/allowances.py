@@ -32,13 +32,23 @@ _LAST_QUERY = (
     "without a file it ends its fit where one query is left, and adds what it has then: with fewer "
     "queries than those of its first success it succeeds earlier"
 )
+_FIRST_RADIUS = (
+    "its steps are queries, and of the twenty it is cut to here the first eight find how far away "
+    "one corner of the box is: too few are left to choose signs"
+)
+_QUERIES = (
+    "its steps are queries, and the twenty it is cut to here bring a start of another class no "
+    "nearer than noise"
+)
 
 EXCEPTIONS: Exceptions = {
+    "evolutionary": {"not_idle:noise": _QUERIES},
     "fgsm": {"more_never_hurts:eps": _ONE_STEP},
     "rfgsm": {"more_never_hurts:eps": _ONE_STEP},
     "llc": {"more_never_hurts:eps": _ONE_STEP},
     "rllc": {"more_never_hurts:eps": _ONE_STEP},
     "dim": {"more_never_hurts:steps": _THROUGH, "not_idle:linear": _NEIGHBOURS},
+    "rays": {"not_idle:noise": _FIRST_RADIUS},
     "sinifgsm": {"more_never_hurts:steps": _THROUGH},
     "tim": {"not_idle:linear": _NEIGHBOURS},
     "uap": {
@@ -78,9 +88,26 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "illc": _STEPS,
     "mim": _STEPS,
     "pgd": _STEPS,
-    # Twenty flips of signs, of 25 entries; all flips, twice over, come within 1.001.
-    "rays": 3.0,
+    # Twenty steps; a corner is found entry by entry, with signs that are estimated.
+    "opt": {Linf: 1.5, L2: 1.05},
+    "signopt": {Linf: 1.1, L2: 1.05},
+    # Twenty queries, half of which flip signs; four hundred come within 1.01.
+    "rays": 5.0,
     "sinifgsm": {Linf: _SHARP, L2: 1.06},
+    # Twenty queries of random walks; a thousand come within 1.01.
+    "boundary": 5.0,
+    "evolutionary": 8.0,
+    # In l1 the optimum is a few whole entries, which an estimate may rank wrongly.
+    "geoda": {Linf: 1.5, L2: 1.5, L1: 2.5},
+    # Twenty steps along estimates; signs of small slopes are guessed, which linf notices.
+    "nes": {Linf: 1.4, L2: 1.08},
+    "spsa": 1.25,
+    "rgf": {Linf: 1.15, L2: 1.04},
+    "prgf": 1.04,
+    "nattack": 1.04,
+    "zoo": 1.04,
+    # Twenty steps of two queries each, along what they have taught.
+    "bandits": 3.0,
     # Twenty random proposals; a thousand come within 1.005 in linf, and 1.5 in l2.
     "square": {Linf: 4.0, L2: 6.0, L1: 8.0},
 }

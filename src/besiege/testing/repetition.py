@@ -179,7 +179,13 @@ def _untouched(
         result = None
         with suppress(Failure):
             result = attack_tensors(
-                trial.attack, victim, images, labels, threat=trial.threat(trial.size()), **given
+                trial.attack,
+                victim,
+                images,
+                labels,
+                threat=trial.threat(trial.size()),
+                **given,
+                **trial.means(victim, samples),
             )
         after = _state(victim.module), _chances(), _context()
         given |= {"images": images, "labels": labels}

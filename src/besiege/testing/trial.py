@@ -20,7 +20,15 @@ from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.models.classifier import Classifier
 from besiege.testing.breach import Breach, number, raised
-from besiege.testing.victims import Array, Shape, digits, images_of, natural, untrained
+from besiege.testing.victims import (
+    Array,
+    Likeness,
+    Shape,
+    digits,
+    images_of,
+    natural,
+    untrained,
+)
 
 SETTINGS: tuple[tuple[Keep, Leave], ...] = (
     ("first", "success"),
@@ -41,7 +49,18 @@ SIZES: dict[Norm, Fraction] = {
 _FURTHER = {Goal.UNTARGETED: 1, Goal.LEAST_LIKELY: 4}
 """How many times larger a budget must be for the goal to be reached by about half."""
 
-BRIEF = {"steps": 3, "restarts": 2, "times": 2, "bisections": 2, "scan": 5, "doublings": 4}
+BRIEF = {
+    "steps": 3,
+    "restarts": 2,
+    "times": 2,
+    "bisections": 2,
+    "scan": 5,
+    "doublings": 4,
+    "pairs": 10,
+    "probes": 10,
+    "population": 20,
+    "coordinates": 10,
+}
 """What parameters of length are cut to where a law is about bookkeeping, not about strength."""
 
 STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 16, "doublings": 6}
@@ -141,6 +160,7 @@ class Trial:
             run(attack, siege)
             changed.append(not torch.equal(ball.center, clean))
 
+        options |= self.means(victim, samples)
         with patch.object(kind, "run", watched):
             crafted = craft(
                 victim, self.attack, _copied(samples), self.threat(eps, access), **options
@@ -149,6 +169,13 @@ class Trial:
             not any(changed), "it changed the clean images in place (clone siege.ball.center)"
         )
         return crafted
+
+    def means(self, victim: Victim, samples: Samples) -> dict[str, Any]:
+        """What the attack must be given besides: a substitute, where it takes advice."""
+        if not any(part.advised for part in parts_of(self.attack)):
+            return {}
+        channels, height, width = samples.images.shape[1:]
+        return {"substitute": Likeness(victim, (channels, height, width))}
 
     def same(self, one: Crafted, other: Crafted, between: str, rows: Tensor | None = None) -> None:
         """Demand that two runs found the same, bitwise; `rows` are those of the first to compare.

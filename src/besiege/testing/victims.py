@@ -235,6 +235,24 @@ class Altered(Around):
         return self.change(self.victim(x, dice))
 
 
+class Likeness(Around):
+    """A substitute: what a victim says and what an untrained net says, added up.
+
+    Those that watch or alter the victim are left out: they are not asked.
+    """
+
+    def __init__(self, victim: Victim, shape: Shape) -> None:
+        while isinstance(victim, Around):
+            victim = victim.victim
+        super().__init__(victim)
+        assert victim.classes is not None
+        self.stranger = untrained(shape, victim.classes, seed=1)
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits of images."""
+        return self.victim(x, dice) + self.stranger(x)
+
+
 def scaled(victim: Victim, factor: float) -> Altered:
     """The same victim with its logits times a factor."""
     return Altered(victim, lambda logits: logits * factor)

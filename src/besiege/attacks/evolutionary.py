@@ -1,0 +1,180 @@
+"""The evolutionary attack: one parent, one child, and how far each entry of the image may go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.boundary import shortest
+from besiege.attacks.smallest import endless
+from besiege.attacks.starts import (
+    NARROW,
+    adversarial,
+    begin,
+    find_start,
+    halvings,
+    pick,
+    roughly,
+    start_cost,
+)
+from besiege.core.ball import Ball, distances
+from besiege.core.dice import Dice
+from besiege.core.oracle import Access
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L2
+
+PATH, SPREAD = 0.01, 0.001
+"""How fast the path follows the last successful child, and the variances the path."""
+
+GOAL = 0.2
+"""The share of children that should be adversarial."""
+
+MOST = 0.9
+"""The longest step towards the clean image, in shares of the distance; its shortest is that of
+which a float32 image shows nothing."""
+
+LEAST = 1e-8
+
+ACTIVE = 20
+"""One of so many coordinates takes part in a child."""
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "authors": "evolutionary(sigma=0.01, window=30, bisected=False)",
+        "realsafe": "evolutionary(steps=20000, sigma=0.03, window=30, bisected=False)",
+    }
+)
+"""Published settings: Dong et al. 2019 (there on 45 x 45 of 112 x 112 pixels: `shrink`), and
+RealSafe 2020 at full size."""
+
+
+@register("evolutionary")
+@dataclass(frozen=True)
+class Evolutionary(Attack):
+    r"""One child per query, from a normal law with a variance for every coordinate.
+
+    With the clean image x0 and a parent x at distance D of it, a child is
+    :math:`x + \mu (x_0 - x) + \sigma D z / |z|`, brought to the distance :math:`(1 - \mu) D`. z is
+    drawn with the variances C on a twentieth of the coordinates, chosen the likelier the larger
+    their variances. A child that is adversarial is the next parent, and C learns where it went:
+    :math:`p = 0.99 p + \sqrt{0.0199} z`, :math:`C = 0.999 C + 0.001 p^2`. The step :math:`\mu`
+    grows by :math:`e^{0.8}` at most where more than a fifth of the last children were adversarial,
+    and shrinks where fewer were (Dong et al., Efficient decision-based black-box adversarial
+    attacks on face recognition, 2019).
+
+    Published, :math:`\sigma` stays what it is, so that :math:`\mu` falls to nothing near the
+    optimum, and :math:`\mu` is adapted every 30 queries. Here :math:`\sigma` is
+    :math:`\sqrt{2 \mu}`, which is best on a flat boundary (see `Boundary`), :math:`\mu` is adapted
+    every 5 queries, and the start is brought to the boundary.
+
+    Parameters
+    ----------
+    steps : int
+        Children, one query each.
+    mu : float
+        The first step towards the clean image, in shares of the distance.
+    sigma : float, optional
+        Length of the random step, in shares of the distance.
+    shrink : int
+        How many times smaller, in height and in width, the images are on which z is drawn; it is
+        brought to full size by bilinear interpolation.
+    window : int
+        Queries after which mu is adapted.
+    bisected : bool
+        Whether the start is first brought to the boundary.
+
+    Examples
+    --------
+    >>> str(Evolutionary(steps=1000, shrink=2))
+    'evolutionary(steps=1000, shrink=2)'
+    """
+
+    steps: int = 15000
+    mu: float = 0.01
+    sigma: float | None = None
+    shrink: int = 1
+    window: int = 5
+    bisected: bool = True
+
+    access = Access.DECISION
+    norms = frozenset({L2})
+    minimal = True
+    source: ClassVar[str] = "Dong et al., Efficient decision-based black-box attacks, 2019"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "steps", "shrink", "window")
+        if not 0 < self.mu < 1:
+            raise ValueError(f"mu is {self.mu!r}, but a share above 0 and below 1 is needed")
+        if self.sigma is not None and not self.sigma > 0:
+            raise ValueError(f"sigma is {self.sigma!r}, but a number above 0 is needed")
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        x = begin(siege, roughly) if self.bisected else siege.settle(find_start(siege)[0])
+        small = (x.shape[1], *(-(-side // self.shrink) for side in x.shape[2:]))
+        path = x.new_zeros(len(x), math.prod(small))
+        spread = torch.ones_like(path)
+        far = siege.ball.distance(x)
+        mu, wins = torch.full_like(far, self.mu), torch.zeros_like(far)
+        for step in range(self.steps):
+            if not len(siege):
+                return
+            ball = siege.ball
+            z = mutation(siege.dice.of("mutation"), spread, step)
+            move = _enlarged(z.view(-1, *small), x)
+            new = ball.received(child(ball, x, move, mu, self._sigma(ball, mu, far)))
+            away = ball.distance(new)
+            good = adversarial(siege, siege.labels(new)) & (away < far)
+            x, far, wins = pick(good, new, x), torch.where(good, away, far), wins + good
+            path = pick(good, (1.0 - PATH) * path + math.sqrt(PATH * (2.0 - PATH)) * z, path)
+            spread = pick(good, (1.0 - SPREAD) * spread + SPREAD * path**2, spread)
+            if (step + 1) % self.window == 0:
+                mu = (mu * torch.exp(wins / self.window - GOAL)).clamp(LEAST, MOST)
+                wins = torch.zeros_like(wins)
+            x, path, spread, far, mu, wins = siege.settle(x, path, spread, far, mu, wins)
+
+    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+        return start_cost(halvings(1 / NARROW) if self.bisected else 0) + self.steps
+
+    def _sigma(self, ball: Ball, mu: Tensor, far: Tensor) -> Tensor:
+        if self.sigma is not None:
+            return torch.full_like(mu, self.sigma)
+        return torch.maximum(torch.sqrt(2.0 * mu), shortest(ball, far))
+
+
+def mutation(dice: Dice, spread: Tensor, step: int) -> Tensor:
+    """Normals of the variances `spread`, ``[rows, entries]``, on a few entries of each row.
+
+    The entries are drawn without replacement with chances in proportion to their variances: those
+    of the largest logarithm plus Gumbel noise.
+    """
+    entries = spread.shape[1]
+    chance = dice.of("which").uniform((entries,), step).clamp_min_(2.0**-25)
+    score = spread.log().sub_(chance.to(spread).log_().neg_().log_())
+    chosen = score.topk(max(1, entries // ACTIVE), dim=1, sorted=False).indices
+    drawn = dice.normal((entries,), step).to(spread).mul_(spread.sqrt())
+    return torch.zeros_like(drawn).scatter_(1, chosen, drawn.gather(1, chosen))
+
+
+def child(ball: Ball, x: Tensor, move: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
+    """A share mu of the way to the centre, and sigma distances along `move`, cut to the box."""
+    away = x - ball.center
+    n = distances(away, L2)
+    move = move * ball.scaled(sigma * n / distances(move, L2).clamp_min(1e-30))
+    new = away * ball.scaled(1.0 - mu) + move
+    new = new * ball.scaled((1.0 - mu) * n / distances(new, L2).clamp_min(1e-30))
+    return (ball.center + new).clamp_(*ball.box)
+
+
+def _enlarged(z: Tensor, x: Tensor) -> Tensor:
+    if z.shape == x.shape:
+        return z
+    return functional.interpolate(z, x.shape[2:], mode="bilinear", align_corners=False)

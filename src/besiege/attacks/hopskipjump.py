@@ -1,0 +1,243 @@
+"""HopSkipJump: the normal of the boundary from votes, a jump along it, and back to the boundary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.smallest import endless
+from besiege.attacks.starts import (
+    adversarial,
+    begin,
+    halvings,
+    pick,
+    start_cost,
+    to_boundary,
+)
+from besiege.core.ball import Ball, distances
+from besiege.core.dice import Dice
+from besiege.core.oracle import Access
+from besiege.core.siege import BLOCK, Siege, register
+from besiege.core.threat import L2, Linf
+
+Draw = Callable[[Dice, Tensor], Tensor]
+"""Directions of length one, ``[rows, k, ...]``, from dice and the numbers of the probes."""
+
+HALVINGS = 25
+"""How often a jump is halved before the row stays where it is: a point that rounding has put back
+over the boundary would have it halved for ever."""
+
+FIRST = 0.1
+"""Published: the length of the first probes."""
+
+TINY = 1e-30
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "authors": "hopskipjump(steps=40, probes=100, probe=None)",
+        "foolbox": "hopskipjump(steps=64, probes=100, probe=None)",
+        "art": "hopskipjump(steps=50, probes=100, probe=0.01)",
+    }
+)
+"""Published settings: Chen et al. 2020, 18,000 queries for an image of CIFAR-10, and what two
+libraries make of it."""
+
+
+def length(ball: Ball, far: Tensor, probe: float) -> Tensor:
+    """How long probes are in l2: a share of the distance, and never less than shows on a grid.
+
+    A distance in another norm stands for that of a change of all entries alike.
+    """
+    root = math.sqrt(ball.size)
+    alike = {L2: 1.0, Linf: root}.get(ball.norm, 1.0 / root)
+    return (probe * far * alike).clamp_min(0.5 * (ball.grid or 0.0) * root)
+
+
+def narrow(ball: Ball, long: Tensor) -> Tensor:
+    """How near to the boundary, in the ball's norm, so that about half of the probes cross it.
+
+    A probe of length l in a random direction goes ``l / sqrt(d)`` along the normal.
+    """
+    root = math.sqrt(ball.size)
+    return long / root * {L2: 1.0, Linf: 1.0 / root}.get(ball.norm, root)
+
+
+def votes(siege: Siege, x: Tensor, long: Tensor, many: int, draw: Draw) -> tuple[Tensor, Tensor]:
+    r"""The normal of the boundary at points near it, by how probes around them are labelled.
+
+    ``sum_i (phi_i - mean(phi)) u_i``, ``phi_i = +1`` or ``-1``,
+
+    with ``u_i`` what was really sent, less the point, over the length of the probes: the box
+    and the grid change what is drawn. Votes that all agree are not centred.
+
+    Parameters
+    ----------
+    x : Tensor
+        Points ``[rows, ...]``.
+    long : Tensor
+        Length of the probes of each row.
+    many : int
+        How many each row sends.
+    draw : callable
+        Directions.
+
+    Returns
+    -------
+    Tensor
+        Sums ``[rows, ...]``, pointing into the adversarial region.
+    Tensor
+        The share of adversarial probes, ``[rows]``.
+    """
+    normal, share = torch.zeros_like(x), torch.zeros_like(long)
+    for rows in siege.blocks(many):
+        ball, here, dice = siege.ball.at(rows), x[rows], siege.dice.at(rows)
+        scale = ball.scaled(long[rows])[:, None]
+        everyone, voted = torch.zeros_like(here), torch.zeros_like(here)
+        asked, yes = torch.zeros_like(long[rows]), torch.zeros_like(long[rows])
+        for first in range(0, many, BLOCK):
+            places = torch.arange(first, min(many, first + BLOCK), device=x.device)
+            sent = draw(dice, places.expand(len(rows), -1)).to(x).mul_(scale)
+            sent = sent.add_(here[:, None]).clamp_(*ball.box)
+            sent = ball.received(sent)
+            answer = siege.labels(sent, rows)
+            moved = sent.sub_(here[:, None]).div_(scale)
+            told, good = answer.labels >= 0, adversarial(siege, answer, rows)
+            asked, yes = asked + told.sum(1), yes + good.sum(1)
+            everyone += _weighed(moved, told)
+            voted += _weighed(moved, good)
+        mean = yes / asked.clamp_min(1.0)
+        # Votes are 2 good - told; centred ones, 2 good - 2 mean.
+        mixed = (yes > 0) & (yes < asked)
+        mean_or_half = torch.where(mixed, mean, torch.full_like(mean, 0.5))
+        normal[rows] = 2.0 * (voted - ball.scaled(mean_or_half) * everyone)
+        share[rows] = mean
+    return normal, share
+
+
+def _weighed(moved: Tensor, weight: Tensor) -> Tensor:
+    return (moved * weight.to(moved.dtype).view(*weight.shape, *[1] * (moved.dim() - 2))).sum(1)
+
+
+@register("hopskipjump")
+@dataclass(frozen=True)
+class HopSkipJump(Attack):
+    r"""Estimate the normal of the boundary by votes, jump along it, and return to the boundary.
+
+    At a point of the boundary :math:`50 \sqrt t` probes around it are labelled in step t. What is
+    adversarial votes for its direction, what is not against it, and the centred sum of votes is
+    the normal. From there the point jumps by :math:`D / \sqrt t`, D its distance, or by half of
+    it, a quarter, ... until it is adversarial, and bisection between the clean image and where it
+    landed ends at the boundary (Chen et al., HopSkipJumpAttack, 2020). In linf the jump takes the
+    signs of the normal, and bisection clips the change.
+
+    Published, there are twice as many probes, their length is D / d in d dimensions, and bisection
+    ends at the precision they need. Here they are a tenth of D long. The boundary is seldom so
+    curved that this hurts, bisection takes half as many queries, and what the victim cannot see is
+    not sent: with a grid of values, probes move every entry by half a step at least. On a ResNet-20
+    the median distance in l2 after 500 queries is 0.82 so, and 1.01 as published. Also here, a
+    point is left only for one that is nearer.
+
+    Parameters
+    ----------
+    steps : int
+        Estimates of the normal.
+    probes : int
+        Probes of the first; step t sends the square root of t times as many.
+    probe : float, optional
+        Length of the probes in shares of the distance; None is as published.
+
+    Examples
+    --------
+    >>> str(HopSkipJump(steps=10))
+    'hopskipjump(steps=10)'
+    """
+
+    steps: int = 60
+    probes: int = 50
+    probe: float | None = 0.1
+
+    access = Access.DECISION
+    norms = frozenset({L2, Linf})
+    minimal = True
+    source: ClassVar[str] = "Chen et al., HopSkipJumpAttack, 2020"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "steps", "probes")
+        if self.probe is not None and not self.probe > 0:
+            raise ValueError(f"probe is {self.probe!r}, but a number above 0 is needed")
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        x = begin(siege, self._narrow)
+        for step in range(1, self.steps + 1):
+            if not len(siege):
+                return
+            ball = siege.ball
+            far = ball.distance(x)
+            long = self._length(ball, far, step)
+            normal, _ = votes(siege, x, long, self.many(step), self._drawn(ball, step))
+            v = torch.sign(normal) if ball.norm is Linf else normal
+            v = v / ball.scaled(distances(v, ball.norm).clamp_min(TINY))
+            new = _jumped(siege, x, v, far / math.sqrt(step))
+            new = to_boundary(siege, ball.center, new, self._narrow(ball, far))
+            x = siege.settle(pick(ball.distance(new) < far, new, x))
+
+    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+        d = math.prod(shape)
+        back = halvings(math.sqrt(d) / self.probe if self.probe is not None else d**2) + 1
+        each = HALVINGS + back
+        return start_cost(back) + sum(self.many(t) + each for t in range(1, self.steps + 1))
+
+    def many(self, step: int) -> int:
+        """How many probes a step sends, from 1."""
+        return int(self.probes * math.sqrt(step))
+
+    def _length(self, ball: Ball, far: Tensor, step: int) -> Tensor:
+        if self.probe is not None:
+            return length(ball, far, self.probe)
+        least = 0.5 * (ball.grid or 0.0) * math.sqrt(ball.size)
+        long = far / ball.size if step > 1 else torch.full_like(far, FIRST)
+        return long.clamp_min(least)
+
+    def _narrow(self, ball: Ball, far: Tensor) -> Tensor:
+        return narrow(ball, self._length(ball, far, 2))
+
+    def _drawn(self, ball: Ball, step: int) -> Draw:
+        shape = tuple(ball.center.shape[1:])
+
+        def draw(dice: Dice, places: Tensor) -> Tensor:
+            dice = dice.of("probes", step)
+            if ball.norm is L2:
+                return unit(dice.normal(shape, places))
+            return unit(dice.uniform(shape, places).mul_(2.0).sub_(1.0))
+
+        return draw
+
+
+def unit(u: Tensor) -> Tensor:
+    """Directions ``[rows, k, ...]`` of length one in l2."""
+    size = distances(u.flatten(0, 1), L2).clamp_min_(TINY).to(u.dtype)
+    return u.div_(size.view(*u.shape[:2], *[1] * (u.dim() - 2)))
+
+
+def _jumped(siege: Siege, x: Tensor, v: Tensor, far: Tensor) -> Tensor:
+    """The first adversarial point of ``x + far v``, ``x + far v / 2``, ...; x where none is."""
+    new, rows = x.clone(), torch.arange(len(siege), device=x.device)
+    for n in range(HALVINGS):
+        if not len(rows):
+            break
+        ball = siege.ball.at(rows)
+        image = (x[rows] + ball.scaled(0.5**n * far[rows]) * v[rows]).clamp_(*ball.box)
+        image = ball.received(image)
+        answer = siege.labels(image, rows)
+        good = adversarial(siege, answer, rows)
+        new[rows[good]] = image[good]
+        rows = rows[~good & (answer.labels >= 0)]
+    return new

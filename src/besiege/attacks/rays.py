@@ -1,0 +1,233 @@
+"""RayS: which signs the change of every entry must have, found block by block with labels alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.smallest import endless
+from besiege.attacks.starts import adversarial
+from besiege.core.ball import Ball
+from besiege.core.oracle import Access
+from besiege.core.siege import Siege, register
+from besiege.core.threat import Goal, Linf
+
+PRESETS: Mapping[str, str] = MappingProxyType({"rays:chen2020": "rays(tolerance=0.001)"})
+"""The paper's searches all end at 1.8e-5 on CIFAR-10: about this share where blocks are large."""
+
+COARSEST = 0.02
+"""How exactly radii must be known at least, relatively, while blocks are large."""
+
+FINER, FINEST = 0.25, 0.02
+"""How much finer a search goes on that found nothing more, and where it ends, as shares of the
+tolerance."""
+
+_ROUNDING = 2.0**-22
+"""Radii closer than this, in widths of the box, are the same in float32."""
+
+_NONE = -1.0
+
+
+class State(NamedTuple):
+    """Where each row is.
+
+    Attributes
+    ----------
+    signs : Tensor
+        The best signs, ``[rows, entries]``.
+    radius : Tensor
+        The smallest radius at which they are adversarial, float64; infinite before there is one.
+    level, block : Tensor
+        Which block of which level is being flipped; level -1 is none, the first signs themselves.
+    at : Tensor
+        The radius asked about next.
+    low, high, width : Tensor
+        What is known of the flip being tried: a radius that is not adversarial (-1: unknown), one
+        that is (infinite: none), and the next step inwards.
+    asked, fruitless : Tensor
+        Queries, and flips since the last one that was kept.
+    share : Tensor
+        How exactly radii are known, as a share of what a block of average weight can gain.
+    """
+
+    signs: Tensor
+    radius: Tensor
+    level: Tensor
+    block: Tensor
+    at: Tensor
+    low: Tensor
+    high: Tensor
+    width: Tensor
+    asked: Tensor
+    fruitless: Tensor
+    share: Tensor
+
+
+@register("rays")
+@dataclass(frozen=True)
+class Rays(Attack):
+    """Search over sign vectors, from the whole image to ever smaller blocks.
+
+    The change is ``r v`` with signs v: for a linear victim the best v is the sign of its weights.
+    At level s the flattened image is cut into ``2**s`` equal runs, and the signs of one after the
+    other are flipped. A flip that is not adversarial at a radius a little smaller than the best is
+    undone at the price of one query; of one that is, the radius is searched for. No vote is taken
+    and no slope estimated, so that victims with a grid are no harder: there radii are whole steps.
+
+    It differs from the published method in this: every row has a level and a block of its own;
+    searches go inwards from the best radius in steps that double, and are as exact as a block of
+    that size is worth: of two levels the finer gains half as much by a flip. After the finest level
+    the first follows again; when no flip has helped in between, searches are made more exact.
+
+    Parameters
+    ----------
+    steps : int
+        Queries: one for each flip, and about five for each that is kept.
+    tolerance : float
+        How exactly radii are known at first, as a share of the radius times the share of the image
+        that is flipped. Flips that gain less are undone.
+
+    References
+    ----------
+    Chen and Gu, RayS: a ray searching method for hard-label adversarial attack, 2020.
+
+    Examples
+    --------
+    >>> str(Rays(steps=1000))
+    'rays(steps=1000)'
+    """
+
+    steps: int = 10000
+    tolerance: float = 1.0
+
+    access = Access.DECISION
+    norms = frozenset({Linf})
+    goals = frozenset({Goal.UNTARGETED})
+    minimal = True
+    source: ClassVar[str] = "Chen and Gu, RayS, 2020"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "steps")
+        if not 0 < self.tolerance < math.inf:
+            raise ValueError(f"tolerance is {self.tolerance!r}, but a number above 0 is needed")
+
+    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+        return self.steps
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        siege.leave(siege.record.distance[siege.rows] == 0.0)  # nothing is left to be found
+        siege.settle()
+        state = _fresh(siege.ball, self.tolerance)
+        while len(siege):
+            ball = siege.ball
+            tried = _flipped(state)
+            x = ball.center + tried.view_as(ball.center) * ball.scaled(state.at)
+            answer = siege.labels(x.clamp_(*ball.box))
+            state = _tell(ball, state, tried, adversarial(siege, answer))
+            # Where not even a corner is adversarial, a finer search would ask the same again.
+            over = (state.asked >= self.steps) | (state.share < FINEST * self.tolerance)
+            if bool(over.any()):
+                siege.give_up(over & (state.radius == torch.inf))
+                siege.leave(over)
+            state = State(*siege.settle(*state))
+
+
+def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
+    """The state after an answer: a bracket narrowed, or the next flip."""
+    low = torch.where(good, state.low, state.at)
+    high = torch.where(good, state.at, state.high)
+    low = torch.where((low < 0) & (high <= state.width), 0.0, low)
+    least = ball.grid or _ROUNDING * (ball.box[1] - ball.box[0])
+    exact = _worth(state.level, state.share, ball.size) * high
+    close = high - low <= exact.clamp_min(least * (1.0 + 1e-6))
+    kept = good | (high < torch.inf)
+    ends = ~kept | ((low >= 0) & close)
+    kept &= ends
+    level, block = _next(state.level, state.block, ball.size)
+    radius = torch.where(kept, high, state.radius)
+    fruitless = torch.where(kept, 0, torch.where(ends, state.fruitless + 1, state.fruitless))
+    # Inwards while that is adversarial, then halving; or the next flip, a little below.
+    inward = torch.where(low >= 0, 0.5 * (low + high), high - state.width)
+    # Once around for nothing: finer, from where it is; no corner at all: that is the end.
+    vain = fruitless >= _around(ball.size)
+    share = torch.where(
+        vain, state.share * torch.where(radius < torch.inf, FINER, 0.0), state.share
+    )
+    fruitless = torch.where(vain, 0, fruitless)
+    gain = (_worth(level, share, ball.size) * radius).clamp_min(least)
+    begin = torch.where(radius < torch.inf, radius - gain, ball.box[1] - ball.box[0])
+    at = torch.where(ends, begin, inward)
+    if ball.grid is not None:
+        at = torch.round(at / ball.grid) * ball.grid
+    first = torch.where(radius < torch.inf, gain, torch.full_like(gain, torch.inf))
+    return State(
+        torch.where(kept[:, None], tried, state.signs),
+        radius,
+        torch.where(ends, level, state.level),
+        torch.where(ends, block, state.block),
+        at,
+        torch.where(ends, _NONE, low),
+        torch.where(ends, torch.inf, high),
+        torch.where(ends, first, 2.0 * state.width),
+        state.asked + 1,
+        fruitless,
+        share,
+    )
+
+
+def _fresh(ball: Ball, tolerance: float) -> State:
+    """All signs up, of which nothing is known; farther than the box is wide is the corner."""
+    signs = torch.ones_like(ball.center).flatten(1)
+    none = torch.full_like(ball.radius, torch.inf)
+    zero = torch.zeros(len(ball), dtype=torch.int64, device=signs.device)
+    at = torch.full_like(none, ball.box[1] - ball.box[0])
+    share = torch.full_like(none, tolerance)
+    low = torch.full_like(none, _NONE)
+    return State(signs, none, zero - 1, zero, at, low, none, none, zero, zero, share)
+
+
+def _flipped(state: State) -> Tensor:
+    """The signs with the block flipped."""
+    entries = state.signs.shape[1]
+    size = _size(state.level.clamp_min(0), entries)
+    begin = torch.where(state.level < 0, entries, state.block * size)
+    place = torch.arange(entries, device=begin.device)
+    inside = (place >= begin[:, None]) & (place < (begin + size)[:, None])
+    return torch.where(inside, -state.signs, state.signs)
+
+
+def _size(level: Tensor, entries: int) -> Tensor:
+    """The length of the runs of a level; the last one may be shorter."""
+    runs = torch.bitwise_left_shift(torch.ones_like(level), level)
+    return (entries + runs - 1) // runs
+
+
+def _worth(level: Tensor, share: Tensor, entries: int) -> Tensor:
+    """How exactly radii are to be known where blocks of a level are flipped, relatively."""
+    return (share * _size(level.clamp_min(0), entries) / entries).clamp_max(COARSEST)
+
+
+def _next(level: Tensor, block: Tensor, entries: int) -> tuple[Tensor, Tensor]:
+    """The next block, of the next level after the last, and of the first after the finest."""
+    size = _size(level.clamp_min(0), entries)
+    last = (level < 0) | ((block + 1) * size >= entries)
+    above = torch.where(last & (size == 1) & (level >= 0), 0, level + 1)
+    return torch.where(last, above, level), torch.where(last, 0, block + 1)
+
+
+def _around(entries: int) -> int:
+    """Flips from the first level to the finest, and from there to the same block again."""
+    flips, size, level = 0, entries + 1, 0
+    while size > 1:
+        size = -(-entries // 2**level)
+        flips += -(-entries // size)
+        level += 1
+    return flips

@@ -1,0 +1,308 @@
+"""Where attacks that see only labels begin, and how they come to the boundary.
+
+Such an attack walks along the boundary, so it needs a point beyond it first. `find_start` looks
+for one, and `to_boundary` goes from there towards the clean image. Every image shown to the victim
+on the way is a query of the sample it is shown for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from besiege.core.answer import Answer
+from besiege.core.ball import Ball, distances
+from besiege.core.samples import Samples
+from besiege.core.siege import Siege
+
+NOISE = 50
+"""Images of uniform noise that are tried, as a rule for nothing if the first ten were."""
+
+FIRST = 10
+"""Those tried before anything else: some victims see one class in all noise, and images of that
+class never start there."""
+
+SIZES = tuple(0.05 * 1.5**k for k in range(10))
+"""Standard deviations of the Gaussian noise tried on the image itself, in widths of the box."""
+
+IMAGES = 50
+"""Images of other classes, or of the target's, that are tried: the nearest ones."""
+
+BLENDS = (0.75, 0.5)
+"""How much of the nearest other image there is in blends, for victims who see through the image
+itself, or have learned it by heart."""
+
+NARROW = 1e-3
+"""How near to the boundary a walk begins that need not be closer, in shares of its distance."""
+
+ENTRIES = 2**24
+"""Entries of other images held at once while the nearest are looked for."""
+
+_ROUNDS = 64
+"""More halvings than any two images of float32 have between them."""
+
+
+def adversarial(siege: Siege, answer: Answer, rows: Tensor | None = None) -> Tensor:
+    """Which answers are what the attacker wants, whatever the distance; unanswered ones are not.
+
+    `rows` are the row numbers that were asked about; an answer may hold k candidates of each.
+    """
+    samples, labels = siege.rows if rows is None else siege.rows[rows], answer.labels
+    if labels.dim() == 1:
+        reached = siege.record.reached(samples, labels)
+    else:
+        k = labels.shape[1]
+        reached = siege.record.reached(samples.repeat_interleave(k), labels.flatten())
+    return reached.view_as(labels) & (labels >= 0)
+
+
+def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[Tensor, Tensor]:
+    """An adversarial image for every row, to begin from, and which rows have one.
+
+    Any error counts: uniform noise, then the image under Gaussian noise of growing size, then
+    images of other classes and blends with them, then more noise. A class must be reached: images
+    of that class, the nearest first, then noise. Other images come from ``siege.means.starts``,
+    the same for every row. A row stops at its first success and pays for what it saw.
+
+    Rows without a start leave (`Siege.give_up`); so do rows whose clean image is adversarial, for
+    which nothing is left to be found. Nobody settles here: do so right after.
+
+    Parameters
+    ----------
+    noise, images : int
+        How many of each kind are tried at most.
+
+    Returns
+    -------
+    Tensor
+        ``[rows, ...]``, as the victim received them; the clean image where nothing was found.
+    Tensor
+        ``[rows]``, where something was.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from besiege.core.ball import ball
+    >>> from besiege.core.dice import Dice
+    >>> from besiege.core.oracle import Access, Oracle
+    >>> from besiege.core.threat import L2
+    >>> from besiege.testing.victims import linear
+    >>> victim = linear()
+    >>> samples = victim.samples(3)
+    >>> siege = Siege.lay(
+    ...     Oracle(victim, Access.DECISION),
+    ...     ball(L2, samples.images, torch.inf),
+    ...     samples.labels,
+    ...     Dice.throw(0, samples.ids),
+    ...     keep="smallest",
+    ...     leave="end",
+    ... )
+    >>> start, found = find_start(siege)
+    >>> bool(found.all())
+    True
+    """
+    search = _Search(siege)
+    first = min(FIRST, noise)
+    if siege.targeted:
+        search.images(images)
+        search.noise(0, first)
+        search.sizes()
+    else:
+        search.noise(0, first)
+        search.sizes()
+        search.images(images)
+        search.blends()
+    search.noise(first, noise)
+    siege.leave(search.needless)
+    siege.give_up(~search.found & ~search.needless)
+    return search.start, search.found
+
+
+class _Search:
+    """What was found so far; each way to look asks about the rows that have nothing yet."""
+
+    def __init__(self, siege: Siege) -> None:
+        self.siege = siege
+        self.start = siege.ball.center.clone()
+        self.found = torch.zeros_like(siege.rows, dtype=torch.bool)
+        self.needless = siege.record.distance[siege.rows] == 0.0
+        self.pool: Samples | None = siege.means.starts
+        self._order: tuple[Tensor, Tensor] | None = None
+
+    def _open(self) -> Tensor:
+        return (~self.found & ~self.needless).nonzero()[:, 0]
+
+    def _ask(self, rows: Tensor, images: Tensor) -> None:
+        siege, ball = self.siege, self.siege.ball.at(rows)
+        images = ball.received(images.to(ball.center).clamp(*ball.box))
+        good = adversarial(siege, siege.labels(images, rows), rows)
+        self.start[rows[good]] = images[good]
+        self.found[rows[good]] = True
+
+    def noise(self, begin: int, end: int) -> None:
+        low, high = self.siege.ball.box
+        shape, dice = self.siege.ball.center.shape[1:], self.siege.dice.of("start noise")
+        for n in range(begin, end):
+            if len(rows := self._open()) == 0:
+                return
+            self._ask(rows, low + (high - low) * dice.at(rows).uniform(tuple(shape), n))
+
+    def sizes(self) -> None:
+        low, high = self.siege.ball.box
+        center, dice = self.siege.ball.center, self.siege.dice.of("start sizes")
+        for n, size in enumerate(SIZES):
+            if len(rows := self._open()) == 0:
+                return
+            drawn = dice.at(rows).normal(tuple(center.shape[1:]), n).to(center)
+            self._ask(rows, center[rows] + size * (high - low) * drawn)
+
+    def images(self, most: int) -> None:
+        """Images of the pool, from the nearest."""
+        if self.pool is None or len(self.pool) == 0:
+            return
+        order, many = self._nearest()
+        for n in range(min(most, len(self.pool))):
+            rows = self._open()
+            rows = rows[many[rows] > n]
+            if len(rows) == 0:
+                return
+            self._ask(rows, self.pool.images[order[rows, n]])
+
+    def blends(self) -> None:
+        """Blends with the nearest image of the pool."""
+        if self.pool is None or len(self.pool) == 0:
+            return
+        order, many = self._nearest()
+        for share in BLENDS:
+            rows = self._open()
+            rows = rows[many[rows] > 0]
+            if len(rows) == 0:
+                return
+            center, other = self.siege.ball.center[rows], self.pool.images[order[rows, 0]]
+            self._ask(rows, center + share * (other.to(center) - center))
+
+    def _nearest(self) -> tuple[Tensor, Tensor]:
+        """The images of each row's classes in the order of their distance, and how many they are.
+
+        Distances need no victim; they are computed for the rows that have come so far.
+        """
+        if self._order is None:
+            siege, pool = self.siege, self.pool
+            assert pool is not None
+            wanted, labels = siege.record.targets, pool.labels
+            if wanted is not None:
+                fits = labels[None] == wanted[siege.rows][:, None]
+            else:
+                fits = labels[None] != siege.record.labels[siege.rows][:, None]
+            away = torch.full(fits.shape, torch.inf, dtype=torch.float64, device=labels.device)
+            for rows in torch.split(self._open(), max(1, ENTRIES // pool.images.numel())):
+                change = pool.images - siege.ball.center[rows][:, None]
+                away[rows] = distances(change.flatten(0, 1), siege.ball.norm).view(len(rows), -1)
+            away = torch.where(fits, away, torch.inf)
+            self._order = away.argsort(dim=1, stable=True), fits.sum(1)
+        return self._order
+
+
+def start_cost(rounds: int) -> int:
+    """The most queries a start can take, with so many halvings on the way to the boundary."""
+    return NOISE + len(SIZES) + IMAGES + len(BLENDS) + rounds
+
+
+def begin(siege: Siege, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
+    """Points at the boundary for all rows, settled; those without a start have left.
+
+    `tolerance` is how near to it, by ball and distance of the start.
+    """
+    x: Tensor = siege.settle(find_start(siege)[0])
+    if len(siege):
+        ball = siege.ball
+        x = siege.settle(to_boundary(siege, ball.center, x, tolerance(ball, ball.distance(x))))
+    return x
+
+
+def roughly(ball: Ball, far: Tensor) -> Tensor:
+    """The tolerance of walks that need not begin closer."""
+    return NARROW * far
+
+
+def pick(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Rows of `a` where the mask, ``[rows]``, is true, and of `b` elsewhere."""
+    return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
+
+
+def halvings(ratio: float) -> int:
+    """How often a bracket is halved to become so many times narrower."""
+    return max(0, math.ceil(math.log2(ratio)))
+
+
+def between(ball: Ball, near: Tensor, far: Tensor, share: Tensor) -> Tensor:
+    """Images a share of the way from `near` to `far`, as the victim receives them.
+
+    The way is that on which the distance in the ball's norm falls fastest: straight in l2, with
+    all entries cut to a radius in linf, shrunk by the same amount in l1.
+    """
+    change = far - near
+    size = distances(change, ball.norm)
+    return ball.received((near + ball.retreat(change, size, share)).clamp_(*ball.box))
+
+
+def to_boundary(
+    siege: Siege,
+    near: Tensor,
+    far: Tensor,
+    tolerance: Tensor | float,
+    rows: Tensor | None = None,
+) -> Tensor:
+    """The nearest adversarial images found on the ways from `near` to `far`, by bisection.
+
+    `far` was seen to be adversarial, `near` is taken not to be. Of every bracket the far end is
+    always an image that the victim was shown and that is adversarial: that one is given back,
+    never a midpoint. A row ends when its bracket is as narrow as its tolerance, or when the image
+    in the middle is one of the ends, bit for bit; others go on without it. What a row can not pay
+    for is not answered: it keeps what it has.
+
+    Parameters
+    ----------
+    near, far : Tensor
+        ``[rows, ...]``, those of `rows` where these are given.
+    tolerance : Tensor or float
+        Width of the bracket, in the ball's norm; one number, or one per row.
+    rows : Tensor, optional
+        Row numbers, ascending, each once; all rows by default.
+
+    Returns
+    -------
+    Tensor
+        ``[rows, ...]``.
+    """
+    if rows is None:
+        rows = torch.arange(len(siege), device=siege.rows.device)
+    ball = siege.ball.at(rows)
+    size = distances(far - near, ball.norm)
+    tolerance = torch.as_tensor(tolerance, dtype=torch.float64, device=size.device).expand_as(size)
+    low, high = torch.zeros_like(size), torch.ones_like(size)
+    under, over = ball.received(near).clone(), far.clone()
+    at = torch.arange(len(rows), device=rows.device)
+    for _ in range(_ROUNDS):
+        at = at[(high[at] - low[at]) * size[at] > tolerance[at]]
+        if len(at) == 0:
+            break
+        middle = 0.5 * (low[at] + high[at])
+        image = between(ball.at(at), near[at], far[at], middle)
+        same = _equal(image, under[at]) | _equal(image, over[at])
+        at, image, middle = at[~same], image[~same], middle[~same]
+        if len(at) == 0:
+            break
+        answer = siege.labels(image, rows[at])
+        good = adversarial(siege, answer, rows[at])
+        high[at[good]], over[at[good]] = middle[good], image[good]
+        low[at[~good]], under[at[~good]] = middle[~good], image[~good]
+        at = at[answer.labels >= 0]
+    return over
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b).flatten(1).all(1)

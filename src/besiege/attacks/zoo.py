@@ -1,0 +1,472 @@
+"""ZOO: the smallest change, coordinate by coordinate, with scores alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.estimates import portions, sent
+from besiege.attacks.nes import must_be_positive
+from besiege.attacks.planes import inner, steering
+from besiege.attacks.smallest import endless
+from besiege.attacks.weighting import Tanh, Weights, corrections
+from besiege.core.ball import Ball
+from besiege.core.oracle import Access
+from besiege.core.siege import Siege, register
+from besiege.core.threat import L2
+
+DECAYS = (0.9, 0.999)
+"""Adam's decay rates, as published."""
+
+FLAT = 0.1
+"""The least curvature Newton's step divides by; where there is none at all it divides by one."""
+
+UNIFORM = 0.1
+"""The share of draws that importance does not guide: what was never drawn has none."""
+
+BLOCKS = 8
+"""Importance is that of the largest change in each of so many blocks a side."""
+
+STALLED = 0.9999
+"""A round is given up where this share of the objective is left since the last look at it."""
+
+RATES = MappingProxyType({"adam": 0.5, "newton": 0.2})
+FIRST = 3.0
+"""The first weight, in weights that are just enough if the victim is linear: with these some rows
+come close and never cross."""
+
+PUBLISHED_RATE, PUBLISHED_FIRST = 0.01, 0.01
+"""The same in absolute terms, as published."""
+
+_2017 = "coordinates=128, h=0.0001, by='adam', compat=True"
+_IMAGENET = (
+    f"rounds=1, {_2017}, tanh=True, first=10, rate=0.002, side=32, important=True, abort=100, "
+    "reset=True"
+)
+
+PRESETS: Mapping[str, str] = MappingProxyType(
+    {
+        "zoo-2017-mnist": f"zoo(steps=3000, rounds=9, {_2017}, abort=100)",
+        "zoo-2017-cifar": f"zoo(steps=1000, rounds=9, {_2017}, abort=100, tanh=True)",
+        "zoo-2017-newton": ("zoo(steps=1000, rounds=9, coordinates=128, h=0.0001, compat=True)"),
+        "zoo-2017-imagenet": f"zoo(steps=1500, {_IMAGENET})",
+        "zoo-2017-imagenet-targeted": f"zoo(steps=20000, {_IMAGENET}, grow=(2000, 10000))",
+        "zoo-realsafe": (
+            "zoo(steps=6666, rounds=1, coordinates=1, h=0.0001, by='adam', compat=True)"
+        ),
+    }
+)
+"""Published settings: Chen et al. 2017; RealSafe 2020, one coordinate at a time, whose rate, weight
+and optimiser are not published."""
+
+
+class State(NamedTuple):
+    """Where a search is; everything with the rows first.
+
+    Attributes
+    ----------
+    w : Tensor
+        The change, on the grid it lives on.
+    mean, square, drawn : Tensor
+        Adam's state of every coordinate, and how often it was drawn.
+    c, low, high : Tensor
+        The weight and its bracket (`Weights`).
+    step, turn : Tensor
+        Steps of this round, and rounds before it.
+    won, ever : Tensor
+        Whether there was a success in this round, and in any.
+    unit, stride : Tensor
+        What weights and steps are measured by; zero until it is known.
+    last : Tensor
+        The objective when it was last looked at.
+    """
+
+    w: Tensor
+    mean: Tensor
+    square: Tensor
+    drawn: Tensor
+    c: Tensor
+    low: Tensor
+    high: Tensor
+    step: Tensor
+    turn: Tensor
+    won: Tensor
+    ever: Tensor
+    unit: Tensor
+    stride: Tensor
+    last: Tensor
+
+
+class Partials(NamedTuple):
+    """What the probes of one step told, float64.
+
+    Attributes
+    ----------
+    coordinates : Tensor
+        Which were drawn, ``[rows, k]``.
+    gap : Tensor
+        How far the points are short of their goal, ``[rows]``.
+    far : Tensor
+        Their squared distance from the clean image, ``[rows]``.
+    slope, bend : Tensor
+        First and second derivatives of the gap, ``[rows, k]``.
+    pull, hold : Tensor
+        Those of the squared distance, which are known and cost nothing.
+    won : Tensor
+        Which points are where they should be.
+    """
+
+    coordinates: Tensor
+    gap: Tensor
+    far: Tensor
+    slope: Tensor
+    bend: Tensor
+    pull: Tensor
+    hold: Tensor
+    won: Tensor
+
+
+@register("zoo")
+@dataclass(frozen=True)
+class ZOO(Attack):
+    """Descend ``|x - x0|^2 + c * hinge`` along a few coordinates at a time.
+
+    The partial derivative of the hinge along a coordinate is ``(f(x + h e) - f(x - h e)) / (2 h)``,
+    two queries; that of the distance is known. Every step draws other coordinates. Newton's step
+    divides the slope by the curvature; in Adam each coordinate has its own moments and its own
+    count of draws (Chen et al., ZOO: zeroth order optimization based black-box attacks, 2017). The
+    weight c is searched as in Carlini and Wagner's attack.
+
+    Weight and rate are not as published: they are measured by the distance of the boundary as the
+    first partial derivatives let it appear, so that the scale of the logits does not matter and few
+    steps are enough, and a further weight begins where the last one ended. ``compat=True`` is as
+    published in that. Probes are a hundred times as long: one coordinate carries so little of the
+    gradient that float32 rounds a part of it away, and its curvature altogether. Newton's step is
+    the default where Adam's was better before: that moves every coordinate as far, and in a few
+    thousand queries few are drawn twice.
+
+    Parameters
+    ----------
+    steps : int
+        Steps of a round, each of ``2 coordinates + 1`` queries.
+    rounds : int
+        Weights tried one after the other.
+    coordinates : int
+        Coordinates per step, drawn without replacement, at most all there are.
+    h : float
+        The length of a probe.
+    by : str
+        'newton', the slope divided by the curvature of the same three answers, which in float32 is
+        noise where h is below 0.01; or 'adam'.
+    rate : float, optional
+        By default 0.2 of Newton's step, or for Adam 0.5 of the distance to the boundary spread
+        over all coordinates.
+    first : float, optional
+        The first weight: by default 3, where 1 is just enough for a linear victim.
+    side : int, optional
+        The change lives on a grid of at most this many entries a side and is enlarged.
+    grow : tuple of int
+        Steps at which that grid is doubled.
+    important : bool
+        Whether coordinates are drawn more often where the change is large already.
+    tanh : bool
+        Whether the image is the tanh of the variable, or cut to the box.
+    abort : int
+        Where the objective has not fallen over so many steps, a row goes on to its next weight; 0
+        never.
+    reset : bool
+        Whether Adam begins anew at a row's first success.
+    compat : bool
+        As published: `first` (0.01) and `rate` (0.01) absolute, and every round from the clean
+        image.
+
+    Examples
+    --------
+    >>> str(ZOO(coordinates=64, by="adam"))
+    "zoo(coordinates=64, by='adam')"
+    """
+
+    steps: int = 30
+    rounds: int = 10
+    coordinates: int = 32
+    h: float = 0.01
+    by: str = "newton"
+    rate: float | None = None
+    first: float | None = None
+    side: int | None = None
+    grow: tuple[int, ...] = ()
+    important: bool = False
+    tanh: bool = False
+    abort: int = 0
+    reset: bool = False
+    compat: bool = False
+
+    access = Access.SCORE
+    minimal = True
+    norms = frozenset({L2})
+    source: ClassVar[str] = "Chen et al., ZOO: zeroth order optimization, 2017"
+
+    def __post_init__(self) -> None:
+        must_count(self, 1, "steps", "rounds", "coordinates")
+        must_count(self, 0, "abort")
+        must_be_positive(self, "h")
+        for name in ("rate", "first"):
+            if getattr(self, name) is not None:
+                must_be_positive(self, name)
+        if self.by not in RATES:
+            raise ValueError(f"by is {self.by!r}, but 'adam' or 'newton' is needed")
+        if self.side is not None:
+            must_count(self, 1, "side")
+        object.__setattr__(self, "grow", tuple(self.grow))
+
+    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+        total, most = 0, self.rounds * self.steps
+        for step in range(most):
+            grown = 2 ** sum(step >= at for at in self.grow)
+            entries = shape[0] * shape[1] * shape[2]
+            if self.side is not None:
+                height, width = (min(self.side * grown, size) for size in shape[1:])
+                entries = shape[0] * height * width
+            total += 2 * min(self.coordinates, entries) + 1
+        return total + 1
+
+    def run(self, siege: Siege) -> None:
+        siege = endless(siege)
+        if not len(siege):
+            return
+        table = corrections(DECAYS, self.rounds * self.steps, siege.ball.center.device)
+        state = self.begin(siege)
+        for step in range(self.rounds * self.steps):
+            if step in self.grow:
+                state = self._grown(siege.ball, state)
+            told = self.ask(siege, state.w, step)
+            settled = siege.settle(*state, *told)
+            if not len(siege):
+                return
+            state, told = State(*settled[:14]), Partials(*settled[14:])
+            if not self.compat:
+                state = _measured(state, told)
+            if self.reset:
+                state = _rested(state, told.won & ~state.ever)
+            state = self._next(self._descend(state, told, table), told)
+            if self.abort:
+                siege.leave(state.turn >= self.rounds)
+        siege.offer(sent(siege.ball, self.images(siege.ball, state.w[:, None]))[:, 0])
+
+    def begin(self, siege: Siege) -> State:
+        """No change, the first weight, nothing drawn."""
+        center = siege.ball.center
+        shape = [*center.shape[1:]]
+        if self.side is not None:
+            shape[1:] = (min(self.side, size) for size in shape[1:])
+        w = center.new_zeros(len(center), *shape)
+        first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
+        weights = Weights.of(len(w), first, center.device)
+        none, no = torch.zeros_like(siege.rows), torch.zeros_like(siege.rows, dtype=torch.bool)
+        unit = torch.full_like(weights.c, 1.0 if self.compat else 0.0)
+        count = torch.zeros_like(w, dtype=torch.int64)
+        most = torch.full_like(unit, torch.inf)
+        return State(
+            w,
+            torch.zeros_like(w, dtype=torch.float64),
+            torch.zeros_like(w, dtype=torch.float64),
+            count,
+            *weights,
+            none,
+            none,
+            no,
+            no,
+            unit,
+            unit,
+            most,
+        )
+
+    def images(self, ball: Ball, w: Tensor) -> Tensor:
+        """The images of changes ``[rows, k, ...]``, not cut to the box."""
+        size = tuple(ball.center.shape[1:])
+        if tuple(w.shape[2:]) != size:
+            flat = _resized(w.flatten(0, 1), size[1:])
+            w = flat.view(*w.shape[:2], *size)
+        if self.tanh:
+            space = Tanh()
+            return space.image(ball, space.of(ball, ball.center)[:, None] + w)
+        return ball.center[:, None] + w
+
+    def ask(self, siege: Siege, w: Tensor, step: int) -> Partials:
+        """Draw coordinates, and ask about the points and on both sides along each."""
+        k = min(self.coordinates, w[0].numel())
+        chosen = self._draw(siege, w, k, step)
+        loss, h = steering(siege), max(self.h, siege.ball.grid or 0.0)
+        parts: list[Partials] = []
+        for rows in siege.blocks(2 * k + 1):
+            ball, at = siege.ball.at(rows), w[rows][:, None]
+            x = sent(ball, self.images(ball, at))
+            change = (x - ball.center[:, None])[:, 0]
+            known: list[tuple[Tensor, ...]] = []
+            base = won = torch.empty(0)
+            for some in portions(k, 2):
+                which = chosen[rows][:, some.to(w.device)]
+                there = torch.zeros_like(at).flatten(2).repeat(1, which.shape[1], 1)
+                there = there.scatter_(2, which[..., None], h).view(*which.shape, *w.shape[1:])
+                high, low = self.images(ball, at + there), self.images(ball, at - there)
+                seen = sent(ball, high), sent(ball, low)
+                asked = torch.stack(seen, 2).flatten(1, 2)
+                asked = asked if known else torch.cat((x, asked), 1)
+                answer = siege.logits(asked, rows=rows, loss=loss)
+                gap = (-answer.loss.double()).clamp_min(0.0)
+                if not known:
+                    base, gap = gap[:, 0], gap[:, 1:]
+                    owners = siege.rows[rows]
+                    won = siege.record.reached(owners, answer.labels[:, 0])
+                known.append(_derived(gap, base, high - low, seen[0] - seen[1], change, h))
+            slope, bend, pull, hold = (torch.cat(part, 1) for part in zip(*known, strict=True))
+            far = inner(change, change)
+            parts.append(Partials(chosen[rows], base, far, slope, bend, pull, hold, won))
+        return Partials(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def _draw(self, siege: Siege, w: Tensor, k: int, step: int) -> Tensor:
+        """So many coordinates of every row, without replacement, ``[rows, k]``."""
+        flat = w.flatten(1)
+        key = siege.dice.of("coordinates", step).uniform((flat.shape[1],)).clamp_min_(2.0**-25)
+        if self.important:
+            # The k least of exponential times, each as fast as the coordinate is likely.
+            key = key.log_().neg_() / likelihood(w).flatten(1)
+        return key.topk(k, dim=1, largest=False).indices
+
+    def _descend(self, state: State, told: Partials, table: Tensor) -> State:
+        """One step along the coordinates drawn."""
+        at, scale = told.coordinates, (state.c * state.unit)[:, None]
+        g = told.pull + scale * told.slope
+        rate = self.rate or (PUBLISHED_RATE if self.compat else RATES[self.by])
+        mean, square, count = (t.flatten(1) for t in state[1:4])
+        count = count.scatter_add(1, at, torch.ones_like(at))
+        if self.by == "newton":
+            bend = told.hold + scale * told.bend
+            bend = torch.where(bend <= 0, torch.ones_like(bend), bend.clamp_min(FLAT))
+            move = rate * g / bend * (state.unit > 0)[:, None]
+        else:
+            one, two = DECAYS
+            m = one * mean.gather(1, at) + (1 - one) * g
+            v = two * square.gather(1, at) + (1 - two) * g**2
+            mean, square = mean.scatter(1, at, m), square.scatter(1, at, v)
+            factor = table[(count.gather(1, at) - 1).clamp_max(len(table) - 1)]
+            stride = (rate * state.stride)[:, None]
+            move = stride * factor * m / v.sqrt().clamp_min(1e-300)
+        w = state.w.flatten(1)
+        w = w.scatter_add(1, at, -move.to(w.dtype)).view_as(state.w)
+        mean, square, drawn = (t.view_as(state.w) for t in (mean, square, count))
+        return state._replace(w=w, mean=mean, square=square, drawn=drawn)
+
+    def _next(self, state: State, told: Partials) -> State:
+        """Go on to the next weight where a round is over."""
+        won, step = state.won | told.won, state.step + 1
+        over, last = step >= self.steps, state.last
+        if self.abort:
+            value = told.far + state.c * state.unit * told.gap
+            looked = step % self.abort == 0
+            over = over | (looked & (value > STALLED * last))
+            last = torch.where(over, torch.inf, torch.where(looked, value, last))
+        before = Weights(state.c, state.low, state.high)
+        both = zip(before.after(won), before, strict=True)
+        weights = Weights(*(torch.where(over, new, old) for new, old in both))
+        state = state._replace(
+            c=weights.c,
+            low=weights.low,
+            high=weights.high,
+            won=won & ~over,
+            ever=state.ever | told.won,
+            step=step * ~over,
+            turn=state.turn + over,
+            last=last,
+        )
+        if not self.compat:
+            return state
+        again = over & (state.turn < self.rounds)
+        fresh = _rested(state, again)
+        return fresh._replace(w=fresh.w * _shaped(~again, fresh.w))
+
+    def _grown(self, ball: Ball, state: State) -> State:
+        """The change on a grid twice as fine, with Adam at rest."""
+        size = [
+            min(2 * a, b) for a, b in zip(state.w.shape[2:], ball.center.shape[2:], strict=True)
+        ]
+        w = _resized(state.w, tuple(size))
+        none = torch.zeros_like(w, dtype=torch.float64)
+        return State(w, none, none, torch.zeros_like(w, dtype=torch.int64), *state[4:])
+
+
+def likelihood(w: Tensor) -> Tensor:
+    """How likely every coordinate is to be drawn, for a change ``[rows, channels, h, w]``.
+
+    In proportion to the largest change in its block, and in part regardless of it.
+    """
+    block = [max(1, side // BLOCKS) for side in w.shape[2:]]
+    largest = functional.max_pool2d(w.abs(), block, ceil_mode=True)
+    spread = functional.interpolate(largest, w.shape[2:], mode="nearest")
+    total = inner(spread, torch.ones_like(spread))
+    share = spread / _shaped(total.clamp_min(1e-300), spread).to(w.dtype)
+    mixed = (1 - UNIFORM) * share + UNIFORM / w[0].numel()
+    return torch.where(_shaped(total > 0, w), mixed, torch.full_like(w, 1.0 / w[0].numel()))
+
+
+def _derived(
+    gap: Tensor, base: Tensor, nominal: Tensor, sent: Tensor, change: Tensor, h: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """First and second derivatives of gaps and of squared distances along coordinates.
+
+    `gap` holds those above and below by turns, ``[rows, 2k]``. Where the box or a grid changed
+    what was sent, the derivative is along that.
+    """
+    rows, k = nominal.shape[:2]
+    high, low, middle = gap[:, ::2], gap[:, 1::2], base[:, None]
+    known = torch.isfinite(high) & torch.isfinite(low) & torch.isfinite(middle)
+    flat = nominal.flatten(0, 1)
+    whole = inner(flat, flat).view(rows, k)
+    part = inner(flat, sent.flatten(0, 1)).view(rows, k) / whole.clamp_min(1e-300)
+    none = torch.zeros_like(whole)
+    slope = torch.where(known & (part > 0.01), (high - low) / (2 * h * part), none)
+    # One-sided at the box, where it would take the slope for a curvature.
+    bend = torch.where(known & (part > 0.99), (high - 2 * middle + low) / h**2, none)
+    pull = inner(flat, change.repeat_interleave(k, 0)).view(rows, k) / h
+    return slope, bend, pull, 2 * whole / (2 * h) ** 2
+
+
+def _measured(state: State, told: Partials) -> State:
+    """Units of rows that have none yet: the weight 1 is just enough for a linear victim.
+
+    The slope over all coordinates is told by those drawn; its square and the gap make the distance
+    of the boundary, and at rate one a stride in every coordinate leads as far.
+    """
+    entries = state.w[0].numel()
+    k = told.coordinates.shape[1]
+    squares = inner(told.slope, told.slope) * (entries / k)
+    hold = inner(told.hold, torch.ones_like(told.hold)) / (2 * k)
+    # The change of the image that a coordinate makes: one, unless the grid is coarse.
+    far = told.gap / squares.sqrt().clamp_min(1e-300)
+    new = (state.unit == 0) & (squares > 0) & (told.gap > 0)
+    unit = torch.where(new, 2.0 * hold * far**2 / told.gap.clamp_min(1e-300), state.unit)
+    stride = torch.where(new, far / entries**0.5, state.stride)
+    return state._replace(unit=unit, stride=stride)
+
+
+def _rested(state: State, rows: Tensor) -> State:
+    """The state with Adam at rest in some rows."""
+    keep = _shaped(~rows, state.w)
+    return state._replace(
+        mean=state.mean * keep, square=state.square * keep, drawn=state.drawn * keep
+    )
+
+
+def _shaped(rows: Tensor, like: Tensor) -> Tensor:
+    return rows.view(-1, *[1] * (like.dim() - 1))
+
+
+def _resized(w: Tensor, size: tuple[int, ...]) -> Tensor:
+    return functional.interpolate(w, size, mode="bilinear", align_corners=False)

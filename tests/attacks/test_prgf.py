@@ -1,0 +1,157 @@
+"""P-RGF: shares against a grid search, and cosines with priors of known worth."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.attacks.test_estimates import ENTRIES, SHAPE, cosines, expected, plane
+from tests.victims import siege, uniform
+from torch import Tensor
+
+from besiege.attacks.attack import parse
+from besiege.attacks.estimates import even
+from besiege.attacks.prgf import PRESETS, PRGF, SIZING, best_share
+from besiege.core.errors import AttackError
+from besiege.core.oracle import Victim
+from besiege.core.threat import L2, Access, Linf, Norm, Threat
+from besiege.evaluation import craft
+from besiege.testing.victims import Counting, Likeness, digits, natural, untrained
+
+Q = 50
+
+
+def squared(lam: Tensor, alpha: float, d: int, q: int) -> Tensor:
+    """The expected squared cosine of directions that lean towards a prior."""
+    a = alpha**2
+    first = lam * a + (1 - lam) * (1 - a) / (d - 1)
+    second = lam**2 * a + (1 - lam) ** 2 * (1 - a) / (d - 1) ** 2
+    return first**2 / ((1 - 1 / q) * second + first / q)
+
+
+@pytest.mark.parametrize(("d", "q"), [(3072, 50), (3072, 10), (768, 100)])
+def test_the_share_is_the_best_there_is(d: int, q: int) -> None:
+    grid = torch.cat((torch.zeros(1), torch.logspace(-7, 0, 20001))).double()
+    for alpha in (0.0, 0.005, 0.02, 0.05, 0.1, 0.15, 0.17, 0.2, 0.5, 1.0):
+        lam = best_share(torch.tensor([alpha]), d, q)
+        best = squared(grid, alpha, d, q).nan_to_num(0.0).max()
+        assert float(squared(lam, alpha, d, q)[0]) >= float(best) * (1 - 1e-4), alpha
+
+
+def test_shares_of_the_table() -> None:
+    table = {0.05: 0.0098, 0.10: 0.0145, 0.15: 0.0347, 0.17: 0.118, 0.20: 1.0}
+    found = best_share(torch.tensor([*table]), ENTRIES, Q)
+    assert torch.allclose(found, torch.tensor([*table.values()]).double(), atol=1e-3)
+    assert best_share(torch.tensor([3.0]), ENTRIES, Q).item() == 1.0  # a length estimated too small
+
+
+def tilted(slope: Tensor, alpha: float, rows: int) -> Tensor:
+    """Priors whose cosine with the gradient is alpha, at the length of a vector of ones."""
+    g = (slope / slope.norm()).expand(rows, -1, -1, -1)
+    other = torch.randn(rows, *SHAPE, generator=torch.Generator().manual_seed(3))
+    other = other - (other * g).flatten(1).sum(1).view(-1, 1, 1, 1) * g
+    other = other / other.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    return even((alpha * g + math.sqrt(1 - alpha**2) * other)[:, None])[:, 0]
+
+
+def estimated(attack: PRGF, alpha: float, rows: int = 24) -> tuple[float, float]:
+    """The mean cosine of a first estimate with a prior, and its mean cost."""
+    victim, slope = plane()
+    x = 0.3 + 0.4 * uniform(rows, *SHAPE)
+    laid = siege(victim, x, torch.zeros(rows).long(), leave="end")
+    sigma = torch.full((rows,), 0.01).double()
+    told = attack._measure(laid, x, tilted(slope, alpha, rows), sigma, 0)
+    length = (told.squares / SIZING).sqrt()
+    g, seen = attack.combine(laid, x, told, sigma, length, 0)
+    assert seen.all()
+    return float(cosines(g, slope).mean()), float(laid.record.meter.queries.double().mean())
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.1, 0.17, 0.3])
+def test_a_prior_is_worth_what_it_is_worth(alpha: float, biased: bool) -> None:
+    """With alpha estimated: as good as the better of prior and probes, within 2 %."""
+    found, cost = estimated(PRGF(probes=Q, biased=biased), alpha)
+    noise = 3 * 0.0125 / math.sqrt(24) / 2
+    assert found >= 0.98 * max(expected(Q), alpha) - noise, found
+    if alpha == 0.3:  # the prior is followed, and nothing else is asked
+        assert cost < 2 + SIZING + Q / 4
+    if alpha == 0.17 and not biased:
+        assert found > 1.1 * alpha
+    # No worse at equal queries: here one of sixty is lost.
+    if not biased:
+        equal = expected(round(cost) - 1)
+        assert found >= 0.98 * equal - noise
+        if alpha >= 0.1:
+            assert found >= 1.05 * equal
+
+
+def test_leaning_directions_have_the_cosine_of_theory() -> None:
+    """With the length of the gradient known the share is the best, and so is the estimate."""
+    victim, slope = plane()
+    x, attack = 0.3 + 0.4 * uniform(24, *SHAPE), PRGF(probes=Q, biased=True)
+    for alpha, wanted in {0.1: 0.137, 0.15: 0.156}.items():
+        laid = siege(victim, x, torch.zeros(24).long(), leave="end")
+        sigma = torch.full((24,), 0.01).double()
+        told = attack._measure(laid, x, tilted(slope, alpha, 24), sigma, 1)
+        length = torch.full((24,), float(slope.norm())).double()
+        g, _ = attack.combine(laid, x, told, sigma, length, 1)
+        assert abs(float(cosines(g, slope).mean()) - wanted) < 0.011
+
+
+@pytest.mark.parametrize("norm", [Linf, L2], ids=str)
+def test_a_good_substitute_saves_queries_and_a_bad_one_costs_none(norm: Norm) -> None:
+    victim, samples = natural(), digits(16)
+    threat = Threat(norm, {Linf: 0.15, L2: 0.75}[norm], access=Access.SCORE)
+    spent = {}
+    substitutes: dict[str, Victim] = {
+        "good": Likeness(victim, (1, 8, 8)),
+        "bad": untrained((1, 8, 8), 10, seed=3),
+    }
+    for name, substitute in substitutes.items():
+        made = craft(victim, PRGF(), samples, threat, queries=700, substitute=substitute)
+        spent[name] = float(made.queries.double().mean())
+        assert made.aside is not None and (made.aside[made.queries > 1] > 0).all()
+    plain = craft(victim, parse("rgf"), samples, threat, queries=700)
+    assert spent["good"] < 0.85 * float(plain.queries.double().mean())
+    assert spent["bad"] < 1.15 * float(plain.queries.double().mean())
+
+
+def test_rows_alone_and_accounts() -> None:
+    victim, samples, attack = natural(), digits(12), PRGF(steps=5, probes=6)
+    substitute = Likeness(victim, (1, 8, 8))
+    threat = Threat(Linf, 0.1, access=Access.SCORE)
+    counting = Counting(victim, access=Access.SCORE, metered=True)
+    whole = craft(counting, attack, samples, threat, substitute=substitute)
+    assert counting.forwards == int(whole.queries.sum()) and counting.backwards == 0
+    assert int(whole.queries.max()) <= 1 + attack.cost((1, 8, 8), 10)
+    for row in (0, 5, 11):
+        one = craft(victim, attack, samples.at(torch.tensor([row])), threat, substitute=substitute)
+        for name in ("images", "success", "queries", "first_query", "aside"):
+            assert torch.equal(getattr(one, name)[0], getattr(whole, name)[row]), (row, name)
+
+
+def test_probes_that_show_nothing_grow() -> None:
+    """A victim that rounds and does not say so: the first probes vanish, later ones do not."""
+    victim = natural()
+    stepped = type(victim)(torch.nn.Sequential(_Steps(), victim.module), classes=10, name="stepped")
+    samples = digits(12)
+    threat = Threat(Linf, 0.15, access=Access.SCORE)
+    made = craft(stepped, PRGF(sigma=1e-6), samples, threat, queries=1000, substitute=victim)
+    assert int(made.success.sum()) >= 6
+
+
+class _Steps(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.round(x * 64) / 64
+
+
+def test_values() -> None:
+    for text in PRESETS.values():
+        assert str(parse(str(parse(text)))) == str(parse(text))
+    assert PRGF.advised
+    with pytest.raises(AttackError, match="substitute"):
+        craft(natural(), PRGF(), digits(4), Threat(Linf, 0.1, access=Access.SCORE))
+    with pytest.raises(AttackError, match="probes is 0"):
+        parse("prgf(probes=0)")

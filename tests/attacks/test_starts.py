@@ -1,0 +1,229 @@
+"""Starting points that are paid for, and bisection that gives back what the victim was shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.victims import Curve, Spy, affine, siege, uniform
+from torch import Tensor
+
+from besiege.attacks.starts import (
+    BLENDS,
+    FIRST,
+    NOISE,
+    SIZES,
+    adversarial,
+    find_start,
+    to_boundary,
+)
+from besiege.core.ball import distances
+from besiege.core.means import Means
+from besiege.core.samples import Samples
+from besiege.core.siege import Siege
+from besiege.core.threat import L1, L2, Access, Linf, Norm
+from besiege.models.classifier import Classifier
+from besiege.testing.victims import Linear
+
+
+def laid(
+    victim: Any,
+    images: Tensor,
+    labels: Tensor,
+    norm: Norm = L2,
+    starts: Samples | None = None,
+    **more: Any,
+) -> Siege:
+    made = siege(
+        victim,
+        images,
+        labels,
+        torch.inf,
+        norm,
+        access=Access.DECISION,
+        keep="smallest",
+        leave="end",
+        **more,
+    )
+    made.means = Means(starts)
+    return made
+
+
+def bright(level: float) -> Classifier:
+    """Class 1 where the mean of four pixels is above a level, else class 0."""
+    weight = torch.stack([torch.zeros(4), torch.full((4,), 25.0)])
+    return affine(weight, torch.tensor([0.0, -100.0 * level]))
+
+
+# starting points
+
+
+def test_rows_stop_at_their_first_success_and_pay_for_what_they_saw() -> None:
+    spy = Spy(bright(0.6), Access.DECISION)
+    images = 0.2 * uniform(12, 1, 2, 2)
+    begun = laid(spy, images, torch.zeros(12).long())
+    start, found = find_start(begun)
+    assert found.all() and (bright(0.6)(start).argmax(1) == 1).all()
+    spent = begun.record.meter.queries
+    assert sum(spy.calls) == int(spent.sum()) and len({*spent.tolist()}) > 2
+    # Each is what the row saw last, and its first success.
+    for row in range(12):
+        alone = laid(bright(0.6), images[row : row + 1], torch.zeros(1).long())
+        alone.dice = begun.dice.at(torch.tensor([row]))
+        assert torch.equal(find_start(alone)[0][0], start[row])
+        assert alone.record.meter.queries.tolist() == [int(spent[row])]
+
+
+def test_all_noise_of_the_own_class_does_not_hang() -> None:
+    """Nothing but one class: an honest outcome, after all that could be tried."""
+    victim = affine(torch.zeros(2, 4), torch.tensor([1.0, 0.0]))
+    images = uniform(3, 1, 2, 2)
+    begun = laid(victim, images, torch.zeros(3).long())
+    start, found = find_start(begun)
+    assert not found.any() and torch.equal(start, images)
+    assert begun.record.no_start.all() and not begun.record.success.any()
+    assert begun.record.meter.queries.tolist() == [NOISE + len(SIZES)] * 3
+    assert len(begun.settle(start)) == 0
+
+
+def test_other_images_start_what_noise_does_not() -> None:
+    victim = bright(0.97)
+    images = 0.2 * uniform(3, 1, 2, 2)
+    pool = Samples.of(torch.stack([images[0], torch.full((1, 2, 2), 1.0)]), torch.tensor([0, 1]))
+    begun = laid(victim, images, torch.zeros(3).long(), starts=pool)
+    start, found = find_start(begun)
+    assert found.all() and (start == 1.0).all()
+    assert begun.record.meter.queries.tolist() == [FIRST + len(SIZES) + 1] * 3
+
+
+def test_blends_start_what_the_image_itself_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("besiege.attacks.starts.SIZES", ())
+    curve = Curve((0.0, -1.0), (0.6, -1.0), (0.7, 1.0), (0.8, -1.0), (1.0, -1.0))
+    victim = Classifier(curve, classes=2, name="curve")
+    pool = Samples.of(torch.full((1, 1, 1, 1), 0.92), torch.tensor([1]))
+    begun = laid(victim, torch.zeros(1, 1, 1, 1), torch.zeros(1).long(), starts=pool)
+    start, found = find_start(begun, noise=0)
+    assert found.all() and start.item() == pytest.approx(BLENDS[0] * 0.92)
+    assert begun.record.meter.queries.tolist() == [2]
+
+
+def test_targets_start_from_images_of_their_class_the_nearest_first() -> None:
+    victim = Linear((1, 4, 4), 4)
+    samples = victim.samples(40)
+    images, labels = samples.images[:5], samples.labels[:5]
+    targets = (labels + 1) % 4
+    pool = Samples.of(samples.images[5:], samples.labels[5:])
+    begun = laid(victim, images, labels, starts=pool, targets=targets)
+    start, found = find_start(begun)
+    assert found.all() and begun.record.meter.queries.tolist() == [1] * 5
+    for row in range(5):
+        own = pool.images[pool.labels == targets[row]]
+        near = own[distances(own - images[row], L2).argmin()]
+        assert torch.equal(start[row], near)
+
+
+def test_a_target_nobody_reaches_is_no_start() -> None:
+    victim = affine(torch.zeros(3, 4), torch.tensor([1.0, 0.0, 0.0]))
+    begun = laid(victim, uniform(2, 1, 2, 2), torch.zeros(2).long(), targets=torch.ones(2).long())
+    assert not find_start(begun)[1].any() and begun.record.no_start.all()
+
+
+def test_what_is_wrong_already_needs_no_start() -> None:
+    victim = bright(0.5)
+    images = torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)])
+    begun = laid(victim, images, torch.zeros(2).long())
+    begun.survey()
+    start, found = find_start(begun)
+    assert found.tolist() == [True, False] and not begun.record.no_start.any()
+    assert begun.record.meter.queries[1] == 1 and begun.settle(start).shape[0] == 1
+
+
+def test_the_budget_pays_for_the_start() -> None:
+    victim = affine(torch.zeros(2, 4), torch.tensor([1.0, 0.0]))
+    begun = laid(victim, uniform(2, 1, 2, 2), torch.zeros(2).long(), queries=7)
+    assert not find_start(begun)[1].any()
+    assert begun.record.meter.queries.tolist() == [7, 7]
+
+
+def test_an_unpaid_answer_is_no_success() -> None:
+    victim = bright(0.5)
+    begun = laid(victim, torch.zeros(1, 1, 2, 2), torch.zeros(1).long(), queries=1)
+    answer = begun.labels(torch.ones(1, 3, 1, 2, 2))
+    assert answer.labels.tolist() == [[1, -1, -1]]
+    assert adversarial(begun, answer).tolist() == [[True, False, False]]
+
+
+# bisection
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L1], ids=str)
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-4])
+def test_bisection_ends_at_the_boundary_with_what_was_shown(norm: Norm, tolerance: float) -> None:
+    victim = Linear((1, 5, 5), 3)
+    samples = victim.samples(6)
+    spy = Spy(victim, Access.DECISION)
+    begun = laid(spy, samples.images, samples.labels, norm)
+    start, _ = find_start(begun)
+    at = to_boundary(begun, samples.images, start, tolerance)
+    shown = torch.cat(spy.images)
+    for row in range(6):
+        assert (shown == at[row]).flatten(1).all(1).any()
+    assert (victim(at).argmax(1) != samples.labels).all()
+    # A little nearer on the same way it is not adversarial any more.
+    size = distances(at - samples.images, norm)
+    slack = 1.01 * tolerance + 1e-5
+    back = begun.ball.retreat(at - samples.images, size, (1 - slack / size).clamp_min(0.0))
+    assert (victim(samples.images + back).argmax(1) == samples.labels).all()
+    assert int(begun.record.meter.queries.sum()) == len(shown)
+
+
+def test_rows_end_by_themselves_with_the_number_of_queries_that_they_need() -> None:
+    victim = bright(0.3)
+    images, far = torch.zeros(3, 1, 2, 2), torch.ones(3, 1, 2, 2)
+    begun = laid(victim, images, torch.zeros(3).long())
+    tolerance = torch.tensor([2.0 * 2**-3, 2.0 * 2**-6, 2.0 * 2**-9])
+    to_boundary(begun, images, far, tolerance)
+    assert begun.record.meter.queries.tolist() == [3, 6, 9]
+    begun = laid(victim, images, torch.zeros(3).long())
+    some = torch.tensor([1])
+    at = to_boundary(begun, images[some], far[some], tolerance[some], some)
+    assert begun.record.meter.queries.tolist() == [0, 6, 0] and at.shape[0] == 1
+
+
+def test_without_tolerance_it_stops_at_neighbouring_floats() -> None:
+    victim = bright(0.3)
+    images, far = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+    begun = laid(victim, images, torch.zeros(1).long())
+    at = to_boundary(begun, images, far, 0.0)
+    assert 20 < int(begun.record.meter.queries) < 64
+    before = torch.nextafter(at, images)
+    assert victim(at).argmax(1) == 1 and victim(before).argmax(1) == 0
+
+
+@pytest.mark.parametrize("norm", [L2, Linf], ids=str)
+def test_on_a_grid_it_stops_when_the_image_is_an_end(norm: Norm) -> None:
+    victim = bright(0.3)
+    victim.grid = 1 / 255
+    images, far = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, 2)
+    begun = laid(victim, images, torch.zeros(1).long(), norm)
+    at = to_boundary(begun, images, far, 0.0)
+    assert int(begun.record.meter.queries) <= 9
+    assert torch.allclose(at, torch.full_like(at, 77 / 255))
+
+
+def test_a_row_that_cannot_pay_keeps_what_it_has() -> None:
+    victim = bright(0.3)
+    images, far = torch.zeros(2, 1, 2, 2), torch.ones(2, 1, 2, 2)
+    begun = laid(victim, images, torch.zeros(2).long(), queries=2)
+    at = to_boundary(begun, images, far, 1e-6)
+    assert begun.record.meter.queries.tolist() == [2, 2]
+    assert torch.equal(at, torch.full_like(at, 0.5))
+
+
+def test_the_clean_images_are_not_written_over() -> None:
+    victim = bright(0.3)
+    images = torch.zeros(2, 1, 2, 2)
+    begun = laid(victim, images, torch.zeros(2).long())
+    to_boundary(begun, begun.ball.center, torch.ones(2, 1, 2, 2), 1e-3)
+    assert (begun.ball.center == 0).all()

@@ -1,0 +1,200 @@
+"""ZOO: partial derivatives against known ones, what is drawn and counted, and how near it comes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.victims import Spy, siege, smallest, uniform
+from torch import Tensor, nn
+
+from besiege.attacks.attack import parse
+from besiege.attacks.zoo import PRESETS, ZOO, likelihood
+from besiege.core.errors import AttackError
+from besiege.core.samples import Samples
+from besiege.core.siege import Siege
+from besiege.core.threat import L2, Access, Goal, Threat
+from besiege.evaluation import craft
+from besiege.models.classifier import Classifier
+from besiege.testing.victims import Counting, Linear, digits, natural
+
+SHAPE = (1, 6, 6)
+
+
+class Bowl(nn.Module):
+    """``z = (1 + sum(a x^2 / 2 + b x), 0)`` with known derivatives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = uniform(36, seed=1), uniform(36, seed=2) - 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1).double()
+        height = 1 + (self.a * flat**2 / 2 + self.b * flat).sum(1)
+        return torch.stack((height, torch.zeros_like(height)), 1)
+
+    def slope(self, x: Tensor) -> Tensor:
+        return self.a * x.flatten(1) + self.b
+
+
+def bowl(images: Tensor, grid: float | None = None) -> tuple[Bowl, Siege]:
+    net = Bowl()
+    victim = Classifier(net, classes=2)
+    victim.grid = grid
+    laid = siege(victim, images, torch.zeros(len(images)).long(), 9.0, L2, leave="end")
+    return net, laid
+
+
+def test_partial_derivatives_are_those_of_a_quadratic() -> None:
+    x = 0.2 + 0.6 * uniform(3, *SHAPE)
+    net, laid = bowl(x)
+    w = 0.1 * (uniform(3, *SHAPE, seed=4) - 0.5)
+    told = ZOO(coordinates=20, h=0.01).ask(laid, w, 0)
+    assert told.coordinates.shape == (3, 20)
+    assert all(len(set(row.tolist())) == 20 for row in told.coordinates)
+    exact = net.slope(x + w).gather(1, told.coordinates).double()
+    assert torch.allclose(told.slope, exact, atol=1e-3)
+    bend = net.a.expand(3, -1).gather(1, told.coordinates).double()
+    assert torch.allclose(told.bend, bend, atol=2e-2)
+    pull = 2 * w.flatten(1).gather(1, told.coordinates).double()
+    assert torch.allclose(told.pull, pull, atol=1e-4)
+    assert torch.allclose(told.hold, torch.full_like(told.hold, 2.0), rtol=1e-3)
+    assert torch.allclose(told.far, (w.flatten(1).double() ** 2).sum(1), rtol=1e-4)
+    assert torch.allclose(told.gap, net(x + w)[:, 0].double(), rtol=1e-6)
+    assert laid.record.meter.queries.tolist() == [41] * 3 and not told.won.any()
+
+
+@pytest.mark.parametrize("grid", [None, 1 / 255])
+def test_probes_cut_by_the_box_or_a_grid_tell_the_same(grid: float | None) -> None:
+    x = uniform(3, *SHAPE).round()
+    net, laid = bowl(x, grid)
+    told = ZOO(coordinates=36, h=0.001).ask(laid, torch.zeros_like(x), 0)
+    exact = net.slope(x).gather(1, told.coordinates).double()
+    assert torch.allclose(told.slope, exact, atol=4e-3)
+
+
+def test_derivatives_on_a_coarse_grid_and_behind_a_tanh() -> None:
+    x = 0.2 + 0.6 * uniform(2, *SHAPE)
+    for attack in (ZOO(coordinates=9, side=3, h=0.01), ZOO(coordinates=36, tanh=True, h=0.01)):
+        net, laid = bowl(x)
+        w = attack.begin(laid).w + 0.1
+        told = attack.ask(laid, w, 0)
+        along = w.clone().requires_grad_()
+        image = attack.images(laid.ball, along[:, None])[:, 0]
+        net(image)[:, 0].sum().backward()
+        assert along.grad is not None
+        exact = along.grad.flatten(1).gather(1, told.coordinates).double()
+        assert torch.allclose(told.slope, exact, atol=1e-3)
+        along = w.clone().requires_grad_()
+        ((attack.images(laid.ball, along[:, None])[:, 0] - x) ** 2).sum().backward()  # type: ignore[no-untyped-call]
+        assert along.grad is not None
+        exact = along.grad.flatten(1).gather(1, told.coordinates).double()
+        assert torch.allclose(told.pull, exact, atol=1e-3)
+
+
+def test_every_coordinate_counts_its_own_draws() -> None:
+    laid = siege(natural(), digits(4).images, digits(4).labels, 9.0, L2, leave="end")
+    attack = ZOO(coordinates=10, by="adam")
+    table = torch.ones(50).double()
+    state, drawn = attack.begin(laid), torch.zeros(4, 64).long()
+    for step in range(12):
+        told = attack.ask(laid, state.w, step)
+        drawn.scatter_add_(1, told.coordinates, torch.ones_like(told.coordinates))
+        before = state
+        state = attack._descend(state, told, table)
+        touched = torch.zeros(4, 64, dtype=torch.bool).scatter(1, told.coordinates, True)
+        for new, old in zip(state[1:3], before[1:3], strict=True):
+            assert torch.equal(new.flatten(1)[~touched], old.flatten(1)[~touched])
+    assert torch.equal(state.drawn.flatten(1), drawn)
+    assert drawn.max() > 3 and laid.record.meter.queries.tolist() == [12 * 21] * 4
+    rows = {tuple(row) for row in told.coordinates.tolist()}
+    assert len(rows) == 4  # each row draws its own
+
+
+def test_importance_follows_the_change_and_forgets_nobody() -> None:
+    w = torch.zeros(2, 1, 16, 16)
+    w[0, 0, 3, 5] = -2.0
+    p = likelihood(w)
+    assert torch.allclose(p.sum((1, 2, 3)), torch.ones(2)) and (p > 0).all()
+    assert torch.allclose(p[1], torch.full_like(p[1], 1 / 256))
+    block = p[0, 0, 2:4, 4:6]
+    assert float(block.sum()) > 0.9 and torch.allclose(block, block[0, 0].expand(2, 2))
+    assert likelihood(torch.rand(1, 3, 5, 9)).shape == (1, 3, 5, 9)
+    laid = siege(natural(), digits(2).images, digits(2).labels, 9.0, L2)
+    attack = ZOO(coordinates=4, important=True)
+    w = torch.zeros(2, 1, 8, 8)
+    w[:, 0, 1, 2] = 1.0
+    often = sum(int((attack._draw(laid, w, 4, step) == 10).any(1).sum()) for step in range(50))
+    assert often > 90
+
+
+@pytest.mark.parametrize("by", ["adam", "newton"])
+def test_it_comes_near_to_the_closed_form(by: str) -> None:
+    victim = Linear((1, 5, 5), 3)
+    samples = victim.samples(8)
+    known = torch.from_numpy(victim.distance(L2, samples.images, samples.labels))
+    attack = ZOO(coordinates=25, steps=40, rounds=1, rate=0.2, by=by)
+    made = smallest(victim, attack, samples, L2)
+    assert made.success.all()
+    assert float((made.distance / known).median()) < 1.05, made.distance / known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zoo(steps=6, rounds=2, coordinates=16, by='adam')",
+        "zoo(steps=6, coordinates=70, rounds=2)",
+        "zoo(steps=8, rounds=1, coordinates=8, side=4, grow=(3, 5), important=True, tanh=True)",
+        "zoo(steps=6, rounds=3, coordinates=1, by='adam', compat=True, abort=2, reset=True)",
+    ],
+)
+def test_rows_alone_and_accounts(text: str) -> None:
+    victim, samples, attack = natural(), digits(9), parse(text)
+    threat = Threat(L2, None, access=Access.SCORE)
+    counting = Counting(victim, access=Access.SCORE, metered=True)
+    whole = craft(counting, attack, samples, threat)
+    assert counting.forwards == int(whole.queries.sum())
+    most = attack.cost((1, 8, 8), 10)
+    assert most is not None and int(whole.queries.max()) <= 1 + most
+    if "abort" not in text:
+        assert int(whole.queries.max()) == 1 + most
+    for row in (0, 4, 8):
+        alone = craft(victim, attack, samples.at(torch.tensor([row])), threat)
+        for name in ("images", "success", "queries", "first_query", "distance"):
+            assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[row]), (row, name)
+
+
+def test_the_smallest_change_of_digits() -> None:
+    victim, samples = natural(), digits(8)
+    known = smallest(victim, parse("ddn"), samples, L2).distance
+    made = craft(victim, parse("zoo"), samples, Threat(L2, None, access=Access.SCORE), queries=2000)
+    assert int(made.success.sum()) >= 7
+    assert float((made.distance / known.clamp_min(1e-9)).median()) < 1.15
+    aimed = Samples(samples.images, samples.labels, samples.ids, (samples.labels + 1) % 10)
+    threat = Threat(L2, None, Goal.GIVEN, Access.SCORE)
+    assert int(craft(victim, parse("zoo"), aimed, threat, queries=2000).success.sum()) >= 6
+
+
+def test_as_published() -> None:
+    victim, samples = natural(), digits(12).at(torch.tensor([0, 3, 4, 5]))
+    spy = Spy(victim)
+    spy.metered = True
+    attack = ZOO(steps=60, rounds=1, coordinates=1, first=10, rate=0.1, by="adam", compat=True)
+    made = craft(spy, attack, samples, Threat(L2, None, access=Access.SCORE))
+    assert made.queries.tolist() == [1 + 3 * 60 + 1] * 4
+    last = spy.images[-1][0] - samples.images[0]
+    assert 0 < int((last.abs() > 1e-6).sum()) <= 60
+
+
+def test_values() -> None:
+    for text in PRESETS.values():
+        assert str(parse(str(parse(text)))) == str(parse(text))
+    assert parse("zoo").minimal
+    for text, said in {
+        "zoo(coordinates=0)": "coordinates is 0",
+        "zoo(h=0)": "h is 0",
+        "zoo(by='sgd')": "by is 'sgd'",
+        "zoo(side=0)": "side is 0",
+        "zoo(rate=-1)": "rate is -1",
+    }.items():
+        with pytest.raises(AttackError, match=said):
+            parse(text)
