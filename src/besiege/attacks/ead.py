@@ -20,7 +20,7 @@ from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L1, L2, Linf, Norm
 
-FIRST, PUBLISHED_FIRST = 5.0, 1e-3
+FIRST, PUBLISHED_FIRST = 10.0, 1e-3
 """The first weight, in weights at which the steepest entry just begins to move, and as published,
 in absolute terms."""
 
@@ -61,7 +61,7 @@ class EAD(Attack):
         Steps of every round.
     beta : float
         What a step takes off every change: the larger, the sparser. 0.001 as published; on networks
-        0.02 ends a tenth nearer in l1.
+        0.01 ends a tenth nearer in l1.
     rule : str
         Which success is the smallest where there is no budget: that of the least 'l1', or 'en', of
         the least ``|d|_2^2 + beta |d|_1``. Where the threat's norm is another, what the rule chose
@@ -69,7 +69,7 @@ class EAD(Attack):
     kappa : float
         By how much, in logits, the goal must be surpassed.
     first : float, optional
-        The first weight: by default 5, five times what makes one entry move at all.
+        The first weight: by default 10, ten times what makes one entry move at all.
     rate : float
         The length of the first steps; it falls as the root of the steps left.
     compat : bool
@@ -84,7 +84,7 @@ class EAD(Attack):
 
     rounds: int = 9
     steps: int = 100
-    beta: float = 0.02
+    beta: float = 0.01
     rule: Literal["l1", "en"] = "l1"
     kappa: float = 0.0
     first: float | None = None
