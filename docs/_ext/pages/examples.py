@@ -14,13 +14,14 @@ import besiege
 from besiege.attacks.attack import Attack
 from besiege.bench.results import summarise
 from besiege.core.samples import Samples
-from besiege.core.threat import Linf, Norm, Threat
+from besiege.core.threat import Access, Linf, Norm, Threat
 from besiege.evaluation import craft
 from besiege.report import table
 
 MODEL, SUBSTITUTE = "zoo:digits-natural", "zoo:digits-pgd-at"
 EVALUATION = f"besiege evaluate {MODEL} --data digits --threat linf:0.1"
 """What the start page tells a newcomer to type first, and what the example report is of."""
+QUERIES = 500
 _BUDGETS = {Norm.Linf: "linf:0.15", Norm.L2: "l2:0.5", Norm.L1: "l1:4", Norm.L0: "l0:10"}
 _NOTHING = 1e-6
 
@@ -50,10 +51,15 @@ result = besiege.attack(
     "{model}",
     data.images,
     data.labels,
-    threat="{threat_of(attack)}",{_advice(attack)}
+    threat="{threat_of(attack)}",{_limit(attack)}{_advice(attack)}
 )
 print(result)
 '''
+
+
+def _limit(attack: Attack) -> str:
+    """Attacks that ask go on for long; an example need not."""
+    return "" if attack.access is Access.GRADIENT else f"\n    queries={QUERIES},"
 
 
 def _advice(attack: Attack) -> str:
@@ -67,6 +73,7 @@ def in_shell(text: str, attack: Attack) -> str:
     return (
         f"besiege evaluate {model} --data digits --count 50 \\\n"
         f"  --threat {threat_of(attack)} --attacks {quoted}"
+        + ("" if attack.access is Access.GRADIENT else f" --queries {QUERIES}")
         + (f" \\\n  --substitute {SUBSTITUTE}" if attack.advised else "")
     )
 
@@ -79,6 +86,9 @@ def cost(attack: Attack) -> tuple[int, int] | None:
     if attack.minimal or Linf not in attack.norms:
         return None
     model, samples = _one_image()
+    asked = attack.cost(tuple(samples.images.shape[1:]), 10)
+    if asked is not None:
+        return asked, 0
     other = besiege.models.load(SUBSTITUTE) if attack.advised else None
     crafted = craft(model, attack, samples, Threat(Linf, _NOTHING), substitute=other)
     return int(crafted.forwards.max()), int(crafted.backwards.max())

@@ -180,8 +180,8 @@ class Opt(Attack):
 
     Examples
     --------
-    >>> str(Opt(probes=20))
-    'opt(probes=20)'
+    >>> str(Opt(probes=10))
+    'opt(probes=10)'
     """
 
     steps: int = 100

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from besiege.core.errors import UnknownNameError, near
-from besiege.core.threat import L0, L1, Linf, Norm
+from besiege.core.threat import L0, L1, L2, Linf, Norm
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,18 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "averaged(square(steps=1000), 20)",
             ),
             "AutoAttack for models that answer by chance: every answer a mean of 20",
+        ),
+        "score": Suite(
+            ("square", "nattack"),
+            "for models that answer scores and nothing else: at most 24,900 queries an image",
+            MappingProxyType({L1: ("square",)}),
+        ),
+        "decision": Suite(
+            ("rays", "hopskipjump"),
+            "for models that answer a class and nothing else: at most 28,000 queries an image",
+            # Votes in few dimensions gain most at first, above all on robust models; then
+            # evolution goes nearest.
+            MappingProxyType({L2: ("geoda", "evolutionary"), L1: ("geoda",)}),
         ),
         "minimum": Suite(
             (
