@@ -258,7 +258,7 @@ def test_wrong_input_is_found_before_anything_is_written(tmp_path: Path) -> None
         (besiege.BesiegeError, "did you mean 'pgd'", {"attacks": "pdg"}),
         (ThreatError, "targeted:random", {"goal": "targeted:rndom"}),
         (ThreatError, "did you mean 'score'", {"access": "scores"}),
-        (AttackError, "needs gradient access", {"access": "score"}),
+        (AttackError, "needs gradient access", {"access": "score", "attacks": "pgd"}),
         (besiege.BesiegeError, "did you mean", {"model": "zoo:digits-naturl"}),
         (besiege.BesiegeError, "digit", {"data": "digit"}),
         (InputError, "is 10, but", {"data": (x, y)}),
@@ -380,3 +380,17 @@ def test_without_a_budget_the_distances_are_the_figures(tmp_path: Path) -> None:
     suite = run(attacks=None, suite="fab(steps=10), minimal(pgd(steps=5))")
     assert suite.figures["distances"] == sizes
     assert "smallest changes" in found.page().read_text()
+
+
+def test_accuracy_against_queries_is_that_of_shorter_runs() -> None:
+    how: dict[str, Any] = {"threat": "linf:0.15", "attacks": "square", "curve": False, "count": 40}
+    found = besiege.evaluate("zoo:digits-natural", "digits", access="score", queries=200, **how)
+    (curve,) = found.figures["queries_curve"]
+    assert found.figures["steps_curve"] == [] and curve["x"][-1] == 200
+    assert "Accuracy against queries" in found.page().read_text("utf-8")
+    for queries in (3, 40):
+        fewer = besiege.evaluate(
+            "zoo:digits-natural", "digits", access="score", queries=queries, **how
+        )
+        assert fewer.robust is not None
+        assert curve["value"][curve["x"].index(queries)] == pytest.approx(fewer.robust.value)

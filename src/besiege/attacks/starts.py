@@ -161,7 +161,7 @@ class _Search:
 
     def images(self, most: int) -> None:
         """Images of the pool, from the nearest."""
-        if self.pool is None or len(self.pool) == 0:
+        if self.pool is None or len(self.pool) == 0 or len(self._open()) == 0:
             return
         order, many = self._nearest()
         for n in range(min(most, len(self.pool))):
@@ -173,7 +173,7 @@ class _Search:
 
     def blends(self) -> None:
         """Blends with the nearest image of the pool."""
-        if self.pool is None or len(self.pool) == 0:
+        if self.pool is None or len(self.pool) == 0 or len(self._open()) == 0:
             return
         order, many = self._nearest()
         for share in BLENDS:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from besiege.attacks.attack import Attack
-from besiege.core.errors import InputError, near
-from besiege.core.oracle import Access, Victim
+from besiege.core.errors import InputError, VictimError, near
+from besiege.core.oracle import Access, Oracle, Victim, plainly
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended
@@ -78,10 +78,32 @@ def read_aids(
             f"the substitute takes pixels in {one.box}, but the victim in {victim.box}: wrap it "
             "in a Classifier with the victim's box"
         )
+    _must_fit(one, victim, data)
     if one.grid != victim.grid:  # what is crafted must be what the victim can receive
         one = Defended(one)
         one.grid = victim.grid
     return Aids(one, starts)
+
+
+def _must_fit(substitute: Victim, victim: Victim, data: Data) -> None:
+    """Refuse a substitute of other images or classes before anybody is asked anything."""
+    low, high = victim.box
+    image = data.take([0]).images.to(substitute.device).clamp(low, high)
+    name = getattr(substitute, "name", str(substitute))
+    try:
+        with substitute.held(), plainly(substitute.device):
+            classes = int(Oracle(substitute).logits(image).shape[1])
+    except VictimError as problem:
+        raise InputError(
+            f"the substitute '{name}' cannot take the images {list(image.shape[1:])} of "
+            f"'{data.name}': {problem} Bring them to its size with '{name}+adapt(size=...)'"
+        ) from None
+    known = victim.classes or data.classes
+    if classes != known:
+        raise InputError(
+            f"the substitute '{name}' answers {classes} classes, but the victim {known}: take one "
+            "of the same classes in the same order"
+        )
 
 
 def each(models: Model | Sequence[Model]) -> Sequence[Model]:

@@ -133,7 +133,9 @@ def _read_suite(
         return suite
     # One word is a name, perhaps a mistyped one; a list has a comma or parameters.
     if suite in SUITES or not set(suite) & set(",(:"):
-        return suite_of(suite).attacks_for(threat.norm)
+        listed = suite_of(suite).attacks_for(threat.norm)
+        fit = [text for text in listed if threat.goal in parse(text).goals]
+        return fit or listed  # where none has the goal, the first refusal says it
     return split(suite)
 
 

@@ -116,6 +116,7 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
             for stage in cascade_figures(evidence)
         ],
         "steps_curve": figures.steps_figures(evidence),
+        "queries_curve": figures.queries_figures(evidence),
         "eps_curve": figures.budget_figures(evidence),
         "eps_curves": figures.budget_curves(evidence),
         "distances": distance_figures(evidence),

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from besiege.core.answer import Aim, Answer, Loss, Through
 from besiege.core.ball import TOLERANCE, Ball, distances
@@ -182,6 +183,8 @@ class Inquiry:
             if loss is not None:
                 value = loss(logits, self.aim if owners is self._all else self.aim.at(owners))
         if n > 1:
+            if kind == "labels":  # the mean of labels is a vote, which tells no scores
+                logits = functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)
             logits = logits.reshape(-1, n, *logits.shape[1:]).mean(1)
             value = None if value is None else value.reshape(-1, n).mean(1)
             if gradient is not None:

@@ -260,10 +260,21 @@ def check(
             f"report a robustness that is only noise. Attack its expectation: 'averaged({attack}, "
             "20)', or evaluate it with the suite 'rand'"
         )
-    if victim.stochastic and attack.minimal:
+    if victim.stochastic and threat.eps is None:
         raise StochasticError(
             f"'{attack}' looks for the smallest change, and the smallest one that fools a victim "
-            "which answers by chance is one draw of luck: give a budget and use averaged(pgd, 20)"
+            f"which answers by chance is one draw of luck: give a budget, such as "
+            f"'{threat.norm}:0.1', and average its answers: 'averaged({attack}, 5)'"
+        )
+    if victim.stochastic and attack.access is Access.DECISION and attack.draws == 1:
+        raise StochasticError(
+            f"this victim answers by chance: one label is one draw of it, and '{attack}' would "
+            f"stop at the first lucky one. Let answers be voted on: 'averaged({attack}, 5)'"
+        )
+    if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
+        raise ThreatError(
+            f"the class of '{threat.goal}' is read off the clean scores, which decision access "
+            "does not show: use targeted:random"
         )
     if attack.advised and substitute is None:
         raise AttackError(
@@ -357,14 +368,16 @@ def _run(
                 "or give a non-differentiable layer its surrogate.",
             )
         )
-    if bool(record.no_start.any()):
+    idle = record.no_start & ~record.success
+    if bool(idle.any()):
         findings.append(
             Finding(
                 "W40",
-                f"no starting point was found for {int(record.no_start.sum())} of {len(samples)} "
-                "samples: all that was tried was classified as the image itself is.",
+                f"no starting point was found for {int(idle.sum())} of {len(samples)} samples: "
+                "nothing that was tried lay beyond the boundary.",
                 "They count as not broken only because the attack could not begin: give more "
-                "queries, or images of other classes to start from.",
+                "queries, evaluate on more images (some of every class are what attacks begin at), "
+                "or use an attack that sees scores.",
             )
         )
     return Crafted(

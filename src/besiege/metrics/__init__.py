@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from besiege.metrics.curves import Curve, against_budget, against_steps
+    from besiege.metrics.curves import Curve, against_budget, against_queries, against_steps
     from besiege.metrics.distances import against_cost, quantile
     from besiege.metrics.evidence import Evidence, Trial
     from besiege.metrics.intervals import Rate, clopper_pearson
@@ -22,6 +22,7 @@ __all__ = [
     "Trial",
     "against_budget",
     "against_cost",
+    "against_queries",
     "against_steps",
     "area",
     "clopper_pearson",
@@ -41,6 +42,7 @@ __getattr__, __dir__ = lazily(
         "Trial": "evidence",
         "against_budget": "curves",
         "against_cost": "distances",
+        "against_queries": "curves",
         "against_steps": "curves",
         "area": "optimality",
         "clopper_pearson": "intervals",

@@ -1,4 +1,4 @@
-"""Accuracy against steps and against the budget, with pointwise exact intervals."""
+"""Accuracy against steps, queries and the budget, with pointwise exact intervals."""
 
 from __future__ import annotations
 
@@ -73,15 +73,27 @@ def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
     Step 0 is the starting point. Of the samples the attack was judged on; in a chain, those that
     an earlier attack broke count as broken from the start.
     """
+    asked = 0 if trial.steps is None else trial.steps * trial.restarts + trial.restarts - 1
+    return _against(evidence, trial, "first_step", asked)
+
+
+def against_queries(evidence: Evidence, trial: Trial) -> Curve | None:
+    """Accuracy after 0, 1, 2, ... queries of one run, from the query of each first success.
+
+    Of the same samples as `against_steps`. A run with fewer queries would have been this one, cut.
+    """
+    return _against(evidence, trial, "first_query", int(trial.rows["queries"].max(initial=0)))
+
+
+def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve | None:
     covered = evidence.covered(trial)
     if not covered.any():
         return None
-    seen = trial.rows["first_step"]
-    asked = 0 if trial.steps is None else trial.steps * trial.restarts + trial.restarts - 1
+    seen = trial.rows[what]
     last = max(asked, int(seen.max(initial=0)))
     # A success that only the judge saw is one of the whole run.
-    steps = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
-    fell = dict(zip(trial.rows["sample"].tolist(), steps.tolist(), strict=True))
+    ended = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
+    fell = dict(zip(trial.rows["sample"].tolist(), ended.tolist(), strict=True))
     before = evidence.standing(evidence.before(trial)) & covered
     ends = [
         np.inf if fell.get(sample, -1) < 0 else float(fell[sample])

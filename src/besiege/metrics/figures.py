@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from besiege.metrics.curves import Curve, against_budget, against_steps
+from besiege.metrics.curves import Curve, against_budget, against_queries, against_steps
 from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
@@ -110,7 +110,23 @@ def steps_figures(evidence: Evidence) -> list[dict[str, Any]]:
     if evidence.eps is None:
         return curves
     for trial in evidence.trials:
-        curve = None if trial.one_step or trial.steps is None else against_steps(evidence, trial)
+        asks = trial.access in ("score", "decision")  # its steps are no unit: queries are
+        if trial.one_step or trial.steps is None or asks:
+            continue
+        curve = against_steps(evidence, trial)
+        if curve is not None and len(curve.x) > 1:
+            curves.append({"attack": trial.text, **curve_figures(curve)})
+    return curves
+
+
+def queries_figures(evidence: Evidence) -> list[dict[str, Any]]:
+    """Accuracy against queries, of every attack that only asks."""
+    curves: list[dict[str, Any]] = []
+    if evidence.eps is None:
+        return curves
+    for trial in evidence.trials:
+        asks = trial.access in ("score", "decision")
+        curve = against_queries(evidence, trial) if asks else None
         if curve is not None and len(curve.x) > 1:
             curves.append({"attack": trial.text, **curve_figures(curve)})
     return curves

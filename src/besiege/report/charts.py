@@ -1,4 +1,4 @@
-"""The two charts of an evaluation: accuracy against steps and against the size of the change."""
+"""The charts of an evaluation: accuracy against steps, queries and the size of the change."""
 
 from __future__ import annotations
 
@@ -58,32 +58,42 @@ class Figure:
 
 def charts(evaluation: dict[str, Any]) -> list[Figure]:
     """The charts an evaluation has points for."""
-    found = (steps_chart(evaluation), eps_chart(evaluation))
+    found = (steps_chart(evaluation), queries_chart(evaluation), eps_chart(evaluation))
     return [figure for figure in found if figure is not None]
 
 
 def steps_chart(evaluation: dict[str, Any]) -> Figure | None:
     """Accuracy against the steps of each attack."""
-    curves = [Curve.of(given["attack"], given) for given in evaluation["steps_curve"]]
+    return _progress(evaluation["steps_curve"], "steps", "step")
+
+
+def queries_chart(evaluation: dict[str, Any]) -> Figure | None:
+    """Accuracy against the queries of each attack that only asks."""
+    return _progress(evaluation.get("queries_curve") or [], "queries", "query")
+
+
+def _progress(given: list[dict[str, Any]], what: str, one: str) -> Figure | None:
+    """How fast attacks break the model."""
+    curves = [Curve.of(each["attack"], each) for each in given]
     curves = [curve for curve in curves if len(curve)]
     if not curves:
         return None
     caption = (
         "How fast each attack breaks the model. A curve that still falls at its right end says "
-        "that more steps would break more."
+        f"that more {what} would break more."
     )
     if len(curves) == 1:
         caption = (
             f"How fast {curves[0].name} breaks the model. If the curve still falls at its right "
-            "end, more steps would break more."
+            f"end, more {what} would break more."
         )
     if len(curves) > BANDS:
         caption += " There are too many to draw their intervals: those are in the data below."
-    title = "Accuracy against steps"
+    title = f"Accuracy against {what}"
     ends = [curve.x[-1] for curve in curves]
     uneven = max(ends) > UNEVEN * max(1.0, min(ends))
-    named = "steps of the attack, by powers of ten" if uneven else "steps of the attack"
-    return Figure(title, caption, Chart(title, curves, named, "step", by_tens=uneven))
+    named = f"{what} of the attack" + (", by powers of ten" if uneven else "")
+    return Figure(title, caption, Chart(title, curves, named, one, by_tens=uneven))
 
 
 def eps_chart(evaluation: dict[str, Any]) -> Figure | None:

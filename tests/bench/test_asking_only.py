@@ -1,0 +1,99 @@
+"""Attacks that only ask, through the whole evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import besiege
+from besiege.attacks import parse
+from besiege.core.errors import InputError, StochasticError, ThreatError
+from besiege.core.samples import Samples
+from besiege.core.threat import Threat
+from besiege.evaluation import craft, judge
+from besiege.testing.victims import Linear
+
+NET = "zoo:digits-natural"
+DECISIONS = ("boundary", "evolutionary", "geoda", "hopskipjump", "opt", "signopt")
+
+
+@pytest.mark.parametrize("attack", [*DECISIONS, "rays"])
+@pytest.mark.parametrize("goal", ["untargeted", "targeted:random"])
+def test_every_decision_attack_is_evaluated(attack: str, goal: str) -> None:
+    if goal != "untargeted" and attack == "rays":
+        return  # it has no other goal
+    threat = "linf:0.4" if attack == "rays" else "l2:2.5"
+    how: dict[str, Any] = {"attacks": attack, "queries": 150, "count": 10, "curve": False}
+    found = besiege.evaluate(NET, "digits", threat=threat, goal=goal, access="decision", **how)
+    assert found.complete and found.robust is not None
+    assert found.robust.value < found.clean.value
+    assert int(found.rows["queries"].max()) <= 150 and int(found.rows["backwards"].sum()) == 0
+
+
+def test_without_attacks_the_suite_of_the_access_runs() -> None:
+    how: dict[str, Any] = {"queries": 60, "count": 10, "curve": False}
+    scores = besiege.evaluate(NET, "digits", threat="linf:0.2", access="score", **how)
+    assert list(scores.by_attack) == ["square", "nattack"]
+    labels = besiege.evaluate(
+        NET, "digits", threat="linf:0.2", access="decision", goal="targeted:random", **how
+    )
+    assert list(labels.by_attack) == ["hopskipjump"]  # rays knows no targets
+
+
+def test_what_scores_decide_is_refused_where_there_are_none() -> None:
+    with pytest.raises(ThreatError, match="use targeted:random"):
+        besiege.evaluate(
+            NET,
+            "digits",
+            threat="l2:1",
+            goal="targeted:least-likely",
+            access="decision",
+            attacks="hopskipjump",
+            count=5,
+        )
+
+
+def test_labels_by_chance_are_voted_on() -> None:
+    data = besiege.data.load("digits", count=24)
+    samples = Samples.of(data.images, data.labels, ids=data.ids)
+    victim, threat = besiege.defenses.load(NET + "+resize_pad"), Threat.parse("linf:0.3 decision")
+    with pytest.raises(StochasticError, match=r"averaged\(rays, 5\)"):
+        craft(victim, parse("rays"), samples, threat, queries=100)
+    with pytest.raises(StochasticError, match="give a budget"):
+        craft(victim, parse("averaged(rays, 5)"), samples, Threat.parse("linf decision"))
+    crafted = craft(victim, parse("averaged(rays, 5)"), samples, threat, queries=500)
+    assert int(crafted.queries.max()) <= 500
+    kept = judge(victim, crafted, samples, threat).success & crafted.success
+    # What five votes agreed on mostly holds when it is drawn afresh.
+    assert int(crafted.success.sum()) >= 8 and kept.sum() >= 0.6 * crafted.success.sum()
+
+
+def test_who_was_broken_had_a_start() -> None:
+    data = besiege.data.load("digits", count=20)
+    found = besiege.attack(
+        "cascade(rays(steps=1), hopskipjump(steps=2))",
+        NET,
+        data.images,
+        data.labels,
+        threat="linf:0.9 decision",
+    )
+    assert found.success.double().mean() > 0.8
+    assert not [w for w in found.warnings if w.id == "W40"]
+
+
+def test_a_substitute_that_does_not_fit_is_named_before_anybody_is_asked() -> None:
+    asked: list[int] = []
+
+    def answer(images: Any) -> Any:
+        asked.append(len(images))
+        return besiege.models.load(NET)(torch.from_numpy(images)).detach().numpy()
+
+    victim = besiege.function_model(answer, classes=10)
+    how: dict[str, Any] = {"threat": "linf:0.2", "attacks": "mim", "count": 5, "curve": False}
+    with pytest.raises(InputError, match=r"the substitute .* answers 7 classes, but the victim 10"):
+        besiege.evaluate(victim, "digits", substitute=Linear((1, 8, 8), 7), **how)
+    with pytest.raises(InputError, match=r"the substitute .* cannot take the images .*adapt"):
+        besiege.evaluate(victim, "digits", substitute=Linear((3, 5, 5), 10), **how)
+    assert asked == []
