@@ -115,6 +115,11 @@ def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "zoo:digits-natural+adapt(size=8, how='white') against linf:0.1" in said
 
 
+def test_asking_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("queries.md")
+    assert "nattack" in capsys.readouterr().out
+
+
 def test_a_model_that_only_answers_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(labels_only=True) as server:
         names = run("endpoints.md", server.server_address[1])
