@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from tests.victims import Spy, affine, normal, siege, uniform
+from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
 from besiege.attacks.bandits import PRESETS, Bandits, additive, enlarged, exponentiated
@@ -15,6 +16,7 @@ from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.threat import L2, Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import craft
+from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, digits, natural, untrained
 
 EPS = {Linf: 0.1, L2: 0.5}
@@ -91,6 +93,35 @@ def test_rows_alone_and_accounts(norm: Norm) -> None:
         alone = craft(victim, attack, samples.at(torch.tensor([row])), score(norm, EPS[norm]))
         for name in ("images", "success", "queries", "first_query", "first_step"):
             assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[row]), (row, name)
+
+
+class Within(nn.Module):
+    """The natural net on images of another box."""
+
+    def __init__(self, low: float, high: float) -> None:
+        super().__init__()
+        self.low, self.width, self.net = low, high - low, natural()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((x - self.low) / self.width)
+
+
+@pytest.mark.parametrize("levels", [None, 255, 16])
+@pytest.mark.parametrize("box", [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)], ids=str)
+def test_probes_grow_with_the_box_and_the_grid(
+    box: tuple[float, float], levels: int | None
+) -> None:
+    """Shorter than half a step probes are rounded away, and the attack learns nothing."""
+    low, high = box
+    width, samples = high - low, digits(30)
+    grid = None if levels is None else width / levels
+    victim = Classifier(Within(low, high), box=box, classes=10, grid=grid)
+    images = low + width * torch.round(samples.images * (levels or 16)) / (levels or 16)
+    around = ball(Linf, images, 0.1 * width, box, grid)
+    assert Bandits().length(around) == pytest.approx(width * (0.25 if levels == 16 else 0.1))
+    given = Samples.of(images, samples.labels, box=box)
+    made = craft(victim, Bandits(), given, score(Linf, 3 / 16 * width), queries=400)
+    assert int(made.success.sum()) >= (22 if levels == 16 else 25)
 
 
 def test_targets_and_the_scale_of_the_loss() -> None:

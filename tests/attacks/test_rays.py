@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from besiege.attacks import rays
 from besiege.attacks.attack import parse
-from besiege.attacks.rays import PRESETS, Rays, _around, _next, _size
+from besiege.attacks.rays import PRESETS, Rays, _around, _exhausted, _next, _size
 from besiege.core.ball import Ball
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Linf, Threat
 from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Counting, images_of, natural, untrained
+from besiege.testing.victims import Counting, Linear, images_of, natural, untrained
 
 THREAT = Threat(Linf, None, access=Access.DECISION)
 
@@ -101,6 +101,36 @@ def test_whole_grid_steps_where_the_victim_has_a_grid() -> None:
     assert float((radii - radii.round()).abs().max()) < 1e-3
     fine = smallest(natural(), Rays(steps=250), samples, Linf)
     assert float((made.distance - fine.distance).median()) < 2 / 255
+
+
+@pytest.mark.parametrize("levels", [2, 16, 255])
+def test_on_a_grid_no_image_is_asked_about_again_and_again(levels: int) -> None:
+    victim = Linear((1, 4, 8), 2)
+    images = torch.round(victim.samples(8).images * levels) / levels
+    victim.grid = 1 / levels
+    spy = Spy(victim)
+    spy.metered = True
+    made = craft(spy, Rays(), Samples.of(images, victim(images).argmax(1)), THREAT)
+    asked = torch.cat(spy.images).flatten(1)
+    assert len(asked) == int(made.queries.sum())
+    clean = (asked[:, None] == images.flatten(1)).all(2).any(1)
+    assert int(clean.sum()) == 8  # the survey's
+    # Corners of the box are alike at several radii: about one a row.
+    assert len(asked) - len(torch.unique(asked, dim=0)) <= 16
+    # One step is the least there is: no round of flips follows.
+    single = made.distance < 1.5 / levels
+    assert bool(single.any()) == (levels < 255)
+    assert bool((made.queries[single] < _around(32)).all())
+    # The others are ended by one such round.
+    assert bool((made.queries[~single] > _around(32)).all())
+    assert bool(made.success.all())
+
+
+def test_searches_on_a_grid_are_made_finer_where_they_are_coarser_than_it() -> None:
+    radius, vain = torch.tensor([0.5, 0.25, 0.5, 1 / 255], dtype=torch.float64), torch.ones(4) > 0
+    share = torch.tensor([1.0, 1.0, 0.004, 1.0], dtype=torch.float64)
+    assert _exhausted(1 / 255, share, radius, vain).tolist() == [False, True, True, True]
+    assert _exhausted(1 / 255, share, radius, ~vain).tolist() == [False, False, False, True]
 
 
 class Corners(nn.Module):

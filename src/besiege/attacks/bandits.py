@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -93,7 +94,8 @@ class Bandits(Attack):
         Entries a side of the coarse grid, at most those of the image: by default
         ``3 sqrt(side)``, which is 17 for 32 and 52 for 299.
     probe : float
-        How far from the point losses are compared, Euclidean.
+        How far from the point losses are compared, Euclidean, in widths of the box. Where the
+        victim has a grid it is at least half a step in every entry.
     explore : float
         The length of e in lengths that the prior usually has.
     learn : float
@@ -165,12 +167,13 @@ class Bandits(Attack):
         Float64, zero where it was not paid for.
         """
         e = siege.dice.of("explore", step).normal(tuple(v.shape[1:])).to(v.dtype)
+        length = self.length(siege.ball)
         parts: list[Tensor] = []
         for rows in siege.blocks(3):
             ball, at = siege.ball.at(rows), x[rows]
             out = self.explore * e[rows]
             probes = [
-                at + towards * ball.scaled(self.probe / distances(towards, L2).clamp_min(1e-30))
+                at + towards * ball.scaled(length / distances(towards, L2).clamp_min(1e-30))
                 for towards in (enlarged(ball, v[rows] + out), enlarged(ball, v[rows] - out))
             ]
             images = torch.cat((at[:, None], sent(ball, torch.stack(probes, 1))), 1)
@@ -178,6 +181,14 @@ class Bandits(Attack):
             difference = told[:, 1] - told[:, 2]
             parts.append(torch.where(torch.isfinite(difference), difference, 0.0))
         return e, torch.cat(parts)
+
+    def length(self, ball: Ball) -> float:
+        """How long probes are, in the units of the box.
+
+        With a grid half a step an entry at least: of shorter ones rounding leaves little.
+        """
+        low, high = ball.box
+        return max(self.probe * (high - low), 0.5 * (ball.grid or 0.0) * math.sqrt(ball.size))
 
 
 def enlarged(ball: Ball, v: Tensor) -> Tensor:

@@ -84,7 +84,8 @@ class Rays(Attack):
     It differs from the published method in this: every row has a level and a block of its own;
     searches go inwards from the best radius in steps that double, and are as exact as a block of
     that size is worth: of two levels the finer gains half as much by a flip. After the finest level
-    the first follows again; when no flip has helped in between, searches are made more exact.
+    the first follows again; when no flip has helped in between, searches are made more exact. With
+    a grid that ends at single steps of it.
 
     Parameters
     ----------
@@ -161,12 +162,15 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
     share = torch.where(
         vain, state.share * torch.where(radius < torch.inf, FINER, 0.0), state.share
     )
+    if ball.grid is not None:
+        share = torch.where(_exhausted(ball.grid, state.share, radius, vain), 0.0, share)
     fruitless = torch.where(vain, 0, fruitless)
     gain = (_worth(level, share, ball.size) * radius).clamp_min(least)
     begin = torch.where(radius < torch.inf, radius - gain, ball.box[1] - ball.box[0])
     at = torch.where(ends, begin, inward)
     if ball.grid is not None:
-        at = torch.round(at / ball.grid) * ball.grid
+        # No step at all would be the clean image.
+        at = torch.round(at / ball.grid).clamp_min(1.0) * ball.grid
     first = torch.where(radius < torch.inf, gain, torch.full_like(gain, torch.inf))
     return State(
         torch.where(kept[:, None], tried, state.signs),
@@ -181,6 +185,14 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
         fruitless,
         share,
     )
+
+
+def _exhausted(grid: float, share: Tensor, radius: Tensor, vain: Tensor) -> Tensor:
+    """Where a grid leaves nothing to ask: nothing is below one step, and searches that go by single
+    steps cannot be made finer.
+    """
+    single = share.clamp_max(COARSEST) * radius < 1.5 * grid  # what rounds to one
+    return (radius < 1.5 * grid) | (vain & single)
 
 
 def _fresh(ball: Ball, tolerance: float) -> State:
