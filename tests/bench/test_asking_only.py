@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from tests.victims import siege
+from torch import Tensor
 
 import besiege
 from besiege.attacks import parse
+from besiege.core.dice import Dice
 from besiege.core.errors import InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples
-from besiege.core.threat import Threat
+from besiege.core.threat import Access, Threat
 from besiege.evaluation import craft, judge
-from besiege.testing.victims import Linear
+from besiege.testing.victims import Around, Linear
 
 NET = "zoo:digits-natural"
 DECISIONS = ("boundary", "evolutionary", "geoda", "hopskipjump", "opt", "signopt")
@@ -68,6 +71,26 @@ def test_labels_by_chance_are_voted_on() -> None:
     kept = judge(victim, crafted, samples, threat).success & crafted.success
     # What five votes agreed on mostly holds when it is drawn afresh.
     assert int(crafted.success.sum()) >= 8 and kept.sum() >= 0.6 * crafted.success.sum()
+
+
+class Loud(Around):
+    """Class 0 calmly, and every third time or so class 1 at the top of its voice."""
+
+    def __init__(self) -> None:
+        super().__init__(Linear((1, 2, 2), 2))
+        self.stochastic = True
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        assert dice is not None
+        loud = dice.uniform(()) < 0.3
+        return torch.stack((torch.ones(len(x)), torch.where(loud, 100.0, 0.0)), 1)
+
+
+def test_a_vote_does_not_hear_how_loud_a_label_is() -> None:
+    images, labels = torch.full((16, 1, 2, 2), 0.5), torch.zeros(16).long()
+    laid = siege(Loud(), images, labels, access=Access.DECISION, leave="end")
+    assert (laid.averaged(25).labels(images).labels == 0).all()
+    assert (laid.averaged(25).labels(images[:, None].expand(-1, 2, -1, -1, -1)).labels == 0).all()
 
 
 def test_who_was_broken_had_a_start() -> None:
