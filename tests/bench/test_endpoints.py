@@ -43,11 +43,13 @@ def test_what_is_charged_is_what_the_server_counted_by_account(tmp_path: Path) -
         assert found.paid["craft"][0] == queries
         # The clean check of an attack was sent before; everything else it asked about was not.
         assert found.paid["craft"][1] == queries - 15
-        assert found.paid["judge"][0] > 0 and found.paid["judge"][1] == 0
-        assert found.paid["probe"] == (8 + 7, 8 + 7) and found.paid["clean"][1] == 15 - 8
+        # The clean images again and every success are asked about afresh.
+        broken = int(found.rows["success"].sum())
+        assert broken > 0 and found.paid["judge"] == (2 * 15 + 15 + broken, 15 + broken)
+        assert found.paid["probe"] == (8 + 7, 8 + 7) and found.paid["clean"][1] == 15 - 8 + 15
         assert found.figures["threat"]["text"] == "linf:0.3 decision"
         ledger = only_ledger(tmp_path)
-        assert len(ledger) == server.images - 7  # the pre-flight asks afresh
+        assert len(ledger) == server.images - 7 - 2 * 15 - broken  # what is asked afresh
         local = besiege.evaluate("zoo:digits-natural", "digits", access="decision", **ASK)
         assert np.array_equal(found.rows["success"], local.rows["success"])
         assert np.array_equal(found.rows["queries"], local.rows["queries"])
@@ -63,7 +65,8 @@ def test_a_run_that_is_lost_is_replayed_from_the_ledger(tmp_path: Path) -> None:
                 file.unlink()
             record.rmdir()
         again = besiege.evaluate(server.url, "digits", out=tmp_path, **ask)
-        assert server.images == paid + 7  # the pre-flight alone is asked afresh
+        # Pre-flight, clean images twice and successes: what a record says afresh.
+        assert server.images == paid + 7 + 2 * 15 + int(first.rows["success"].sum())
         assert first.paid is not None and again.paid is not None
         for column in ("success", "queries", "first_query", "linf"):
             assert np.array_equal(first.rows[column], again.rows[column])
@@ -79,7 +82,7 @@ def test_a_server_that_stops_in_the_middle_stops_the_run_and_loses_nothing(tmp_p
         with pytest.raises(EndpointError, match="gone"):
             besiege.evaluate(url, "digits", **ask)
         kept, paid = len(only_ledger(tmp_path)), server.images
-        assert kept == paid - 7 > 15
+        assert kept == paid - 7 - 15 > 15
         server.trick = None
         found = besiege.evaluate(url, "digits", **ask)
         assert found.complete
@@ -126,6 +129,30 @@ def test_chance_is_found_out_and_nothing_is_repeated_then(tmp_path: Path) -> Non
             assert asked == sent > 0
 
 
+def test_successes_are_confirmed_by_the_model_and_not_by_the_ledger(tmp_path: Path) -> None:
+    """Sober on clean images, and by chance elsewhere: pre-flight and repeats see nothing of it."""
+    clean = {row.tobytes() for row in besiege.data.load("digits", count=15).images.numpy()}
+    seen: set[bytes] = set()
+    with serving() as server:
+        answer = server.answer
+
+        def fickle(images: Any) -> dict[str, Any]:
+            logits = np.array(answer(images)["logits"])
+            for row, image in enumerate(np.asarray(images, np.float32)):
+                key = image.tobytes()
+                if key not in clean and key not in seen:
+                    logits[row] = -logits[row]  # wrong once, and right when it is asked again
+                    seen.add(key)
+            return {"logits": logits.tolist()}
+
+        server.answer = fickle
+        ask = {**ASK, "threat": "linf:0.02", "attacks": "square", "queries": 10}
+        found = besiege.evaluate(server.url, "digits", out=tmp_path, **ask)
+        assert {"W14", "W17"} <= {w.id for w in found.warnings}
+        assert seen and not (found.rows["success"] & found.rows["correct"]).any()
+        assert only_ledger(tmp_path).distrusted
+
+
 def test_more_than_it_grants_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     with serving() as server:
         url = f"{server.url}(access=decision, classes=10)"
@@ -152,7 +179,25 @@ def test_an_estimate_asks_nothing_and_is_kept(tmp_path: Path) -> None:
         assert sum(sent for _, sent in real.paid.values()) <= found.sent
         for account, price in (("probe", prices["probe"]), ("clean", prices["clean"])):
             assert real.paid[account] == (price.asked, price.sent)
-        assert real.paid["judge"][0] == prices["judge"].asked
+        spared = 15 - int(real.rows["success"].sum())  # what is no success is not confirmed
+        assert prices["judge"].asked is not None and prices["judge"].sent is not None
+        assert real.paid["judge"] == (prices["judge"].asked - spared, prices["judge"].sent - spared)
+
+
+def test_an_estimate_counts_what_is_repeated_in_every_shard(tmp_path: Path) -> None:
+    with serving() as server:
+        ask = {**ASK, "count": 43, "shard": 20, "attacks": "square", "queries": 5}
+        found = estimate(server.url, "digits", **ask)
+        prices = {price.account: price for price in found.prices}
+        repeated = 16 + 16 + 3
+        assert prices["clean"].asked == 43 + repeated
+        assert prices["judge"].asked == 3 * 43 + repeated
+        real = besiege.evaluate(server.url, "digits", out=tmp_path, **ask)
+        assert real.paid is not None and found.sent is not None
+        assert real.paid["clean"] == (prices["clean"].asked, prices["clean"].sent)
+        assert sum(sent for _, sent in real.paid.values()) == server.images <= found.sent
+    usual = estimate("http://127.0.0.1:9/none", "digits", **{**ask, "count": 250, "shard": None})
+    assert usual.prices[1].asked == 250 + 3 * 16
 
 
 def test_an_estimate_is_bounded_by_the_queries_and_admits_what_it_does_not_know() -> None:
@@ -203,7 +248,8 @@ def test_killed_and_resumed_it_pays_for_nothing_twice(tmp_path: Path) -> None:
         time.sleep(0.05)  # what was on its way arrives
         paid, server.latency = server.images, 0.0
         kept = len(only_ledger(tmp_path / "killed"))
-        assert paid >= 120 and paid - 7 - flying <= kept <= paid - 7
+        afresh = 7 + 12
+        assert paid >= 120 and paid - afresh - flying <= kept <= paid - afresh
         found = besiege.evaluate(url, "digits", out=tmp_path / "killed", **ask)
         total, server.images = server.images, 0
         whole = besiege.evaluate(url, "digits", out=tmp_path / "whole", **ask)

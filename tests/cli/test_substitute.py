@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Besiege
+from tests.models.serving import serving
 
-from besiege.models import load
+from besiege.models import load, transport
 
 STEAL = (
     "substitute",
@@ -122,3 +123,46 @@ def test_a_network_of_ones_own_is_trained_too(besiege: Besiege, tmp_path: Path) 
     said = besiege(*given, *FEW)
     assert said.code == 0, said.err
     assert "Load the weights into mine.py:make to craft on it." in said.out
+
+
+def test_behind_an_address_nothing_is_paid_for_twice(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(transport, "FIRST_WAIT", 0.005)
+    with serving(labels_only=True) as server:
+        url = f"{server.url}(access=decision, retries=0, patience=0)"
+        given = ("substitute", url, *STEAL[2:-1], "deep/sub.safetensors", *FEW)
+        server.trick = lambda handler, number: (
+            number > 4 and handler.say(500, {"error": "gone"}) is None
+        )
+        said = besiege(*given)
+        assert said.code == 3 and "gone" in said.flat
+        assert "What was answered is kept in deep/ledgers; the same command goes on." in said.flat
+        assert server.images >= 110
+        server.trick = None
+        said = besiege(*given)
+        assert said.code == 0, said.err
+        assert server.images == 170 + 1  # a known image, before it goes on
+        assert json.loads((tmp_path / "deep/sub.json").read_text())["queries"] == 170
+
+
+def test_interrupted_behind_an_address_it_says_that_answers_are_kept(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from besiege.cli import substitute
+
+    def stop(one: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(substitute, "_line", stop)
+    with serving() as server:
+        said = besiege("substitute", server.url, *STEAL[2:], *FEW)
+        assert said.code == 130 and "kept in ledgers; the same command goes on" in said.flat
+        assert "lost" not in said.flat
+
+
+def test_labels_alone_are_refused_with_what_this_command_takes(besiege: Besiege) -> None:
+    with serving(labels_only=True) as server:
+        said = besiege("substitute", server.url, *STEAL[2:], *FEW)
+    assert said.code == 3 and "declare access=decision" in said.flat
+    assert "--access" not in said.flat

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +13,12 @@ import torch
 from tests.victims import Noisy, affine, normal
 from torch import Tensor
 
+import besiege
 from besiege.core.dice import Dice
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Linf, Threat
 from besiege.evaluation import Crafted, judge
+from besiege.evaluation.judging import look
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Linear, images_of
 
@@ -185,3 +190,52 @@ def test_the_victim_is_as_it_was() -> None:
     assert all(m.training for m in victim.module.modules())
     assert all(p.requires_grad for p in victim.module.parameters())
     assert torch.equal(images, samples.images) and not verdicts.success.is_inference()
+
+
+def turning(after: int) -> Callable[[Any], Any]:
+    """Scores of `STEP`, and the opposite from so many calls on: undeclared chance."""
+    calls = [0]
+
+    def scores(x: Any) -> Any:
+        calls[0] += 1
+        found = STEP(torch.from_numpy(x)).detach().numpy()
+        return found if calls[0] <= after else found[:, ::-1].copy()
+
+    return scores
+
+
+def test_the_ledger_is_no_witness(tmp_path: Path) -> None:
+    """A success that is not confirmed afresh does not count, and the ledger is left alone then."""
+    samples = Samples.of(dots(0.4, 0.41), torch.zeros(2).long())
+    images = dots(0.55, 0.45)
+    for after, holds in ((99, True), (2, False)):
+        model = besiege.function_model(turning(after), classes=2, ledger=tmp_path / f"{after}")
+        model(samples.images)
+        model(images)
+        verdicts = judge(model, claimed(images), samples, THREAT)
+        assert verdicts.success.tolist() == [holds, False]
+        assert verdicts.prediction[0] == int(holds)
+        assert ("W14" in {f.id for f in verdicts.findings}) is not holds
+        assert model.ledger is not None and model.ledger.distrusted is not holds
+        # The two clean images again, and the one success.
+        assert model.sent == 4 + 2 + 1 and verdicts.forwards == 4 + 2 + 1
+
+
+def test_clean_images_are_repeated_afresh(tmp_path: Path) -> None:
+    samples = Samples.of(dots(0.4, 0.41), torch.zeros(2).long())
+    model = besiege.function_model(turning(1), classes=2, ledger=tmp_path / "l")
+    assert "W14" in {f.id for f in look(model, samples).findings}
+    assert model.ledger is not None and model.ledger.distrusted and model.sent == 4
+
+
+def test_other_company_is_no_chance(tmp_path: Path) -> None:
+    def scores(x: Any) -> Any:
+        found = STEP(torch.from_numpy(x)).detach().numpy()
+        return found * (1.01 if len(x) > 1 else 1.0)
+
+    samples = Samples.of(dots(0.4, 0.41), torch.zeros(2).long())
+    model = besiege.function_model(scores, classes=2, ledger=tmp_path / "l")
+    model(samples.images[:1])
+    model(samples.images[1:])
+    assert "W14" not in {f.id for f in look(model, samples).findings}
+    assert model.ledger is not None and not model.ledger.distrusted

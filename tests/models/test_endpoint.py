@@ -105,7 +105,7 @@ def test_labels_alone_are_decision_access() -> None:
         assert model.access is Access.DECISION
         assert torch.equal(model(IMAGES).argmax(1), LOGITS.argmax(1))
         unaware = Endpoint(server.url)
-        with pytest.raises(EndpointError, match="labels alone: say so, with --access decision"):
+        with pytest.raises(EndpointError, match=r"labels alone: declare access=decision$"):
             unaware(IMAGES)
 
 
@@ -413,3 +413,48 @@ def test_one_failing_request_ends_those_that_wait() -> None:
         jobs = [Job(b"{}", {}, 1, lambda reply: reply) for _ in range(4)]
         with pytest.raises(EndpointError, match="status 400"):
             sender.send(jobs)
+
+
+def test_a_wait_beyond_the_patience_is_named_and_not_waited_for() -> None:
+    with serving() as server:
+        server.trick = lambda handler, number: said(handler, 429, {}, Retry_After="7200")
+        begin = time.monotonic()
+        with pytest.raises(EndpointError, match=r"asks to wait 7200 s .*patience=60 s"):
+            Endpoint(server.url)(IMAGES)
+        assert server.requests == 1 and time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"label": 1, "probabilities": [[0.1, 0.7, 0.2]]},
+        {"classes": 3, "scores": [[0.1, 0.7, 0.2]]},
+        {"classes": 3, "labels": [1]},
+        {"logits": [0.1, 0.7, 0.2]},
+        [0.1, 0.7, 0.2],
+    ],
+    ids=["both", "classes", "classes and labels", "flat", "list"],
+)
+def test_a_label_is_found_whatever_else_is_said(content: object) -> None:
+    with serving() as server:
+        server.trick = lambda handler, number: said(handler, 200, content)
+        model = Endpoint(server.url, access="decision", classes=3)
+        assert model(IMAGES[:1]).argmax(1).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({"classes": 3}, "holds none of labels, label, predictions"),
+        ({"probabilities": [[0.1, 0.7, 0.2]]}, "declare outputs=probabilities"),
+        ({"logits": [[-float("inf")] * 3]}, "no finite score"),
+    ],
+)
+@pytest.mark.parametrize("access", ["score", "decision"])
+def test_what_tells_no_class_is_refused(content: object, what: str, access: str) -> None:
+    with serving() as server:
+        server.trick = lambda handler, number: said(handler, 200, content)
+        if access == "score":
+            what = what.replace("labels, label, predictions", "logits")
+        with pytest.raises(EndpointError, match=what):
+            Endpoint(server.url, access=access, classes=3)(IMAGES[:1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,29 +248,30 @@ def test_a_digest_is_of_the_function_and_how_it_is_read() -> None:
     assert one != besiege.function_model(scores, grid=1 / 255).digest()
 
 
-SEEN = array("q", [0])
+SEEN = 0
 """Images that `counted` was given: of a kind whose content decides no digest."""
 
 
 def counted(x: Any) -> Any:
-    SEEN[0] += len(x)
+    global SEEN  # what a function sets itself is not what it is
+    SEEN += len(x)
     return scores(x)
 
 
 def test_a_ledger_answers_repeats_and_is_kept(tmp_path: Path) -> None:
-    SEEN[0] = 0
+    begun = SEEN
     place = tmp_path / "below" / "kept.sqlite"
     model = besiege.function_model(counted, ledger=place)
     first = model(SAMPLES.images)
     twice = model(torch.cat([SAMPLES.images, SAMPLES.images]))
     assert torch.equal(twice, torch.cat([first, first]))
-    assert SEEN[0] == 12 and (model.asked, model.sent) == (36, 12)
+    assert SEEN - begun == 12 and (model.asked, model.sent) == (36, 12)
     again = besiege.function_model(counted, ledger=place)  # another process would see the same
-    assert torch.equal(again(SAMPLES.images), first) and SEEN[0] == 12
+    assert torch.equal(again(SAMPLES.images), first) and SEEN - begun == 12
     assert Ledger(place).accounts() == {"asked": (48, 12)}
     other = besiege.function_model(counted, ledger=place, grid=1 / 255)
     other(SAMPLES.images)
-    assert SEEN[0] == 24  # it is sent something else
+    assert SEEN - begun == 24  # it is sent something else
 
 
 def test_repeats_in_one_request_are_sent_once_and_only_with_a_ledger(tmp_path: Path) -> None:
@@ -310,3 +310,43 @@ def test_many_threads_write_one_ledger(tmp_path: Path) -> None:
     assert len(ledgers[0]) == 120 and ledgers[1].accounts() == {"all": (120, 120)}
     keys = [f"{which} {n}".encode() for which in range(6) for n in range(20)] * 10
     assert len(ledgers[0].read(keys)) == 120
+
+
+class Holder:
+    """An object whose method is the model."""
+
+    def __init__(self, shift: float, held: object = None) -> None:
+        self.shift, self.held = shift, held
+
+    def predict(self, x: Any) -> Any:
+        return scores(x) + self.shift
+
+
+class Shifted(torch.nn.Module):
+    """A module whose method is the model."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        self.shift = torch.nn.Parameter(torch.tensor(shift))
+
+    def predict(self, x: Any) -> Any:
+        return scores(x) + self.shift.detach().numpy()
+
+
+@pytest.mark.parametrize("kind", [Holder, Shifted])
+def test_a_method_is_known_by_its_object(kind: Any) -> None:
+    models = [besiege.function_model(kind(shift).predict) for shift in (1.0, 1.0, 2.0)]
+    first, again, other = (model.digest() for model in models)
+    assert first == again != other
+
+
+def test_a_ledger_is_refused_where_nobody_could_find_its_answers_again(tmp_path: Path) -> None:
+    place = tmp_path / "l.sqlite"
+    held = Holder(1.0, threading.Lock())
+    with pytest.raises(InputError, match=r"predict cannot be told from another.* ledger="):
+        besiege.function_model(held.predict, ledger=place)
+    assert not place.exists()
+    besiege.function_model(Holder(1.0).predict, ledger=place)(SAMPLES.images)
+    model = besiege.function_model(Holder(1.0).predict, ledger=place)
+    model(SAMPLES.images)
+    assert (model.asked, model.sent) == (12, 0)

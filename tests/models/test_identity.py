@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Lock
 from types import SimpleNamespace
 
 import numpy as np
@@ -242,14 +243,20 @@ def test_traced_networks_are_told_apart_by_their_code() -> None:
     assert one.digest() == Classifier(torch.fx.symbolic_trace(One())).digest()
 
 
-def test_a_method_of_an_unknown_object_is_equal_to_itself_alone() -> None:
+def test_a_method_is_known_by_its_object_and_of_an_unknown_one_by_itself_alone() -> None:
     class Holder:
+        def __init__(self, held: object) -> None:
+            self.held = held
+
         def act(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
-    first = Wrapper(Holder().act)
+    kept = [Holder(held) for held in (1.0, 1.0, 2.0)]
+    one, same, other = (Classifier(Wrapper(holder.act)).digest() for holder in kept)
+    assert one == same != other
+    first = Wrapper(Holder(Lock()).act)
     assert Classifier(first).digest() == Classifier(first).digest()
-    assert Classifier(first).digest() != Classifier(Wrapper(Holder().act)).digest()
+    assert Classifier(first).digest() != Classifier(Wrapper(Holder(Lock()).act)).digest()
 
 
 def test_what_a_neighbour_computes_is_part_of_the_network(tmp_path: Path) -> None:
@@ -296,3 +303,21 @@ def test_plain_objects_count_by_what_they_hold() -> None:
     assert digest_of(loop) == digest_of(loop)
     nets = [nn.Linear(2, 2) for _ in range(2)]
     assert digest_of([nets[0]]) != digest_of([nets[1]])
+
+
+def test_a_hook_may_know_the_module_it_hangs_on() -> None:
+    class Listener:
+        def __init__(self, module: nn.Module, size: float) -> None:
+            self.module, self.size = module, size
+            module.register_forward_hook(self.hear)
+
+        def hear(self, module: nn.Module, given: object, answer: torch.Tensor) -> torch.Tensor:
+            return answer * self.size
+
+    def made(size: float) -> Classifier:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+        Listener(net, size)
+        return Classifier(net)
+
+    assert made(1.0).digest() == made(1.0).digest() != made(2.0).digest()

@@ -12,6 +12,8 @@ import torch
 from besiege.attacks.attack import Attack
 from besiege.bench.aids import Aids, Fuse, Model, read_aids
 from besiege.bench.asking import (
+    GPU_SHARD,
+    SHARD,
     as_granted,
     check_fit,
     check_numbers,
@@ -101,6 +103,7 @@ def estimate(
     count: int | None = None,
     seed: int = 0,
     split: str = "test",
+    shard: int | None = None,
     substitute: Model | Sequence[Model] | None = None,
     fuse: Fuse = "logits",
     device: str | None = None,
@@ -124,7 +127,7 @@ def estimate(
     >>> [price.asked for price in found.prices if price.account == "square"]
     [5000]
     """
-    check_numbers(queries=queries, count=count, seed=seed)
+    check_numbers(queries=queries, count=count, seed=seed, shard=shard)
     allowed = read_threat(threat, goal, access)
     chosen, _ = read_attacks(attacks, suite, allowed)
     victim = read_victim(model, device, str(allowed.access))
@@ -141,10 +144,12 @@ def estimate(
         check_fit(victim, attack, allowed, first, queries, seed, aids)
     shape = tuple(first.images.shape[1:])
     classes = victim.classes or max(samples.classes, 2)
-    prices = _before(victim, len(samples))
+    size = shard or (SHARD if victim.device.type == "cpu" else GPU_SHARD)
+    again = 0 if victim.stochastic else _repeated(len(samples), size)
+    prices = _before(victim, len(samples), again)
     for attack in chosen.values():
         prices += _price(victim, attack, aids, len(samples), shape, classes, queries)
-    prices.append(_judging(victim, chosen.values(), aids, len(samples)))
+    prices.append(_judging(victim, chosen.values(), aids, len(samples), again))
     prices += _canaries(victim, _sum([price.sent for price in prices]))
     asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
     inner = walled(victim)
@@ -163,30 +168,29 @@ def estimate(
     )
 
 
-def _before(victim: Victim, images: int) -> list[Price]:
+def _before(victim: Victim, images: int, again: int) -> list[Price]:
     """What is asked before any attack: whether it answers, and how it takes the clean images."""
-    first, again = min(FIRST, images), 0
+    probe = first = min(FIRST, images)
     if walled(victim) is not None and not victim.stochastic:
-        again = probing.AGAIN + min(probing.COMPANY, images)
-    asked = _looks(victim, images)
-    # The first images were sent by the probe.
-    sent = max(0, images - first) if _repeats(victim) else asked
-    return [
-        Price("probe", None, first + again, first + again),
-        Price("clean", None, asked, sent),
-    ]
+        probe += probing.AGAIN + min(probing.COMPANY, images)
+    asked = (DRAWS if victim.stochastic else 1) * images + again
+    # The first images were sent by the probe; those that are repeated never come from a ledger.
+    sent = images - first + again if _repeats(victim) else asked
+    return [Price("probe", None, probe, probe), Price("clean", None, asked, sent)]
 
 
-def _looks(victim: Victim, images: int) -> int:
-    if victim.stochastic:
-        return DRAWS * images
-    return images + min(AGAIN, images)
+def _repeated(images: int, size: int) -> int:
+    """Clean images that are asked about twice: a few of every shard."""
+    whole, rest = divmod(images, size)
+    return whole * min(AGAIN, size) + min(AGAIN, rest)
 
 
 def _repeats(victim: Victim) -> bool:
     """Whether what was sent before comes from a ledger."""
     inner = walled(victim)
-    return inner is not None and inner.remote and not inner.stochastic and not victim.stochastic
+    if inner is None or inner.stochastic or victim.stochastic:
+        return False
+    return inner.remote or inner.ledger is not None
 
 
 def _price(
@@ -211,16 +215,21 @@ def _price(
     return [Price(str(attack), most, total, None if total is None else max(0, total - saved))]
 
 
-def _judging(victim: Victim, attacks: Iterable[Attack], aids: Aids, images: int) -> Price:
-    """Every image that was kept, and the clean ones, once more for every attack."""
+def _judging(
+    victim: Victim, attacks: Iterable[Attack], aids: Aids, images: int, again: int
+) -> Price:
+    """Every image that was kept, and the clean ones, once more for every attack.
+
+    With a ledger every success is confirmed, and that answer never comes from it.
+    """
     asked = sent = 0
     for attack in attacks:
         many = DRAWS if victim.stochastic else 1
-        one = 2 * many * images + (0 if victim.stochastic else min(AGAIN, images))
+        one = 2 * many * images + again + (images if _repeats(victim) else 0)
         asked += one
         # What is kept was asked about, unless it was made on a substitute.
-        sent += images if _repeats(victim) and aids.crafts(attack) else 0
-        sent += 0 if _repeats(victim) else one
+        crafted = images if aids.crafts(attack) else 0
+        sent += crafted + images + again if _repeats(victim) else one
     return Price("judge", None, asked, sent)
 
 

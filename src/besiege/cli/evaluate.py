@@ -263,7 +263,7 @@ def _estimated(
     """Say what it would cost."""
     from besiege.bench.estimating import estimate
 
-    asked = {n: v for n, v in question.items() if n not in ("data", "curve", "shard")}
+    asked = {n: v for n, v in question.items() if n not in ("data", "curve")}
     found = estimate(model, _fitted(question, fit), device=device, **asked)
     if as_json:
         screen.print_json(found.plain())

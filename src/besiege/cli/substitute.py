@@ -26,6 +26,7 @@ from besiege.cli.grammar import (
     known_architectures,
 )
 from besiege.cli.train import Steps
+from besiege.core.errors import EndpointError
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def substitute(
     seed
         Decides seeds, initial weights and order.
     resume
-        Whether what is there already counts; --no-resume asks anew and replaces it.
+        Whether what is there already counts; --no-resume asks anew and replaces it. What an
+        address has answered is kept in ledgers beside the weights, and not asked again.
     """
     given: dict[str, Any] = {"epochs": epochs, "lam": lam, "tau": tau, "queries": queries}
     given["reservoir"] = reservoir
@@ -145,8 +147,12 @@ def substitute(
             )
     except KeyboardInterrupt:
         asked = history[-1].queries if history else 0
-        screen.note(f"Interrupted. Nothing was written, and {asked} queries or more are lost.")
+        lost = f"Nothing was written, and {asked} queries or more are lost."
+        screen.note(f"Interrupted. {_kept(out) or lost}")
         return 130
+    except EndpointError as problem:
+        screen.complain(str(problem), _kept(out))
+        return 3
     card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     if as_json:
         screen.print_json(card)
@@ -156,6 +162,13 @@ def substitute(
     screen.say(screen.out(), Text(_summary(card, path)))
     screen.say(screen.out(), Text("\n".join(_next(card, model, data))))
     return 0
+
+
+def _kept(out: Path) -> str:
+    """Where the answers of an address are, if there are any."""
+    folder = out.parent / "ledgers"
+    there = any(folder.glob("*.sqlite"))
+    return f"What was answered is kept in {folder}; the same command goes on." if there else ""
 
 
 def _typed(

@@ -14,6 +14,7 @@ import inspect
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -34,6 +35,9 @@ _THIS_PROCESS = os.urandom(16).hex()
 _sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _files: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
+# Modules whose fingerprint is being taken: what hangs on one may lead back to it.
+_open = threading.local()
+
 # What every module has; the tensors and parts among them are covered elsewhere.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HEAP = 1 << 9  # set for classes that were made by a class statement
@@ -53,6 +57,15 @@ def fingerprint(module: nn.Module, *about: object) -> str:
     *about
         What else distinguishes it, such as a normalisation; printable.
     """
+    outer: frozenset[int] = getattr(_open, "modules", frozenset())
+    _open.modules = outer | {id(module)}
+    try:
+        return _fingerprint(module, about)
+    finally:
+        _open.modules = outer
+
+
+def _fingerprint(module: nn.Module, about: tuple[object, ...]) -> str:
     digest = hashlib.sha256()
 
     def add(*parts: object) -> None:
@@ -132,14 +145,18 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
     if isinstance(value, partial):
         return "partial" + plain((value.func, value.args, value.keywords), seen)
     bound = getattr(value, "__self__", None)
-    # A method of something else than a module or a class: nothing is known of its object.
+    # A method of something else than a module or a class: its object decides as well.
     whole = bound is None or isinstance(bound, (nn.Module, type, ModuleType))
+    if inspect.ismethod(value) and not whole:
+        return f"{code(value.__func__, seen)} of {plain(bound, seen)}"
     if inspect.isclass(value) or (inspect.isroutine(value) and whole):
         return code(value, seen)
     if is_dataclass(value) and not isinstance(value, type):
         held = {f.name: getattr(value, f.name) for f in fields(value)}
         return code(type(value), seen) + plain(held, seen)
     if isinstance(value, nn.Module):
+        if id(value) in getattr(_open, "modules", ()):
+            return "again"
         return _once(value, seen, lambda: fingerprint(value))
     kind = type(value)
     if kind is object:
@@ -150,6 +167,11 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
         return _once(value, seen, lambda: code(kind, seen) + plain(held, seen))
     # Equal to itself alone.
     return f"{type(value).__module__}.{type(value).__qualname__} {_THIS_PROCESS} {id(value)}"
+
+
+def lasts(text: str) -> bool:
+    """Whether a text of `plain` or `code` means the same in another process."""
+    return _THIS_PROCESS not in text
 
 
 def _once(value: object, seen: set[Any], text: Callable[[], str]) -> str:

@@ -260,11 +260,13 @@ def check(
             f"report a robustness that is only noise. Attack its expectation: 'averaged({attack}, "
             "20)', or evaluate it with the suite 'rand'"
         )
-    if victim.stochastic and threat.eps is None:
+    # Attacks that see labels alone have no other form; within a budget a vote can tell them.
+    searching = threat.eps is None or (attack.minimal and attack.access > Access.DECISION)
+    if victim.stochastic and searching:
         raise StochasticError(
             f"'{attack}' looks for the smallest change, and the smallest one that fools a victim "
-            f"which answers by chance is one draw of luck: give a budget, such as "
-            f"'{threat.norm}:0.1', and average its answers: 'averaged({attack}, 5)'"
+            "which answers by chance is one draw of luck: give a budget and use averaged(pgd, 20), "
+            "or averaged(rays, 5) where labels are all there is"
         )
     if victim.stochastic and attack.access is Access.DECISION and attack.draws == 1:
         raise StochasticError(

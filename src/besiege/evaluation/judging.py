@@ -15,6 +15,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted, answers
 from besiege.evaluation.probing import optimising
+from besiege.models.walled import afresh, walled
 
 AGAIN = 16
 """How many clean images a victim without chances is asked about twice, or more often."""
@@ -167,23 +168,25 @@ def judge(
         many = draws if victim.stochastic else 1
         scores = _ask(victim, shown, samples.ids, seed, "judge", many)
         clean = _ask(victim, samples.images, samples.ids, seed, "clean", many)
-        labels = scores.argmax(2)
         aimed = _targets(threat.goal, samples, crafted, scores.shape[2])
-        wins = labels != samples.labels if aimed is None else labels == aimed
+        within = goal.inside(shown)
+        once = _wins(scores, samples, aimed)
+        again = _confirm(victim, shown, scores, once[0] & valid & within)
+        wins, labels = _wins(scores, samples, aimed), scores.argmax(2)
+        findings = [_chance(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
         mean = torch.softmax(scores.double(), 2).mean(0)
         confidence, prediction = mean.max(1)
         if many == 1:
             prediction = labels[0]
         reached = share >= 0.5  # a tie is no defense
-        within = goal.inside(shown)
         correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
         sizes = {
             norm: ball(norm, samples.images, torch.inf, victim.box, victim.grid).distance(shown)
             for norm in Norm
         }
         success = valid & within & reached
-        findings = _sober(victim, samples, clean, correct)
+        findings += [f for f in _sober(victim, samples, clean, correct) if f not in findings]
         if not victim.stochastic:
             findings += _reproduced(crafted, success)
         return Verdicts(
@@ -197,7 +200,9 @@ def judge(
             bits(wins),
             success,
             correct,
-            2 * many * len(samples) + (0 if victim.stochastic else min(AGAIN, len(samples))),
+            2 * many * len(samples)
+            + (0 if victim.stochastic else min(AGAIN, len(samples)))
+            + again,
             tuple(findings),
         )
 
@@ -209,17 +214,9 @@ def _sober(
     findings = []
     if not victim.stochastic:
         once, few = clean[0, :AGAIN], samples.images[:AGAIN]
-        if any(differ(once, Oracle(victim).logits(few)) for _ in range(again)):
-            findings.append(
-                Finding(
-                    "W14",
-                    "the model answered the same images differently when asked again.",
-                    "It draws by chance (dropout, noise, batch statistics?): no figure of it is "
-                    "repeatable, and robustness is overstated. Make it deterministic, or make "
-                    "the chance a stochastic besiege.defenses.Layer and use averaged(...).",
-                    "error",
-                )
-            )
+        with afresh(victim):  # a ledger says the same for ever
+            if any(_strays(victim, once, few) for _ in range(again)):
+                findings.append(_chance(victim))
     right, chance = float(correct.double().mean()), 1.0 / clean.shape[2]
     slack = 2 * (chance * (1 - chance) / len(samples)) ** 0.5
     if len(samples) >= 20 and right <= chance + slack:
@@ -234,6 +231,57 @@ def _sober(
             )
         )
     return findings
+
+
+def _strays(victim: Victim, once: Tensor, images: Tensor) -> bool:
+    """Whether a victim now answers otherwise than once, by chance."""
+    now = Oracle(victim).logits(images)
+    if not differ(once, now):
+        return False
+    if walled(victim) is None or bool((once.argmax(1) != now.argmax(1)).any()):
+        return True
+    # What a ledger holds was sent in other company, which may move the scores: no chance yet.
+    return differ(now, Oracle(victim).logits(images))
+
+
+def _confirm(victim: Victim, shown: Tensor, scores: Tensor, success: Tensor) -> int:
+    """Have the victim itself answer what a ledger calls a success; how many it was asked about.
+
+    The new answers take the place of the old ones: an attack acted on those.
+    """
+    inner = walled(victim)
+    rows = success.nonzero()[:, 0]
+    if inner is None or victim.stochastic or not inner.recalls or not len(rows):
+        return 0
+    with afresh(victim):
+        scores[0, rows] = Oracle(victim).logits(shown[rows])
+    return len(rows)
+
+
+def _chance(victim: Victim) -> Finding:
+    """Say that a victim answers by chance; from then on its ledger, if it has one, is not used."""
+    inner = walled(victim)
+    advice = (
+        "Make it deterministic, or make the chance a stochastic besiege.defenses.Layer and use "
+        "averaged(...)."
+    )
+    if inner is not None:
+        advice = "Declare it with stochastic=True; answers from a ledger are not used again."
+        if inner.ledger is not None:
+            inner.ledger.distrust()
+    return Finding(
+        "W14",
+        "the model answered the same images differently when asked again.",
+        "It draws by chance (dropout, noise, batch statistics?): no figure of it is repeatable, "
+        f"and robustness is overstated. {advice}",
+        "error",
+    )
+
+
+def _wins(scores: Tensor, samples: Samples, aimed: Tensor | None) -> Tensor:
+    """In which draws the goal is reached, ``[draws, rows]``."""
+    labels = scores.argmax(2)
+    return labels != samples.labels if aimed is None else labels == aimed
 
 
 def bits(draws: Tensor) -> Tensor:

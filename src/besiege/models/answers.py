@@ -66,10 +66,10 @@ class Reader:
             values = self._array(answer)
             if values.ndim == 2 and values.shape[1] > 1:
                 scores = self._scores(values, rows)
-            elif self.access is Access.DECISION:
-                return self._ruled(self._labels(values, rows))
             elif rows == 1 and values.ndim == 1 and len(values) > 1:  # one image, one list
                 scores = self._scores(values[None], rows)
+            elif self.access is Access.DECISION:
+                return self._ruled(self._labels(values, rows))
             else:
                 raise VictimError(
                     f"{self.name} answered an array {list(values.shape)} to {rows} images, but "
@@ -119,6 +119,10 @@ class Reader:
             raise VictimError(
                 f"{self.name} answered NaN or infinite scores, so nothing can be said about its "
                 "robustness"
+            )
+        if not bool(np.isfinite(values).any(-1).all()):
+            raise VictimError(
+                f"{self.name} answered a row with no finite score, which rules out every class"
             )
         if self.outputs == "probabilities" and (values.min() < 0 or values.max() > 1 + _ABOVE_ONE):
             raise VictimError(

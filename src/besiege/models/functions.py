@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from besiege.core.errors import BesiegeError, InputError, VictimError
-from besiege.core.identity import plain
+from besiege.core.identity import lasts, plain
 from besiege.core.threat import Access
 from besiege.models.walled import Keep, Logits, Pixels, Walled
 
@@ -28,20 +29,36 @@ class FunctionModel(Walled):
         batch: int | None = None,
         **about: Any,
     ) -> None:
-        super().__init__(name, **about)
         if not callable(function):
             raise InputError(
                 f"the model is a {type(function).__name__}, but function_model takes a function "
                 "of an array [rows, channels, height, width]"
             )
         self.function = function
+        super().__init__(name, **about)
         self.batch = checked_count("batch", batch)
 
     def digest(self) -> str:
         """SHA-256 of the function, with what it uses, and of how its answers are read."""
         reader = (self.access, self.reader.outputs, self.reader.top_k, self.declared)
         about = (*reader, self.box, self.grid, self.stochastic)
-        return hashlib.sha256(f"function {plain(self.function)} {about}".encode()).hexdigest()
+        return hashlib.sha256(f"function {self._text()} {about}".encode()).hexdigest()
+
+    def keep_in(self, path: Path | str) -> None:
+        """Keep every answer in a ledger; refused where the function is not known again."""
+        if not lasts(self._text()):
+            raise InputError(
+                f"{self.name} cannot be told from another function in the next process (it was "
+                "typed into a console, or holds what cannot be read), so its answers would not "
+                "be found again: leave ledger= out, or write it in a file, of plain values"
+            )
+        super().keep_in(path)
+
+    def _text(self) -> str:
+        """What decides what the function answers; of a module's method the module too."""
+        module = getattr(self.function, "__self__", None)
+        text = plain(self.function)
+        return f"{text} of {plain(module)}" if isinstance(module, nn.Module) else text
 
     def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
         pieces = []

@@ -113,8 +113,8 @@ class Transport:
 
     Tried again: no connection, no answer in time, 408, 425, 429 and 5xx, as long as the server has
     not been away for longer than `patience`; and three times an answer that cannot be read. Waits
-    double and are drawn at random, and are never shorter than the server's Retry-After. Any other
-    status stops.
+    double and are drawn at random, and are never shorter than the server's Retry-After; one that
+    is longer than what is left of `patience` stops. Any other status stops.
 
     Parameters
     ----------
@@ -240,6 +240,13 @@ class Transport:
                     f"{self.url} did not answer in {attempt} attempts and {away:.0f} s: {problem}. "
                     "Start it again, or allow more with retries= and patience="
                 )
+            left = max(0.0, self.patience - away)
+            if pause is not None and pause > left:
+                raise EndpointError(
+                    f"{self.url} asks to wait {pause:.0f} s ({problem}), but of patience="
+                    f"{self.patience:g} s {left:.0f} s are left: come again later, or allow more "
+                    "with patience="
+                )
             if stop.wait(self._pause(attempt, pause)):
                 raise _Stopped
 
@@ -331,7 +338,7 @@ def _is_open(held: socket.socket | None) -> bool:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Seconds of a Retry-After, which is a number or a date; at most an hour."""
+    """Seconds of a Retry-After, which is a number or a date."""
     if text is None:
         return None
     try:
@@ -341,7 +348,7 @@ def _seconds(text: str | None) -> float | None:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
         except (TypeError, ValueError):
             return None
-    return min(3600.0, max(0.0, seconds))
+    return max(0.0, seconds)
 
 
 def _place(url: str) -> tuple[str, str, int | None, str]:

@@ -133,9 +133,8 @@ class Walled(ABC):
         """
         pixels = self.pixels(x)
         self._count(asked=len(pixels))
-        ledger = None if self.stochastic or self._fresh else self.ledger
-        if ledger is not None and not ledger.distrusted:
-            found = self._through(ledger, pixels)
+        if self.ledger is not None and self.recalls and not self._fresh:
+            found = self._through(self.ledger, pixels)
         else:
             found = self._answers(pixels, None)
         return torch.from_numpy(found).to(x.device)
@@ -169,6 +168,15 @@ class Walled(ABC):
             yield
         finally:
             self._account, self._fresh = before
+
+    def afresh(self) -> AbstractContextManager[None]:
+        """Have no answer come from the ledger for a while; the account stays."""
+        return self.account(self._account, fresh=True)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether an answer may be one that was given before."""
+        return not (self.stochastic or self.ledger is None or self.ledger.distrusted)
 
     @property
     def asked(self) -> int:
@@ -263,6 +271,14 @@ def accounted(victim: object, name: str, *, fresh: bool = False) -> Iterator[Non
     """Count what a victim is asked under a name, where anybody counts."""
     inner = walled(victim)
     with nullcontext() if inner is None else inner.account(name, fresh=fresh):
+        yield
+
+
+@contextmanager
+def afresh(victim: object) -> Iterator[None]:
+    """Have a victim answer itself for a while, on the same account; its ledger serves nothing."""
+    inner = walled(victim)
+    with nullcontext() if inner is None else inner.afresh():
         yield
 
 

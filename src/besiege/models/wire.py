@@ -27,7 +27,7 @@ BYTES = ("uint8", "png")
 """Formats of 256 levels: the model receives nothing between them."""
 
 _SCORES = ("logits", "probabilities", "scores", "outputs", "predictions")
-_LABELS = ("labels", "label", "predictions", "classes")
+_LABELS = ("labels", "label", "predictions")
 _COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
 """The colour type of a PNG by its channels: grey or colour, with transparency or without."""
 
@@ -93,6 +93,10 @@ def _unpacked(found: object, reader: Reader) -> Any:
     """The answer inside a JSON object, which may be the whole of it."""
     if not isinstance(found, Mapping):
         return found
+    labels = _LABELS if reader.access is Access.DECISION and reader.top_k is None else ()
+    for name in labels:  # what the scores are does not matter then
+        if name in found:
+            return found[name]
     for other in {"logits", "probabilities"} - {reader.outputs}:
         if other in found and reader.outputs not in found:
             raise VictimError(
@@ -101,13 +105,11 @@ def _unpacked(found: object, reader: Reader) -> Any:
             )
     if reader.top_k is not None:
         return found.get("top", found)
-    wanted = _SCORES if reader.access is Access.SCORE else (*_LABELS, *_SCORES)
-    for name in wanted:
+    for name in _SCORES:
         if name in found:
             return found[name]
     if any(name in found for name in _LABELS):
-        raise VictimError(
-            "the server answers labels alone: say so, with --access decision or access=decision"
-        )
+        raise VictimError("the server answers labels alone: declare access=decision")
+    wanted = dict.fromkeys((*labels, *_SCORES))
     said = json.dumps(found)[:120]
     raise VictimError(f"{said} holds none of {', '.join(wanted)}")

@@ -12,10 +12,13 @@ import torch
 
 from besiege.core.errors import InputError
 from besiege.core.oracle import Victim
+from besiege.core.threat import Access
 from besiege.data import load as load_data
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
 from besiege.models.classifier import Classifier
+from besiege.models.endpoint import kept_below
+from besiege.models.walled import accounted, walled
 from besiege.training.checkpoints import make_room
 from besiege.training.fitting import made_already, write
 from besiege.training.substitutes import Round, steal
@@ -56,7 +59,8 @@ def fit_substitute(
     split : str
         Which part of the data; the test images are those a victim was not trained on.
     resume : bool
-        False asks and trains anew, and replaces what is there.
+        False asks and trains anew, and replaces what is there. What an address has answered
+        before comes from its ledger, in the folder ``ledgers`` beside the weights.
     about : mapping, optional
         More entries for the card, such as the command.
     **given
@@ -75,6 +79,7 @@ def fit_substitute(
     rest = samples.take(~torch.isin(samples.ids, seeds.ids))
     held = rest.subset(min(check, len(rest)), seed) if check and len(rest) else None
     asked = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
+    _know_classes(asked, samples)
     own = getattr(asked, "digest", None)
     decided = {k: v for k, v in given.items() if k not in ("tick", "device") and v is not None}
     settings = json.loads(json.dumps({"rounds": rounds, **decided}, sort_keys=True, default=str))
@@ -89,7 +94,11 @@ def fit_substitute(
     make_room(target)
     if resume and made_already(target, target.with_suffix(".json"), identity):
         return target
-    stolen = steal(asked, seeds, arch, held=held, rounds=rounds, seed=seed, watch=watch, **given)
+    kept_below(walled(asked), target.parent)
+    with accounted(asked, "steal"):
+        stolen = steal(
+            asked, seeds, arch, held=held, rounds=rounds, seed=seed, watch=watch, **given
+        )
     card = {
         "victim": str(getattr(asked, "name", asked)),
         "data": f"{samples.name} {samples.split}, {len(seeds)} seeds",
@@ -104,3 +113,10 @@ def fit_substitute(
         "identity": identity,
     }
     return write(target, stolen.classifier, stolen.made, card)
+
+
+def _know_classes(victim: Victim, data: Data) -> None:
+    """Tell a victim that answers labels, or the first few, how many classes the data have."""
+    inner = walled(victim)
+    if inner is not None and (inner.access is Access.DECISION or inner.reader.top_k is not None):
+        inner.declare(max(data.classes, int(data.labels.max()) + 1, 2))
