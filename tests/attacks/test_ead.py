@@ -149,7 +149,7 @@ def test_a_step_costs_two_forwards_and_one_backward() -> None:
     assert found.forwards.tolist() == [21] * 3 and found.backwards.tolist() == [10] * 3
 
 
-@pytest.mark.parametrize("text", ["ead", "ead(steps=20, beta=0.01, rule='en', compat=True)"])
+@pytest.mark.parametrize("text", ["ead", "ead(steps=20, beta=0.02, rule='en', compat=True)"])
 def test_texts_read_back(text: str) -> None:
     assert str(parse(text)) == text and parse(str(parse(text))) == parse(text)
 

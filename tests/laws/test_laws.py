@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from besiege.attacks.attack import Attack, parse
+from besiege.core.threat import Access, Goal
 from besiege.testing import EXCEPTIONS, LAWS, Case, cases, registered
 
 COMPOSED = [
@@ -31,8 +33,17 @@ UNSUITED = {
 }
 
 
-def every() -> list[tuple[Attack, Case]]:
-    return [(attack, case) for attack in registered() for case in cases(attack)]
+def every() -> list[ParameterSet]:
+    """All cases; those of attacks that ask much take their other goals in the slow run."""
+    return [
+        pytest.param(attack, case, marks=pytest.mark.slow if _can_wait(attack, case) else ())
+        for attack in registered()
+        for case in cases(attack)
+    ]
+
+
+def _can_wait(attack: Attack, case: Case) -> bool:
+    return attack.access < Access.GRADIENT and case.goal not in (Goal.UNTARGETED, Goal.RANDOM)
 
 
 def one_of_each() -> list[tuple[Attack, Case]]:
