@@ -9,6 +9,7 @@ import torch
 from tests.victims import Curve, Spy, affine, siege, uniform
 from torch import Tensor
 
+from besiege.attacks.attack import parse
 from besiege.attacks.starts import (
     BLENDS,
     FIRST,
@@ -22,9 +23,10 @@ from besiege.core.ball import distances
 from besiege.core.means import Means
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
-from besiege.core.threat import L1, L2, Access, Linf, Norm
+from besiege.core.threat import L1, L2, Access, Goal, Linf, Norm, Threat
+from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Linear
+from besiege.testing.victims import Counting, Linear, digits, natural
 
 
 def laid(
@@ -227,3 +229,37 @@ def test_the_clean_images_are_not_written_over() -> None:
     begun = laid(victim, images, torch.zeros(2).long())
     to_boundary(begun, begun.ball.center, torch.ones(2, 1, 2, 2), 1e-3)
     assert (begun.ball.center == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "norm", "count", "queries"),
+    [("boundary", L2, 8, 250), ("geoda", L2, 12, 400), ("geoda", Linf, 12, 400)],
+    ids=str,
+)
+def test_a_grid_is_seen(text: str, norm: Norm, count: int, queries: int) -> None:
+    samples = digits(count)
+    images = (samples.images * 255).round() / 255
+    samples = Samples.of(images, samples.labels, ids=samples.ids)
+    coarse = Counting(natural(), Access.DECISION)
+    coarse.grid = 1 / 255
+    found = [
+        craft(victim, parse(text), samples, Threat(norm, None), queries=queries)
+        for victim in (natural(), coarse)
+    ]
+    right = found[0].distance > 0
+    free, held = (made.distance[right].log().mean().exp() for made in found)
+    assert held < 1.2 * free
+
+
+@pytest.mark.parametrize(
+    "text", ["boundary(steps=300)", "geoda(steps=6)", "evolutionary(steps=200)"]
+)
+def test_targets_are_reached_from_images_of_their_class(text: str) -> None:
+    samples = digits(40)
+    right = natural()(samples.images).argmax(1) == samples.labels
+    pool, few = samples.at(right.nonzero()[10:, 0]), samples.at(right.nonzero()[:4, 0])
+    targets = (few.labels + 3) % 10
+    aimed = Samples(few.images, few.labels, few.ids, targets)
+    threat = Threat(L2, None, Goal.GIVEN)
+    made = craft(natural(), parse(text), aimed, threat, starts=pool)
+    assert made.success.all() and torch.equal(natural()(made.images).argmax(1), targets)
