@@ -48,14 +48,17 @@ class Cell:
         """The smallest change in its norm."""
         return Threat.parse(self.norm)
 
-    def load(self, count: int = COUNT, device: str = "cpu") -> tuple[Classifier, Samples]:
-        """The network and the first images, in the order of seed 0, that it reads rightly."""
+    def load(
+        self, count: int = COUNT, device: str = "cpu", skip: int = 0
+    ) -> tuple[Classifier, Samples]:
+        """The network and images, in the order of seed 0, that it reads rightly, less the first."""
         victim = besiege.models.load(self.model, device)
-        data = besiege.data.load(self.data, count=2 * count)
+        data = besiege.data.load(self.data)
+        data = data.subset(min(len(data.labels), 2 * (skip + count)))
         with victim.held(), torch.no_grad():
             parts = torch.split(data.images.to(victim.device), 250)
             guess = torch.cat([victim(part).argmax(1) for part in parts]).cpu()
-        rows = (guess == data.labels).nonzero()[:count, 0]
+        rows = (guess == data.labels).nonzero()[skip : skip + count, 0]
         samples = Samples.of(data.images[rows], data.labels[rows], ids=data.ids[rows])
         return victim, samples.to(victim.device)
 

@@ -30,7 +30,17 @@ from besiege.models import Classifier
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.minimum.cells import Book
-from benchmarks.queries.cells import COUNT, HERE, MARKS, QUERIES, Cell, chosen, medians, rounded
+from benchmarks.queries.cells import (
+    COUNT,
+    HERE,
+    MARKS,
+    QUERIES,
+    SKIP,
+    Cell,
+    chosen,
+    medians,
+    rounded,
+)
 
 Run = Callable[["Watched", Tensor, Tensor], None]
 
@@ -110,7 +120,7 @@ def foolbox(norm: str, eps: float | None) -> dict[str, Run]:
     return {f"foolbox {name}": run for name, run in runs.items()}
 
 
-def art(norm: str, eps: float | None) -> dict[str, Run]:
+def art(norm: str, eps: float | None, queries: int) -> dict[str, Run]:
     """Its decision and score attacks, one sample after the other."""
     np.mat = np.asmatrix  # type: ignore[attr-defined]  # its GeoDA still calls it so
     evasion: Any = import_module("art.attacks.evasion")
@@ -142,31 +152,31 @@ def art(norm: str, eps: float | None) -> dict[str, Run]:
     runs: dict[str, Run] = {}
     if eps is None:
         runs["hopskipjump"] = with_("HopSkipJump", norm=order, max_iter=10000)
-        runs["geoda"] = with_("GeoDA", norm=order, max_iter=QUERIES)
+        runs["geoda"] = with_("GeoDA", norm=order, max_iter=queries)
     if eps is None and norm == "l2":
         runs["boundary"] = with_("BoundaryAttack", targeted=False, max_iter=10**6)
         runs["signopt"] = with_("SignOPTAttack", targeted=False, max_iter=10**6)
         whole = {"use_resize": False, "use_importance": False, "nb_parallel": 32}
         runs["zoo"] = with_("ZooAttack", max_iter=10**4, **whole)
     if eps is not None and norm == "linf":
-        runs["square"] = with_("SquareAttack", norm=order, eps=eps, max_iter=QUERIES)
+        runs["square"] = with_("SquareAttack", norm=order, eps=eps, max_iter=queries)
     return {f"art {name}": run for name, run in runs.items()}
 
 
 def record(cell: Cell, given: argparse.Namespace) -> None:
     """Run all of them on one cell."""
-    victim, samples = cell.load(given.count, given.device)
+    victim, samples = cell.load(given.count, given.device, SKIP)
     first, last = (int(edge) for edge in given.rows.split(":"))
     x, y, threat = samples.images[first:last], samples.labels[first:last], cell.threat
     book = Book(given.out, cell, len(samples), "foolbox 3.3.4, ART 1.20.1")
     book.figures["queries"] = given.queries
     eps = None if threat.eps is None else float(threat.eps)
-    for name, run in {**foolbox(cell.norm, eps), **art(cell.norm, eps)}.items():
+    for name, run in {**foolbox(cell.norm, eps), **art(cell.norm, eps, given.queries)}.items():
         wanted = not given.only or any(word in name for word in given.only)
         if not wanted or name in book.figures["attacks"]:
             continue
-        torch.manual_seed(0)
-        np.random.seed(0)
+        torch.manual_seed(first)
+        np.random.seed(first)
         radius = torch.inf if eps is None else eps
         net = Watched(victim, ball(threat.norm, x, radius, victim.box), y, given.queries)
         begin = time.perf_counter()

@@ -407,3 +407,9 @@ def test_images_in_another_box_mean_the_same() -> None:
     other = evaluate(wide, "digits", threat="linf:25.5", attacks="fgsm", count=30, curve=False)
     assert other.clean == usual.clean and other.robust == usual.robust
     assert open_run(other.folder)[1].plans[0].data.scaled
+    # Tensors are in the victim's box already, and stay as they are.
+    data = besiege.data.load("digits", count=30)
+    tensors = (data.images * 255, data.labels)
+    given = evaluate(wide, tensors, threat="linf:25.5", attacks="fgsm", curve=False)
+    assert given.clean == usual.clean and given.robust == usual.robust
+    assert not open_run(given.folder)[1].plans[0].data.scaled

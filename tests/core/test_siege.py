@@ -357,8 +357,15 @@ def test_blocks_cover_all_rows_in_pieces() -> None:
     for k in (1, 7, 100, 1000):
         pieces = list(s.blocks(k))
         assert torch.equal(torch.cat(pieces), torch.arange(300))
-        assert max(map(len, pieces)) == max(1, BLOCK // k)
+        assert max(map(len, pieces)) == min(300, max(1, 512 // k))
     assert list(laid(0.4).view(torch.zeros(0).long()).blocks(5)) == []
+
+
+def test_blocks_of_large_images_hold_fewer() -> None:
+    victim = Classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)))
+    s = siege(victim, torch.full((300, 3, 64, 64), 0.5), torch.zeros(300).long(), 0.1)
+    assert max(map(len, s.blocks(1))) == BLOCK
+    assert max(map(len, s.blocks(50))) == BLOCK // 50
 
 
 # budgets

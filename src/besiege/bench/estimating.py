@@ -7,25 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from besiege.attacks.attack import Attack
 from besiege.bench.aids import Aids, Fuse, Model, read_aids
-from besiege.bench.asking import (
-    GPU_SHARD,
-    SHARD,
-    as_granted,
-    check_fit,
-    check_numbers,
-    know_classes,
-    name_of,
-    read_attacks,
-    read_data,
-    read_threat,
-    read_victim,
-    usual_suite,
-)
-from besiege.bench.work import boxed
+from besiege.bench.asking import Question, check_numbers, read_question
+from besiege.bench.shards import usual_size
+from besiege.bench.subject import name_of
+from besiege.bench.weapons import check_fit
 from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
@@ -128,29 +115,28 @@ def estimate(
     [5000]
     """
     check_numbers(queries=queries, count=count, seed=seed, shard=shard)
-    allowed = read_threat(threat, goal, access)
-    chosen, _ = read_attacks(attacks, suite, allowed)
-    victim = read_victim(model, device, str(allowed.access))
-    allowed = as_granted(allowed, access, victim)
-    if attacks is None and suite is None and substitute is None:
-        chosen, _ = read_attacks(attacks, usual_suite(allowed), allowed)
-    samples = read_data(data, split, count, seed, victim)
-    know_classes(victim, samples)
+    question = read_question(
+        model,
+        data,
+        threat,
+        attacks=attacks,
+        suite=suite,
+        goal=goal,
+        access=access,
+        split=split,
+        count=count,
+        seed=seed,
+        device=device,
+        alone=substitute is None,
+    )
+    victim, samples, allowed = question.victim, question.data, question.threat
     aids = read_aids(substitute, fuse, victim, samples)
-    scaled = victim.box != (0.0, 1.0) and not isinstance(data, tuple)
-    first = boxed(samples.take(torch.arange(1)), victim, scaled)
+    first = question.first(1)
     allowed.check_units(victim.box, first.images[0].numel())
-    for attack in chosen.values():
+    for attack in question.attacks.values():
         check_fit(victim, attack, allowed, first, queries, seed, aids)
-    shape = tuple(first.images.shape[1:])
-    classes = victim.classes or max(samples.classes, 2)
-    size = shard or (SHARD if victim.device.type == "cpu" else GPU_SHARD)
-    again = 0 if victim.stochastic else _repeated(len(samples), size)
-    prices = _before(victim, len(samples), again)
-    for attack in chosen.values():
-        prices += _price(victim, attack, aids, len(samples), shape, classes, queries)
-    prices.append(_judging(victim, chosen.values(), aids, len(samples), again))
-    prices += _canaries(victim, _sum([price.sent for price in prices]))
+    shape, size = tuple(first.images.shape[1:]), shard or usual_size(victim)
+    prices = _prices(question, aids, shape, size, queries)
     asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
     inner = walled(victim)
     rate = None if inner is None else getattr(inner, "rate", None)
@@ -166,6 +152,20 @@ def estimate(
         rate,
         sent / rate if sent is not None and rate else None,
     )
+
+
+def _prices(
+    question: Question, aids: Aids, shape: tuple[int, ...], size: int, queries: int | None
+) -> list[Price]:
+    """Account by account, in the order in which they are asked."""
+    victim, images = question.victim, len(question.data)
+    classes = victim.classes or max(question.data.classes, 2)
+    again = 0 if victim.stochastic else _repeated(images, size)
+    prices = _before(victim, images, again)
+    for attack in question.attacks.values():
+        prices += _price(victim, attack, aids, images, shape, classes, queries)
+    prices.append(_judging(victim, question.attacks.values(), aids, images, again))
+    return prices + _canaries(victim, _sum([price.sent for price in prices]))
 
 
 def _before(victim: Victim, images: int, again: int) -> list[Price]:

@@ -17,29 +17,15 @@ from torch import nn
 
 from besiege.attacks.attack import Attack
 from besiege.bench.aids import Aids, Model, each, read_aids, read_fuse
-from besiege.bench.asking import (
-    CURVE_SHARD,
-    GPU_SHARD,
-    SHARD,
-    as_granted,
-    check_numbers,
-    command_of,
-    know_classes,
-    name_of,
-    plan_of,
-    read_attacks,
-    read_curve,
-    read_data,
-    read_threat,
-    read_victim,
-    shards_of,
-    usual_suite,
-    with_curve,
-)
+from besiege.bench.asking import Question, check_numbers, read_curve, read_question
+from besiege.bench.command import command_of
+from besiege.bench.drafting import plan_of, with_curve
 from besiege.bench.reading import gather
 from besiege.bench.results import write_figures
+from besiege.bench.shards import shards_of, usual_size
 from besiege.bench.spec import Asked, Plan, Run, read_run, write_run
 from besiege.bench.store import Store
+from besiege.bench.subject import name_of
 from besiege.bench.tally import Watch
 from besiege.bench.work import Workshop, versions
 from besiege.core.errors import Finding, VictimError
@@ -245,27 +231,33 @@ def evaluate(
     True
     """
     check_numbers(queries=queries, count=count, seed=seed, shard=shard, batch=batch)
-    allowed = read_threat(threat, goal, access)
-    chosen, chained = read_attacks(attacks, suite, allowed)
-    victim = read_victim(model, device, str(allowed.access))
-    allowed = as_granted(allowed, access, victim)
-    if attacks is None and suite is None and substitute is None:
-        suite = usual_suite(allowed)
-        chosen, chained = read_attacks(attacks, suite, allowed)
-    samples = read_data(data, split, count, seed, victim)
-    know_classes(victim, samples)
+    question = read_question(
+        model,
+        data,
+        threat,
+        attacks=attacks,
+        suite=suite,
+        goal=goal,
+        access=access,
+        split=split,
+        count=count,
+        seed=seed,
+        device=device,
+        alone=substitute is None,
+    )
+    victim, chosen, suite = question.victim, question.attacks, question.suite
     asked = Asked(
         model=model if isinstance(model, str) else name_of(victim),
-        data=str(data) if isinstance(data, (str, Path)) else samples.name,
+        data=str(data) if isinstance(data, (str, Path)) else question.data.name,
         split=split,
-        threat=str(allowed),
+        threat=str(question.threat),
         attacks=tuple(chosen),
         suite=suite if suite is None or isinstance(suite, str) else ", ".join(chosen),
         queries=queries,
         curve=read_curve(curve),
         count=count,
         seed=seed,
-        shard=shard or (SHARD if victim.device.type == "cpu" else GPU_SHARD),
+        shard=shard or usual_size(victim),
         command="",
         substitute=_named(substitute),
         fuse=read_fuse(fuse),
@@ -274,20 +266,11 @@ def evaluate(
     if shard is None and out is not None:
         asked = _as_begun(asked, out)
     asked = asked.model_copy(update={"command": command or command_of(asked)})
-    in_box = isinstance(data, tuple)
-    aids = read_aids(substitute, asked.fuse, victim, samples)
+    aids = read_aids(substitute, asked.fuse, victim, question.data)
     store = Store(mkdtemp(prefix="besiege-") if out is None else out)
-    kept_below(walled(victim), store.folder)
-    how: dict[str, Any] = {"aids": aids, "batch": batch, "compiled": compile}
+    how: dict[str, Any] = {"batch": batch, "compiled": compile}
     try:
-        plan = plan_of(victim, samples, allowed, chosen.values(), chained, asked, in_box, aids)
-        if progress and watch is None:
-            from besiege.report import bar
-
-            with bar(plan.model.name) as shown:
-                found = _run(store, victim, samples, plan, [*chosen.values()], shown, **how)
-        else:
-            found = _run(store, victim, samples, plan, [*chosen.values()], watch, **how)
+        found = _measured(store, question, asked, aids, progress, watch, **how)
     except BaseException:
         if out is None:
             rmtree(store.folder, ignore_errors=True)
@@ -295,6 +278,26 @@ def evaluate(
     if out is None:  # as long as somebody may read from it
         finalize(found, rmtree, store.folder, ignore_errors=True)
     return found
+
+
+def _measured(
+    store: Store,
+    question: Question,
+    asked: Asked,
+    aids: Aids,
+    progress: bool,
+    watch: Watch | None,
+    **how: Any,
+) -> Evaluation:
+    """Plan the work and do it, under a progress bar where one is wanted."""
+    kept_below(walled(question.victim), store.folder)
+    plan = plan_of(question, asked, aids)
+    if not progress or watch is not None:
+        return _run(store, question, plan, aids, watch=watch, **how)
+    from besiege.report import bar
+
+    with bar(plan.model.name) as shown:
+        return _run(store, question, plan, aids, watch=shown, **how)
 
 
 def _named(substitute: Model | Sequence[Model] | None) -> tuple[str, ...]:
@@ -316,17 +319,9 @@ def _as_begun(asked: Asked, out: Path | str) -> Asked:
     return asked
 
 
-def _run(
-    store: Store,
-    victim: Victim,
-    data: Data,
-    plan: Plan,
-    attacks: Sequence[Attack],
-    watch: Watch | None,
-    aids: Aids,
-    **how: Any,
-) -> Evaluation:
-    shards = shards_of(data, plan.asked.shard)
+def _run(store: Store, question: Question, plan: Plan, aids: Aids, **how: Any) -> Evaluation:
+    """Do what is planned, but for what the store holds already, and compute the figures."""
+    victim, shards = question.victim, shards_of(question.data, plan.asked.shard)
     with store.writing():
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         run = read_run(store) or Run(created=begun, versions=versions())
@@ -335,16 +330,15 @@ def _run(
             plan = plan.model_copy(update={"curve": earlier.curve})
         run = run.model_copy(update={"versions": versions()}).with_plan(plan)
         write_run(store, run)
-        by_text = {str(attack): attack for attack in attacks}
-        workshop = Workshop(store, victim, plan, by_text, shards, watch=watch, aids=aids, **how)
+        by_text = {str(attack): attack for attack in question.attacks.values()}
+        workshop = Workshop(store, victim, plan, by_text, shards, aids=aids, **how)
         workshop.clean()
         workshop.attack()
-        plan, searcher, subset = with_curve(store, victim, data, plan, by_text, aids)
+        plan, searcher, fewer = with_curve(store, question, plan, by_text, aids)
         write_run(store, run.with_plan(plan))
         if searcher is not None:
             by_text[str(searcher)] = searcher
-            size = min(plan.asked.shard, CURVE_SHARD)
-            workshop.extend(plan, shards_of(subset, size))
+            workshop.extend(plan, fewer)
             workshop.search()
         found = write_figures(store.folder)
     mine = next(e for e in found["evaluations"] if e["name"] == plan.name)

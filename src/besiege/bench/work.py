@@ -5,36 +5,32 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 import besiege
 from besiege.attacks.attack import parse
 from besiege.bench.aids import Aids
 from besiege.bench.columns import CRAFTED, JUDGED, empty
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.results import stored_images
+from besiege.bench.shards import boxed
 from besiege.bench.spec import Plan
 from besiege.bench.store import DamagedError, Record, Store, judges
+from besiege.bench.tables import Made, of_crafted, of_sight, of_verdicts, rows_of, stored
 from besiege.bench.tally import Event, Tally, Watch
 from besiege.core import record as core_record
 from besiege.core.errors import EndpointError, InputError, StoreError, ThreatError, VictimError
 from besiege.core.oracle import Victim
-from besiege.core.record import COSTS
 from besiege.core.samples import Samples
-from besiege.core.threat import Goal, Norm, Threat
+from besiege.core.threat import Threat
 from besiege.data.dataset import Data
-from besiege.evaluation.crafting import Crafted, craft, twin_of
+from besiege.evaluation.crafting import craft, twin_of
 from besiege.evaluation.judging import judge, look
 from besiege.evaluation.preflight import preflight
-from besiege.metrics.distances import BEST, IN_ALL
-from besiege.metrics.rows import Column, Rows
 from besiege.models.classifier import Classifier
 from besiege.models.walled import accounted
 
@@ -145,7 +141,7 @@ class Workshop:
         return record is not None and record.failure is None
 
     def _do(
-        self, task: Task, work: Callable[[Task], _Made], crafted: Record | None = None
+        self, task: Task, work: Callable[[Task], Made], crafted: Record | None = None
     ) -> Record:
         """Do a task, unless a sound record of it is there; `crafted` is what it judges."""
         found = self._found(task, crafted)
@@ -153,7 +149,7 @@ class Workshop:
             return found
         begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         failure = None
-        made = _Made({}, None, {}, ())
+        made = Made({}, None, {}, ())
         try:
             with accounted(self.victim, task.kind):
                 made = work(task)
@@ -189,33 +185,18 @@ class Workshop:
             return None
         return found
 
-    def _look(self, task: Task) -> _Made:
+    def _look(self, task: Task) -> Made:
         samples = self._samples(task)
         first = preflight(self.victim, samples) if task.shard == 0 else []
         sight = look(self.victim, samples, seed=self.plan.asked.seed)
-        rows = {
-            "sample": _array(samples.ids),
-            "label": _array(samples.labels),
-            "prediction": _array(sight.prediction),
-            "confidence": _array(sight.confidence),
-            "share": _array(sight.share),
-            "correct": _array(sight.correct),
-            **self._draws(sight.draws),
-        }
-        totals = {
-            "rows": len(samples),
-            "correct": int(sight.correct.sum()),
-            "judged": sight.forwards,
-        }
-        findings = dict.fromkeys((*first, *sight.findings))
-        return _Made(rows, {"images": _bytes(samples.images)}, totals, tuple(findings))
+        return of_sight(samples, sight, self.victim.stochastic, first)
 
-    def _craft(self, task: Task) -> _Made:
+    def _craft(self, task: Task) -> Made:
         weapon = task.weapon
         assert weapon is not None
         samples = self._standing(task, self._samples(task))
         if not len(samples):
-            return _Made(empty(CRAFTED), None, {"rows": 0}, ())
+            return Made(empty(CRAFTED), None, {"rows": 0}, ())
         attack = self.attacks[weapon.text] if weapon.text in self.attacks else parse(weapon.text)
         elsewhere = self.aids.crafts(attack)
         crafted = craft(
@@ -233,79 +214,21 @@ class Workshop:
             starts=self._starts if self.aids.begins(attack) else None,
             substitute=self.aids.substitute if self.aids.advises(attack) else None,
         )
-        # A failure is the clean image, which need not be stored again.
-        kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
-        if elsewhere:
-            crafted = _transferred(crafted)
-        n = len(samples)
-        nowhere = torch.full((n, 3), torch.nan)
-        ascent = nowhere if crafted.ascent is None else crafted.ascent
-        rows = {
-            "sample": _array(samples.ids),
-            "claimed": _array(crafted.success),
-            "first_step": _array(crafted.first_step),
-            "first_query": _array(crafted.first_query),
-            "forwards": _array(crafted.forwards),
-            "backwards": _array(crafted.backwards),
-            "queries": _array(crafted.queries),
-            "target": _array(torch.full((n,), -1) if crafted.targets is None else crafted.targets),
-            "vanished": _array(crafted.vanished),
-            "blank": _array(nowhere[:, 0] if crafted.blank is None else crafted.blank).astype(
-                float
-            ),
-            "loss_first": _array(ascent[:, 0].double()),
-            "loss_late": _array(ascent[:, 1].double()),
-            "loss_best": _array(ascent[:, 2].double()),
-            "no_start": _array(_or_none(crafted.no_start, n)),
-            "aside": _array(_or_none(crafted.aside, n).long()),
-            **(_best(crafted) if Threat.parse(weapon.threat).eps is None else {}),
-        }
-        where = kept.nonzero()[:, 0]
-        images = {"images": _array(crafted.images[where]), "rows": _array(where)}
-        totals = {
-            "rows": n,
-            "claimed": int(crafted.success.sum()),
-            "padding": crafted.padding,
-            **{
-                what: int(getattr(crafted, what).sum())
-                for what in ("forwards", "backwards", "queries")
-            },
-        }
-        return _Made(rows, images, totals, crafted.findings)
+        return of_crafted(samples, crafted, weapon, elsewhere)
 
-    def _judge(self, task: Task) -> _Made:
+    def _judge(self, task: Task) -> Made:
         weapon = task.weapon
         assert weapon is not None
         key = task.identity["crafted"]
         rows = self.store.rows([key])
         whole = self._samples(task)
-        samples = whole.at(_rows_of(whole.ids, rows["sample"]))
+        samples = whole.at(rows_of(whole.ids, rows["sample"]))
         if not len(samples):
-            return _Made(empty(JUDGED), None, {"rows": 0, "correct": 0, "broken": 0}, ())
+            return Made(empty(JUDGED), None, {"rows": 0, "correct": 0, "broken": 0}, ())
         threat = Threat.parse(weapon.threat)
-        crafted = _stored(rows, samples, self.store.images(key), threat, self.victim.device)
+        crafted = stored(rows, samples, self.store.images(key), threat, self.victim.device)
         verdicts = judge(self.victim, crafted, samples, threat, seed=self.plan.asked.seed)
-        judged = {
-            "sample": _array(samples.ids),
-            "label": _array(samples.labels),
-            "correct": _array(verdicts.correct),
-            "success": _array(verdicts.success),
-            "valid": _array(verdicts.valid),
-            "within": _array(verdicts.within),
-            "reached": _array(verdicts.reached),
-            "share": _array(verdicts.share),
-            "prediction": _array(verdicts.prediction),
-            "confidence": _array(verdicts.confidence),
-            **{str(norm): _array(verdicts.distance[norm]) for norm in Norm},
-            **self._draws(verdicts.draws),
-        }
-        totals = {
-            "rows": len(samples),
-            "correct": int(verdicts.correct.sum()),
-            "broken": int((verdicts.correct & verdicts.success).sum()),
-            "judged": verdicts.forwards,
-        }
-        return _Made(judged, None, totals, verdicts.findings)
+        return of_verdicts(samples, verdicts, self.victim.stochastic)
 
     @cached_property
     def _starts(self) -> Samples:
@@ -329,10 +252,6 @@ class Workshop:
             return "the model"
         return "a compiled twin" if self.compiled and twin.captures is not None else "a twin"
 
-    def _draws(self, draws: Tensor) -> dict[str, Column]:
-        """How each draw went, of a victim that answers by chance; of others the share says all."""
-        return {"draws": _array(draws)} if self.victim.stochastic else {}
-
     def _samples(self, task: Task) -> Samples:
         """The samples of a task's shard; the last shard is kept, since craft and judge share it."""
         name = (task.curve, task.shard)
@@ -350,7 +269,7 @@ class Workshop:
             # By chance a broken sample may still stand in some draws, and every draw counts.
             over = rows["share"] >= 1 if self.victim.stochastic else rows["success"]
             fallen = rows["sample"][over | (~rows["correct"] & (not self.victim.stochastic))]
-            stands[_rows_of(samples.ids, fallen)] = False
+            stands[rows_of(samples.ids, fallen)] = False
         return samples.at(stands.nonzero()[:, 0])
 
     def _tell(self, event: Event) -> None:
@@ -396,25 +315,6 @@ class Workshop:
         }
 
 
-@dataclass(frozen=True)
-class _Made:
-    """What a task made: rows, images, sums and findings."""
-
-    rows: dict[str, Column]
-    images: dict[str, Column] | None
-    totals: dict[str, Any]
-    findings: Sequence[Any]
-
-
-def boxed(data: Data, victim: Victim, scaled: bool) -> Samples:
-    """Samples of the data, checked; pixels in [0, 1] are brought to the victim's box."""
-    images = data.images
-    if scaled:
-        low, high = victim.box
-        images = images * (high - low) + low
-    return Samples.of(images, data.labels, box=victim.box, classes=victim.classes, ids=data.ids)
-
-
 def versions() -> dict[str, str]:
     """What the figures were made with."""
     return {
@@ -424,83 +324,3 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
     }
-
-
-def _stored(
-    rows: Rows, samples: Samples, images: dict[str, Column], threat: Threat, device: torch.device
-) -> Crafted:
-    """What was crafted, as it lies on the disk: the judge sees nothing else."""
-    n = len(samples)
-    pixels = samples.images.clone()
-    if len(images["rows"]):
-        where = torch.from_numpy(images["rows"]).to(device)
-        pixels[where] = torch.from_numpy(images["images"]).to(device)
-
-    def column(name: str) -> Tensor:
-        return torch.from_numpy(rows[name].copy()).to(device)
-
-    return Crafted(
-        pixels,
-        column("claimed"),
-        torch.zeros(n, dtype=torch.float64, device=device),
-        column("first_step"),
-        column("first_query"),
-        column("forwards"),
-        column("backwards"),
-        column("queries"),
-        None if threat.goal is Goal.UNTARGETED else column("target"),
-        column("vanished"),
-        None,
-        0,
-        0.0,
-        (),
-    )
-
-
-def _transferred(crafted: Crafted) -> Crafted:
-    """What was crafted elsewhere, which claims nothing about the victim: it is shown it once."""
-    passes = crafted.forwards + crafted.backwards
-    nothing, once = torch.zeros_like(passes), torch.ones_like(passes)
-    return replace(
-        crafted,
-        success=torch.zeros_like(crafted.success),
-        forwards=nothing,
-        backwards=nothing.clone(),
-        queries=once,
-        first_step=nothing.clone(),
-        first_query=once.clone(),
-        aside=passes,
-    )
-
-
-def _or_none(values: Tensor | None, rows: int) -> Tensor:
-    return torch.zeros(rows, dtype=torch.bool) if values is None else values
-
-
-def _best(crafted: Crafted) -> dict[str, Column]:
-    """The smallest distance claimed within so many passes, up to the most any took, and in all."""
-    if crafted.descent is None:
-        return {}
-    most = int((crafted.queries + crafted.backwards).max())
-    marks = [cost for place, cost in enumerate(COSTS) if place == 0 or COSTS[place - 1] < most]
-    noted = {f"{BEST}{cost}": _array(crafted.descent[:, n]) for n, cost in enumerate(marks)}
-    return {**noted, IN_ALL: _array(crafted.descent[:, -1])}
-
-
-def _rows_of(ids: Tensor, some: Column) -> Tensor:
-    """Row numbers of some ids, in their order."""
-    order = torch.argsort(ids)
-    wanted = torch.from_numpy(np.ascontiguousarray(some)).to(ids.device)
-    return order[torch.searchsorted(ids[order], wanted)]
-
-
-def _array(values: Tensor) -> Column:
-    return values.detach().cpu().contiguous().numpy()
-
-
-def _bytes(images: Tensor) -> Column:
-    """Images as bytes where that loses nothing, which is a quarter of the size."""
-    pixels = _array(images)
-    rounded = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
-    same = np.array_equal(stored_images({"images": rounded}), pixels)
-    return rounded if same else pixels

@@ -1,87 +1,28 @@
-"""How a siege asks: which images may be sent, what they cost, and what is seen in the answers."""
+"""How a siege asks: which images may be sent, and what they cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.core.answer import Aim, Answer, Loss, Through
-from besiege.core.ball import TOLERANCE, Ball, distances
+from besiege.core.answer import Answer, Loss, Through
+from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
-from besiege.core.means import Means
-from besiege.core.oracle import Access, Oracle, no_numbers, not_numbers
-from besiege.core.record import Keep, Leave, Record
+from besiege.core.lookout import Lookout, order
+from besiege.core.oracle import Access
 from besiege.core.threat import Linf
 
 Kind = Literal["labels", "logits", "gradient", "gradients"]
 
 
-class Inquiry:
-    """Rows of a record under given terms, and the way their images are sent, charged and seen."""
-
-    def __init__(
-        self,
-        oracle: Oracle,
-        record: Record,
-        index: Tensor,
-        ball: Ball,
-        aim: Aim,
-        dice: Dice,
-        *,
-        keep: Keep,
-        leave: Leave,
-        draws: int = 1,
-        parent: Inquiry | None = None,
-        watch: Callable[[Record], None] | None = None,
-        means: Means | None = None,
-    ) -> None:
-        self._oracle = oracle
-        self._watch = watch
-        self.means = means or Means()
-        self.record = record
-        self._entered = self._index = index
-        self._all = index[:0]
-        self._limit: Tensor
-        self.ball = ball
-        self.aim = aim
-        self.dice = dice
-        self.keeps = keep
-        self.leaves = leave
-        self._draws = draws
-        self._parent = parent
-        n = len(record.labels)
-        # By sample, not by row: rows come and go, and views of other rows share the samples.
-        if parent is not None and ball.radius is parent.ball.radius:
-            self._limit = parent._limit
-        else:
-            self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=index.device)
-            self._limit[index] = ball.radius * (1.0 + TOLERANCE)
-        # A view may hold a sample several times, side by side: one row for each of several aims.
-        self._several: bool = parent is not None and (
-            parent._several or bool((index[1:] == index[:-1]).any())
-        )
-        self._hit = torch.zeros(n, dtype=torch.bool, device=index.device)
-        self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
-        self._uneven = parent is not None or record.meter.budget is not None
-        self._late = False
-        self._asking = False
-        self._wanders = False
-
-    def __len__(self) -> int:
-        return self._index.shape[0]  # len of a tensor is slow, and this is asked often
-
-    def _chain(self) -> Iterator[Inquiry]:
-        """The siege itself and those it was made from, the root last."""
-        level: Inquiry | None = self
-        while level is not None:
-            yield level
-            level = level._parent
+class Inquiry(Lookout):
+    """Rows of a record under given terms, and the way their images are sent and charged."""
 
     def _alive(self) -> Tensor:
         alive = ~self._done[self._index]
@@ -103,8 +44,7 @@ class Inquiry:
         plain = rows is None and through is None and x.dim() == self.ball.center.dim()
         if not (plain and self.keeps == "first" and not self._uneven):
             self.record.catch_up()  # what was broken one request ago is not asked again
-        if rows is not None and bool((rows[1:] < rows[:-1]).any()):
-            raise AttackError("rows= was given numbers out of order: sort them and x with them")
+        several = self._several or (rows is not None and self._repeats(rows))
         k = x.shape[1] if x.dim() > self.ball.center.dim() else None
         at = self._every() if rows is None else rows
         flat, slot = x, at if through is None else torch.zeros_like(at)
@@ -112,16 +52,18 @@ class Inquiry:
             flat, at = x.flatten(0, 1), at.repeat_interleave(k)
             slot = torch.arange(k, device=x.device).repeat(owners)
             classes = None if classes is None else classes.repeat_interleave(k, 0)
+        place = order(self._samples(at)) if several else None if k is None else slot
         sent: Tensor | None = None
         if self._uneven:
-            chosen = self._payable(at)
+            chosen = self._payable(at, place)
             if not bool(chosen.all()):
                 sent = chosen.nonzero()[:, 0]
                 at, flat, slot = at[sent], flat[sent], slot[sent]
+                place = None if place is None else place[sent]
                 classes = None if classes is None else classes[sent]
         if self.ball.grid is not None:
             flat = self.ball.at(at).received(flat)
-        answer = self._send(flat.contiguous(), at, slot, kind, loss, through, classes)
+        answer = self._send(flat.contiguous(), at, slot, place, kind, loss, through, classes)
         if sent is not None:
             answer = answer.blank(len(x) * (k or 1)).put(sent, answer)
         return answer if k is None else answer.shaped(owners, k)
@@ -135,6 +77,14 @@ class Inquiry:
                 f"{tuple(shape)} are expected"
             )
 
+    @staticmethod
+    def _repeats(rows: Tensor) -> bool:
+        """Whether a row number is given several times; they must ascend."""
+        least = int((rows[1:] - rows[:-1]).min()) if len(rows) > 1 else 1
+        if least < 0:
+            raise AttackError("rows= was given numbers out of order: sort them and x with them")
+        return least == 0
+
     def _every(self) -> Tensor:
         """All row numbers, always the same tensor, by which `_samples` knows them."""
         if len(self._all) != len(self._index):
@@ -144,13 +94,12 @@ class Inquiry:
     def _samples(self, at: Tensor) -> Tensor:
         return self._index if at is self._all else self._index[at]
 
-    def _payable(self, at: Tensor) -> Tensor:
+    def _payable(self, at: Tensor, place: Tensor | None) -> Tensor:
         """Which images may be sent: of rows not done, in order, up to each row's budget."""
-        samples = self._index[at]
+        samples = self._samples(at)
         chosen = ~self._done[samples]
         if self.record.meter.budget is not None:
-            cost = (_order(samples) + 1) * self._draws
-            chosen &= cost <= self.record.meter.left(samples)
+            chosen &= self.record.meter.left(samples) >= self._upto(place)
         return chosen
 
     def _send(
@@ -158,6 +107,7 @@ class Inquiry:
         flat: Tensor,
         at: Tensor,
         slot: Tensor,
+        place: Tensor | None,
         kind: Kind,
         loss: Loss | None,
         through: Through | None,
@@ -196,10 +146,10 @@ class Inquiry:
         labels = logits.argmax(1)
         hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
         if through is None:
-            hit = self._look(flat, samples, labels, value, logits)
+            hit = self._look(flat, samples, labels, value, logits, place)
         else:
             self._must_be_numbers(logits)
-        self._charge(samples, n, backwards * n)
+        self._charge(samples, place, n, backwards * n)
         if self._late:
             self._late = False
             self._excuse(samples, n)
@@ -234,17 +184,17 @@ class Inquiry:
         if not self._oracle.victim.stochastic:
             return None
         samples = self._index[owners]
-        count = self.record.meter.forwards[samples] + _order(samples)
+        count = self.record.meter.forwards[samples] + order(samples)
         return self.record.chances.at(samples).counted(count)
 
-    def _charge(self, samples: Tensor, forwards: int, backwards: int) -> None:
+    def _charge(self, samples: Tensor, place: Tensor | None, forwards: int, backwards: int) -> None:
         meter, price = self.record.meter, self.record.meter.price(forwards, backwards)
-        if samples is self._index and not self._several and len(self) == meter.tab.shape[0]:
+        if samples is self._index and place is None and len(self) == meter.tab.shape[0]:
             meter.tab += price  # everybody once: a plain addition, which small networks notice
         else:
             meter.tab.index_add_(0, samples, price.expand(len(samples), 4))
-            if self._several or samples is not self._index:  # several images, but one request
-                meter.asked.index_add_(0, samples, (_order(samples) > 0).to(torch.int64), alpha=-1)
+            if place is not None:  # several images, but one request
+                meter.asked.index_add_(0, samples, (place > 0).to(torch.int64), alpha=-1)
         meter.padding = self._oracle.padded
 
     def _excuse(self, samples: Tensor, forwards: int) -> None:
@@ -273,165 +223,6 @@ class Inquiry:
             self.record.vanished[samples[size == 0]] = True
         return gradient
 
-    def _look(
-        self,
-        x: Tensor,
-        samples: Tensor,
-        labels: Tensor,
-        loss: Tensor | None,
-        logits: Tensor,
-        *,
-        charged: bool = False,
-    ) -> Tensor | Callable[[], Tensor]:
-        """Note the rows that reached their goal inside their ball; keep what is to be kept.
-
-        Gives back which rows did, or how to find out.
-        """
-        record = self.record
-        reached = record.reached(samples, labels)
-        if self.keeps == "first" and samples is self._index:
-            # Of every row only the first hit matters: as a rule few are new, often none.
-            new = reached & ~(self._hit[samples] & record.success[samples])
-            if self._oracle.patient and record.meter.budget is None and not charged:
-                ball, x = self.ball, x.clone()  # an attack may write over its own points
-                if self._wanders:
-                    new &= ball.inside(x)
-                self._late = self._defer(x, samples, new, loss, logits)
-                return lambda: reached & ball.inside(x)
-            self._must_be_numbers(logits)
-            self._note_new(x, samples, new.nonzero()[:, 0], loss, charged)
-            return reached & self.ball.inside(x)
-        record.catch_up()
-        self._must_be_numbers(logits)
-        return self._note(x, samples, reached, loss, charged)
-
-    def _must_be_numbers(self, logits: Tensor) -> None:
-        # Others than a patient oracle have looked already.
-        if self._oracle.patient and bool(no_numbers(logits)):
-            raise not_numbers()
-
-    def _note_new(
-        self, x: Tensor, samples: Tensor, new: Tensor, loss: Tensor | None, charged: bool
-    ) -> None:
-        """Note some of the rows asked, all of which reached their goal."""
-        if not new.shape[0]:
-            return
-        place = 1 if charged else 1 + (_order(samples)[new] if self._several else 0)
-        queries = self.record.meter.queries[samples[new]] + (0 if charged else place * self._draws)
-        some = None if loss is None else loss[new]
-        when = self.record.asked[samples[new]], queries
-        self._note(x.index_select(0, new), samples[new], None, some, charged, when)
-
-    def _defer(
-        self, x: Tensor, samples: Tensor, new: Tensor, loss: Tensor | None, logits: Tensor
-    ) -> bool:
-        """Look at this answer when the next one has been asked for; whether the last had news.
-
-        By then it is there, and nobody has waited. Rows that it broke were asked once more.
-        """
-        record, device = self.record, x.device
-        flags = torch.stack((new.any(), no_numbers(logits))).to("cpu", non_blocking=True)
-        ready = torch.Event(device) if device.type == "cuda" else None
-        if ready is not None:
-            ready.record()
-        before = record.meter.tab[samples]
-
-        def pending() -> bool:
-            if ready is not None:
-                ready.synchronize()
-            news, wrong = flags.tolist()
-            if wrong:
-                raise not_numbers()
-            if news:
-                rows = new.nonzero()[:, 0]
-                place = 1 + (_order(samples)[rows] if self._several else 0)
-                _, _, queries, asked = before[rows].unbind(1)
-                when = asked, queries + place * self._draws
-                some = None if loss is None else loss[rows]
-                hit = self._note(x.index_select(0, rows), samples[rows], None, some, False, when)
-                # A walk outside of the ball is no news: from now on nobody waits for it.
-                self._wanders = self._wanders or not bool(hit.any())
-            return bool(news)
-
-        late = record.catch_up()
-        record.pending = pending
-        return late
-
-    def _note(
-        self,
-        x: Tensor,
-        samples: Tensor,
-        reached: Tensor | None,
-        loss: Tensor | None,
-        charged: bool,
-        when: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """Tell the sieges and the record what was reached; None for `reached` means all.
-
-        `when` says how much had been asked, where that is not what the record says now.
-        """
-        record = self.record
-        whole = self.keeps in ("highest", "last")  # these keep what is no success, too
-        anywhere = distance = self._distances(x, samples, None if whole else reached)
-        if whole and reached is not None:
-            distance = torch.where(reached, anywhere, torch.nan)
-        limit: Tensor | None = None
-        for level in self._chain():
-            if level._limit is not limit:
-                limit = level._limit
-                inside = distance <= limit[samples]
-                won = samples[inside]
-            if level is self:
-                hit = inside
-            if won.shape[0]:
-                level._hit[won] = True
-                if level.leaves == "success":
-                    level._done[won] = True
-                    level._uneven = True
-        # What counts in the end is the root's ball: `inside` is now that of the root.
-        if won.shape[0]:
-            new = (inside & (record.first_step[samples] < 0)).nonzero()[:, 0]
-            if new.shape[0]:
-                if when is None:
-                    queries = record.meter.queries[samples]
-                    if not charged:
-                        queries = queries + (_order(samples) + 1) * self._draws
-                    when = record.asked[samples], queries
-                new = new[_order(samples[new]) == 0]
-                record.note_first(samples[new], when[0][new], when[1][new])
-        elif self.keeps in ("first", "smallest"):
-            return hit
-        distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
-        if whole:
-            fit = (anywhere <= level._limit[samples]).nonzero()[:, 0]
-            x, samples, distance = x[fit], samples[fit], distance[fit]
-            loss = None if loss is None else loss[fit]
-        spent = self._spent(samples, charged) if self.keeps == "smallest" else None
-        record.keep(self.keeps, x, samples, distance, loss, spent)
-        return hit
-
-    def _spent(self, samples: Tensor, charged: bool) -> Tensor:
-        """Queries and backwards of every image's sample, up to its own forward."""
-        meter = self.record.meter
-        spent = meter.queries[samples] + meter.backwards[samples]
-        return spent if charged else spent + (_order(samples) + 1) * self._draws
-
-    def _distances(self, x: Tensor, samples: Tensor, reached: Tensor | None) -> Tensor:
-        """The distance of every image that reaches its goal in the box.
-
-        NaN for the others, which is within no limit, not even an infinite one.
-        """
-        if reached is not None:
-            distance = torch.full(samples.shape, torch.nan, dtype=torch.float64, device=x.device)
-            where = reached.nonzero()[:, 0]
-            if where.shape[0]:
-                distance[where] = self._distances(x.index_select(0, where), samples[where], None)
-            return distance
-        center = self.record.clean.index_select(0, samples)
-        everywhere = torch.full(samples.shape, torch.inf, dtype=torch.float64, device=x.device)
-        ball = type(self.ball)(center, everywhere, self.ball.box, self.ball.grid)
-        return torch.where(ball.boxed(x), ball.distance(x), torch.nan)
-
     def _speculate(
         self,
         part: Tensor,
@@ -447,7 +238,10 @@ class Inquiry:
         """
         r, k = part.shape[:2]
         at = rows.repeat_interleave(k)
-        payable = self._payable(at)
+        place = torch.arange(k, device=part.device).repeat(r)
+        if self._several:
+            place = order(self._index[at])
+        payable = self._payable(at, place)
         sent = payable.nonzero()[:, 0]
         flat, samples = part.flatten(0, 1)[sent].contiguous(), self._index[at[sent]]
         if self.ball.grid is not None:
@@ -476,7 +270,7 @@ class Inquiry:
         unhit = self._index[rows]
         unhit = unhit[record.first_step[unhit] < 0]
         some = None if value is None else value[seen]
-        self._look(flat[seen], looked, labels[seen], some, logits[seen])
+        self._look(flat[seen], looked, labels[seen], some, logits[seen], place[sent][seen])
         if each:
             # A hit was noted with the steps before the scan: add the candidates before it.
             new = unhit[record.first_step[unhit] >= 0]
@@ -490,14 +284,3 @@ class Inquiry:
         last = taken.minimum(payable.view(r, k).sum(1) - 1)
         answer.parts["hit"] &= used
         return answer, taken, last
-
-
-def _order(owners: Tensor) -> Tensor:
-    """The place of each entry among those of the same owner; an owner's stand together."""
-    place = torch.arange(len(owners), device=owners.device)
-    if len(owners) == 0:
-        return place
-    new = torch.ones_like(owners, dtype=torch.bool)
-    new[1:] = owners[1:] != owners[:-1]
-    began = torch.where(new, place, torch.zeros_like(place)).cummax(0).values
-    return place - began

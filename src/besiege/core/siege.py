@@ -20,6 +20,7 @@ from besiege.core.ball import Ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
 from besiege.core.inquiry import Inquiry
+from besiege.core.lookout import order
 from besiege.core.means import Means
 from besiege.core.oracle import Access, Meter, Oracle
 from besiege.core.record import Keep, Leave, Record
@@ -59,7 +60,10 @@ ATTACKS: Registry[Any] = Registry(
 register = ATTACKS.register
 
 BLOCK = 128
-"""Images per block for attacks with many candidates per row."""
+"""Images per block for attacks with many candidates per row, at least."""
+CPU_BLOCK, GPU_BLOCK = (512, 64 * 3 * 32 * 32), (8192, 8192 * 3 * 32 * 32)
+"""And at most, and how many entries these may have: what stays in a CPU's caches, and what keeps a
+GPU from waiting for the next block."""
 
 
 class Siege(Inquiry):
@@ -184,7 +188,9 @@ class Siege(Inquiry):
             for level in self._chain():
                 level.aim = replace(level.aim, targets=record.targets[level._index])
             seen = answer.parts.get("logits", answer.labels)
-            hit = self._look(self.ball.center, self._index, answer.labels, None, seen, charged=True)
+            where = order(self._index) if self._several else None
+            x, labels = self.ball.center, answer.labels
+            hit = self._look(x, self._index, labels, None, seen, where, charged=True)
             answer.parts["hit"] = hit if isinstance(hit, Tensor) else hit()
         return answer
 
@@ -285,9 +291,10 @@ class Siege(Inquiry):
         return self._oracle.ahead(self.ball.center, self._draws, chance)
 
     def blocks(self, k: int) -> Iterator[Tensor]:
-        """Row numbers in pieces of about 128 images, for attacks with k candidates per row."""
+        """Row numbers in pieces that suit the device, for attacks with k candidates per row."""
         rows = torch.arange(len(self), device=self._index.device)
-        size = max(1, BLOCK // max(k, 1))
+        most, entries = CPU_BLOCK if rows.device.type == "cpu" else GPU_BLOCK
+        size = max(1, max(BLOCK, min(most, entries // self.ball.size)) // max(k, 1))
         for start in range(0, len(self), size):
             yield rows[start : start + size]
 

@@ -282,6 +282,13 @@ def afresh(victim: object) -> Iterator[None]:
         yield
 
 
+def know_classes(victim: object, classes: int, labels: Tensor) -> None:
+    """Tell a victim that answers labels, or the first few, how many classes its data have."""
+    inner = walled(victim)
+    if inner is not None and (inner.access is Access.DECISION or inner.reader.top_k is not None):
+        inner.declare(max(classes, int(labels.max()) + 1, 2))
+
+
 def paid(victim: object) -> dict[str, tuple[int, int]] | None:
     """What a victim behind a wall was asked and sent, by account: in all runs with its ledger."""
     inner = walled(victim)

@@ -12,13 +12,12 @@ import torch
 
 from besiege.core.errors import InputError
 from besiege.core.oracle import Victim
-from besiege.core.threat import Access
 from besiege.data import load as load_data
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
 from besiege.models.classifier import Classifier
 from besiege.models.endpoint import kept_below
-from besiege.models.walled import accounted, walled
+from besiege.models.walled import accounted, know_classes, walled
 from besiege.training.checkpoints import make_room
 from besiege.training.fitting import made_already, write
 from besiege.training.substitutes import Round, steal
@@ -79,7 +78,7 @@ def fit_substitute(
     rest = samples.take(~torch.isin(samples.ids, seeds.ids))
     held = rest.subset(min(check, len(rest)), seed) if check and len(rest) else None
     asked = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
-    _know_classes(asked, samples)
+    know_classes(asked, samples.classes, samples.labels)
     own = getattr(asked, "digest", None)
     decided = {k: v for k, v in given.items() if k not in ("tick", "device") and v is not None}
     settings = json.loads(json.dumps({"rounds": rounds, **decided}, sort_keys=True, default=str))
@@ -113,10 +112,3 @@ def fit_substitute(
         "identity": identity,
     }
     return write(target, stolen.classifier, stolen.made, card)
-
-
-def _know_classes(victim: Victim, data: Data) -> None:
-    """Tell a victim that answers labels, or the first few, how many classes the data have."""
-    inner = walled(victim)
-    if inner is not None and (inner.access is Access.DECISION or inner.reader.top_k is not None):
-        inner.declare(max(data.classes, int(data.labels.max()) + 1, 2))

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from besiege.core.ball import ball
-from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError
 from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
-from besiege.core.threat import Access, Linf
+from besiege.core.threat import Linf
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
 from besiege.models.classifier import Classifier
 from besiege.training.fitting import build
+from besiege.training.labelling import Account, labelled
 from besiege.training.loop import train
+from besiege.training.neighbours import Neighbours
 from besiege.training.recipes import Recipe, natural
 
 TRAINED = replace(natural, batch=16, rate=3e-3)
@@ -174,51 +175,25 @@ def steal(
     sign and the reservoir are Papernot et al. 2016, "Transferability in machine learning".
     """
     asked = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
-    _check_numbers(rounds, epochs, lam, tau, reservoir, queries)
+    beside = Neighbours(lam, tau, reservoir, seed)
+    _check_numbers(rounds, epochs, beside, queries)
     first, checked = _pixels(seeds, asked), None if held is None else _pixels(held, asked)
     _must_differ(seeds, len(first), 0 if checked is None else len(checked), queries)
-    account = _Account(asked, seed, queries)
-    # Built before anything is paid for, so that what cannot be built or does not fit costs nothing.
-    guess = asked.classes or (seeds.classes if isinstance(seeds, Data) else 0)
-    substitute, made = _built(architecture, seeds, first, asked, guess, seed, device)
-    account.add(first)
-    if len(torch.unique(account.labels)) < 2:
-        raise VictimError(
-            f"the victim gave all {len(account.labels)} seeds the label "
-            f"{int(account.labels[0])}, so there is nothing to learn: give seeds of several classes"
-        )
-    if account.classes != guess:
-        substitute, made = _built(architecture, seeds, first, asked, account.classes, seed, device)
+    account = Account(asked, seed, queries)
+    substitute, made = _begun(account, architecture, seeds, first, device)
     if checked is not None:
         account.check(checked)
-    plan = replace(how, epochs=epochs)
-    work, all_work = 0, _planned(len(account.labels), rounds, reservoir, queries, account.served)
+    recipe = replace(how, epochs=epochs)
+    work = _Work(beside.planned(account, rounds), tick)
     told: list[Round] = []
     for number in range(rounds + 1):
-        if number and not account.add(
-            _neighbours(substitute, account, number, lam, tau, reservoir, seed)
-        ):
+        if number and not account.add(beside.of(account, substitute, number)):
             break  # nothing new, or nothing left to pay it with
-        points = len(account.labels)
-
-        def ticked(step: int, steps: int, work: int = work, points: int = points) -> None:
-            if tick is not None:
-                tick(min(all_work, work + points * step // steps), all_work)
-
-        train(substitute, account.data(), plan, seed=seed + number, tick=ticked)
-        work += points
-        told.append(
-            Round(
-                number,
-                points,
-                account.served,
-                _agreement(substitute, account.images, account.labels),
-                _agreement(substitute, *account.checks) if account.checks else None,
-            )
-        )
+        points = account.data()
+        train(substitute, points, recipe, seed=seed + number, tick=work.during(len(points)))
+        told.append(_measured(substitute, account, number))
         if watch is not None:
             watch(told[-1])
-    seen = set(account.labels.tolist())
     return Stolen(
         substitute,
         account.served,
@@ -227,88 +202,48 @@ def steal(
         tuple(told),
         account.images,
         account.labels,
-        tuple(c for c in range(account.classes) if c not in seen),
+        account.missing,
         made,
     )
 
 
-class _Account:
-    """The one account of all that is asked: the points and their labels, none asked about twice."""
-
-    def __init__(self, victim: Victim, seed: int, budget: int | None) -> None:
-        self.victim, self.seed, self.budget = victim, seed, budget
-        # Without padding: what is served is what is charged.
-        self.oracle = Oracle(victim, Access.DECISION, pad=False)
-        self.served = 0
-        self.images, self.labels = torch.empty(0), torch.empty(0, dtype=torch.int64)
-        self.checks: tuple[Tensor, Tensor] | None = None
-        self._known: set[bytes] = set()
-
-    @property
-    def classes(self) -> int:
-        """How many classes the victim has, as it says or as its answers show."""
-        assert self.oracle.classes is not None  # known from the first answer on
-        return self.oracle.classes
-
-    def check(self, images: Tensor) -> None:
-        """Have images labelled that are not trained on; what is a point already is left out."""
-        fresh = images[self._fresh(images)]
-        if len(fresh):
-            self.checks = fresh, self._labels(fresh)
-
-    def add(self, images: Tensor) -> int:
-        """Have new points labelled, as many as can be paid for; how many they were."""
-        fresh = images[self._fresh(images)]
-        if self.budget is not None:
-            fresh = fresh[: self.budget - self.served]
-        if len(fresh):
-            labels = self._labels(fresh)
-            self.images = torch.cat([self.images, fresh]) if len(self.labels) else fresh
-            self.labels = torch.cat([self.labels, labels])
-        return len(fresh)
-
-    def _fresh(self, images: Tensor) -> list[int]:
-        """The rows of images that were never met, and are known from now on."""
-        rows = []
-        for row, image in enumerate(images.numpy()):
-            key = blake2b(image.tobytes(), digest_size=16).digest()
-            if key not in self._known:
-                self._known.add(key)
-                rows.append(row)
-        return rows
-
-    def _labels(self, images: Tensor) -> Tensor:
-        victim = self.victim
-        with victim.held(), plainly(victim.device):
-            numbers = torch.arange(self.served, self.served + len(images), device=victim.device)
-            self.served += len(images)  # before they are asked: a request that fails may be served
-            chances = Dice.throw(self.seed, numbers) if victim.stochastic else None
-            return self.oracle.logits(images.to(victim.device), chances).argmax(1).cpu()
-
-    def data(self) -> Data:
-        """The points as data to train on."""
-        return _labelled("points", self.images, self.labels, self.classes)
-
-
-def _labelled(name: str, images: Tensor, labels: Tensor, classes: int) -> Data:
-    names = tuple(map(str, range(classes)))
-    return Data(name, "labelled", images, labels, torch.arange(len(labels)), classes, names)
-
-
-def _built(
+def _begun(
+    account: Account,
     architecture: str,
     seeds: Samples | Data,
     images: Tensor,
-    victim: Victim,
+    device: str | torch.device | None,
+) -> tuple[Classifier, dict[str, Any]]:
+    """A substitute before its training, and the seeds labelled on the account.
+
+    It is built before anything is paid for, so that what cannot be built or does not fit costs
+    nothing, and built again where the labels show other classes than were to be expected.
+    """
+    name = seeds.name if isinstance(seeds, Data) else "seeds"
+    expected = account.victim.classes or (seeds.classes if isinstance(seeds, Data) else 0)
+    new = partial(_built, account, architecture, name, images, device=device)
+    made = new(max(2, expected or int(seeds.labels.max()) + 1))
+    account.add(images)
+    if len(torch.unique(account.labels)) < 2:
+        raise VictimError(
+            f"the victim gave all {len(account.labels)} seeds the label "
+            f"{int(account.labels[0])}, so there is nothing to learn: give seeds of several classes"
+        )
+    return made if account.classes == expected else new(max(2, account.classes))
+
+
+def _built(
+    account: Account,
+    architecture: str,
+    name: str,
+    images: Tensor,
     classes: int,
-    seed: int,
     device: str | torch.device | None,
 ) -> tuple[Classifier, dict[str, Any]]:
     """A substitute that takes the victim's images, and what its card says of how it is built."""
-    name = seeds.name if isinstance(seeds, Data) else "seeds"
-    classes = max(2, classes or int(seeds.labels.max()) + 1)
-    data = _labelled(name, images, torch.zeros(len(images), dtype=torch.int64), classes)
-    substitute, made = build(architecture, data, seed)
+    victim = account.victim
+    data = labelled(name, images, torch.zeros(len(images), dtype=torch.int64), classes)
+    substitute, made = build(architecture, data, account.seed)
     substitute.box, substitute.grid = victim.box, victim.grid
     made |= {"box": victim.box} if victim.box != (0.0, 1.0) else {}
     made |= {"grid": victim.grid} if victim.grid is not None else {}
@@ -318,31 +253,32 @@ def _built(
     return substitute, made
 
 
-def _neighbours(
-    substitute: Classifier,
-    account: _Account,
-    number: int,
-    lam: float,
-    tau: int | None,
-    reservoir: tuple[int, int] | None,
-    seed: int,
-) -> Tensor:
-    """A step from every point, or from some, along the Jacobian's row of the victim's label."""
-    rows = torch.arange(len(account.labels))
-    if reservoir is not None and number > reservoir[0]:
-        order = torch.Generator().manual_seed(seed * 1_000_003 + number)
-        rows = torch.randperm(len(rows), generator=order)[: reservoir[1]].sort().values
-    x, label = account.images[rows], account.labels[rows]
-    low, high = account.victim.box
-    step = lam * (high - low)
-    if tau is not None and (number - 1) // tau % 2:
-        step = -step
-    with substitute.held(), plainly(substitute.device):
-        place = substitute.device
-        slope, _ = Oracle(substitute).gradients(x.to(place), label[:, None].to(place))
-    moved = (x + step * slope[:, 0].cpu().sign()).clamp(low, high)
-    # What a victim that quantises receives is what it labels, and what is learned from.
-    return ball(Linf, x, torch.inf, account.victim.box, account.victim.grid).received(moved)
+class _Work:
+    """How far the training is, counted in points trained on, for whoever wants to know."""
+
+    def __init__(self, total: int, tick: Callable[[int, int], None] | None) -> None:
+        self.total, self.tick, self.done = total, tick, 0
+
+    def during(self, points: int) -> Callable[[int, int], None]:
+        """What a training on so many points tells its steps to."""
+        before, self.done = self.done, self.done + points
+
+        def ticked(step: int, steps: int) -> None:
+            if self.tick is not None:
+                self.tick(min(self.total, before + points * step // steps), self.total)
+
+        return ticked
+
+
+def _measured(substitute: Classifier, account: Account, number: int) -> Round:
+    """How a round went: agreement on the points, and on what was held out."""
+    return Round(
+        number,
+        len(account.labels),
+        account.served,
+        _agreement(substitute, account.images, account.labels),
+        _agreement(substitute, *account.checks) if account.checks else None,
+    )
 
 
 def _agreement(substitute: Classifier, images: Tensor, labels: Tensor) -> float:
@@ -362,20 +298,6 @@ def _pixels(data: Samples | Data, victim: Victim) -> Tensor:
     return ball(Linf, images, torch.inf, victim.box, victim.grid).received(images)
 
 
-def _planned(
-    seeds: int, rounds: int, reservoir: tuple[int, int] | None, queries: int | None, served: int
-) -> int:
-    """Points trained on in all rounds together, if every neighbour is new."""
-    points = total = seeds
-    for number in range(1, rounds + 1):
-        few = reservoir is not None and number > reservoir[0]
-        points += min(points, reservoir[1]) if few and reservoir else points
-        if queries is not None:
-            points = min(points, queries - served + seeds)
-        total += points
-    return total
-
-
 def _must_differ(seeds: Samples | Data, count: int, checks: int, queries: int | None) -> None:
     """Refuse seeds of one class, and a budget that cannot pay for them, before anything is paid."""
     if len(torch.unique(seeds.labels)) < 2:
@@ -391,19 +313,15 @@ def _must_differ(seeds: Samples | Data, count: int, checks: int, queries: int | 
         )
 
 
-def _check_numbers(
-    rounds: int,
-    epochs: int,
-    lam: float,
-    tau: int | None,
-    reservoir: tuple[int, int] | None,
-    queries: int | None,
-) -> None:
-    least = {"rounds": (rounds, 0), "epochs": (epochs, 1), "tau": (tau, 1), "queries": (queries, 1)}
-    if reservoir is not None:
-        least |= {"sigma": (reservoir[0], 0), "kappa": (reservoir[1], 1)}
+def _check_numbers(rounds: int, epochs: int, beside: Neighbours, queries: int | None) -> None:
+    least: dict[str, tuple[int | None, int]] = {"rounds": (rounds, 0), "epochs": (epochs, 1)}
+    least |= {"tau": (beside.tau, 1), "queries": (queries, 1)}
+    if beside.reservoir is not None:
+        least |= {"sigma": (beside.reservoir[0], 0), "kappa": (beside.reservoir[1], 1)}
     for name, (value, lowest) in least.items():
         if value is not None and (type(value) is not int or value < lowest):
             raise InputError(f"{name} is {value!r}, but a whole number from {lowest} is needed")
-    if not 0 < lam <= 1:
-        raise InputError(f"lam is {lam!r}, but it is a share of the box, above 0 and up to 1")
+    if not 0 < beside.lam <= 1:
+        raise InputError(
+            f"lam is {beside.lam!r}, but it is a share of the box, above 0 and up to 1"
+        )

@@ -1,0 +1,108 @@
+"""The samples of an evaluation: as the victim takes them, in the shards that records are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from besiege.bench.spec import Shard
+from besiege.bench.store import key_of
+from besiege.core.errors import InputError
+from besiege.core.oracle import Victim
+from besiege.core.samples import Samples
+from besiege.data import load as load_data
+from besiege.data.dataset import Data, Pixels
+from besiege.evaluation.crafting import check_grid
+from besiege.models.walled import walled
+
+SHARD, GPU_SHARD = 100, 500
+"""Samples per record: few, so that little is lost, but as many as a GPU needs to be full."""
+CURVE_SHARD = 50
+"""A search takes many times as long as an attack, and should not be lost by the hundred."""
+
+
+def read_data(
+    source: str | Path | Data | tuple[Any, Any],
+    split: str,
+    count: int | None,
+    seed: int,
+    victim: Victim,
+) -> Data:
+    """The samples: tensors in the victim's box, everything else in [0, 1].
+
+    A victim that is sent bytes sees no others: the images are brought to its levels first, so that
+    what is attacked is what it receives.
+    """
+    if isinstance(source, tuple):
+        return load_data(source, split=split, count=count, seed=seed, box=victim.box)
+    data = load_data(source, split=split, count=count, seed=seed)
+    inner = walled(victim)
+    if inner is None or not inner.as_bytes or inner.grid is None:
+        return data
+    steps = round((inner.box[1] - inner.box[0]) / inner.grid)
+    if data.pixels is None:
+        return replace(data, images=_on_levels(data.images, steps))
+    return replace(data, images=_Levels(data.pixels, steps))  # type: ignore[arg-type]  # lazily
+
+
+def _on_levels(images: Tensor, steps: int) -> Tensor:
+    return (images * steps).round() / steps
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """Images that stay where they are until they are looked at, and then have so many levels."""
+
+    pixels: Pixels
+    steps: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.pixels.shape
+
+    def at(self, rows: Sequence[int]) -> _Levels:
+        return _Levels(self.pixels.at(rows), self.steps)
+
+    def decode(self) -> Tensor:
+        return _on_levels(self.pixels.decode(), self.steps)
+
+
+def boxed(data: Data, victim: Victim, scaled: bool) -> Samples:
+    """Samples of the data, checked; pixels in [0, 1] are brought to the victim's box."""
+    images = data.images
+    if scaled:
+        low, high = victim.box
+        images = images * (high - low) + low
+    return Samples.of(images, data.labels, box=victim.box, classes=victim.classes, ids=data.ids)
+
+
+def usual_size(victim: Victim) -> int:
+    """Samples per record, where nobody says how many."""
+    return SHARD if victim.device.type == "cpu" else GPU_SHARD
+
+
+def shards_of(data: Data, size: int) -> list[Callable[[], Data]]:
+    """What makes each shard of the data when it is needed."""
+    rows = torch.arange(len(data))
+    return [partial(data.take, part) for part in rows.split(size)]  # type: ignore[no-untyped-call]
+
+
+def described(data: Data, size: int, victim: Victim, scaled: bool) -> tuple[Shard, ...]:
+    """The shards of the data, every sample checked on the way."""
+    if len(torch.unique(data.ids)) < len(data):
+        raise InputError("the ids are not unique: every sample needs an id of its own")
+    shards = []
+    for make in shards_of(data, size):
+        part = make()
+        samples = boxed(part, victim, scaled)
+        check_grid(victim, samples)
+        # The same pixels mean something else where they are brought to another box.
+        digest = key_of({"digest": part.digest, "box": victim.box}) if scaled else part.digest
+        shards.append(Shard(digest=digest, count=len(part)))
+    return tuple(shards)

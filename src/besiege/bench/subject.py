@@ -1,0 +1,115 @@
+"""The victim of an evaluation: from its text, and as the plan describes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from besiege.bench.spec import Asked, Subject
+from besiege.bench.undefended import is_undefended
+from besiege.core.dice import Dice
+from besiege.core.errors import AccessError, InputError
+from besiege.core.oracle import Oracle, Victim, plainly
+from besiege.core.samples import Samples
+from besiege.core.threat import Access, Threat
+from besiege.defenses.defended import load as load_victim
+from besiege.defenses.defended import split as split_layers
+from besiege.evaluation.crafting import answers
+from besiege.evaluation.judging import DRAWS
+from besiege.models.classifier import Classifier
+from besiege.models.sources import with_argument
+from besiege.models.walled import accounted
+
+
+def read_victim(
+    model: str | nn.Module | Victim, device: str | None, access: str | None = None
+) -> Victim:
+    """The victim, from its text or as it is; a named one goes to a GPU where there is one.
+
+    What an address answers is what is asked of it, where its own text does not say.
+    """
+    if not isinstance(model, str):
+        victim = Classifier.of(model)
+        return victim if device is None else _moved(victim, device)
+    if access in ("score", "decision") and model.startswith(("http://", "https://")):
+        source, layers = split_layers(model)
+        model = "+".join([with_argument(source, "access", access), *layers])
+    victim = load_victim(model, device)
+    # One behind a wall computes nothing here, and what attacks do here is little.
+    if device is None and torch.cuda.is_available() and not victim.metered:
+        victim = _moved(victim, "cuda")
+    return victim
+
+
+def _moved(victim: Victim, device: str) -> Victim:
+    move = getattr(victim, "to", None)
+    if callable(move):
+        move(device)
+    elif str(victim.device) != device:
+        raise InputError(f"the model is on {victim.device}: move it to '{device}' first")
+    return victim
+
+
+def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
+    """The threat with the access that the victim grants: no more can be asked of it."""
+    if threat.access <= victim.access:
+        return threat
+    if access is not None or threat.access < Access.GRADIENT:
+        raise AccessError(
+            f"{threat.access} access was asked for, but {name_of(victim)} grants {victim.access} "
+            "access only"
+        )
+    return replace(threat, access=victim.access)
+
+
+def subject_of(victim: Victim, asked: Asked, classes: int) -> Subject:
+    """Who the victim is and what reports say of it."""
+    return Subject(
+        name=asked.model,
+        digest=digest_of(victim),
+        kind=type(victim).__name__,
+        classes=classes,
+        parameters=_parameters(victim),
+        box=victim.box,
+        stochastic=victim.stochastic,
+        draws=DRAWS if victim.stochastic else 1,
+        undefended=asked.textual and is_undefended(asked.model),
+    )
+
+
+def probe(victim: Victim, samples: Samples) -> int:
+    """How many classes the victim answers with; whether it takes such images at all."""
+    with victim.held(), plainly(victim.device), torch.no_grad(), accounted(victim, "probe"):
+        oracle = Oracle(victim, pad=False)
+        dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
+        scores = oracle.logits(samples.images.to(victim.device), dice)
+        answers(victim, scores)
+        return int(scores.shape[1])
+
+
+def name_of(victim: Victim) -> str:
+    """What reports call a victim."""
+    return str(getattr(victim, "name", victim))
+
+
+def digest_of(victim: Victim) -> str:
+    """What tells a victim from every other."""
+    make = getattr(victim, "digest", None)
+    if not callable(make):
+        raise InputError(
+            f"a {type(victim).__name__} has no digest(), so that its records could not be told "
+            "from another's: give it one, or wrap the module in besiege.Classifier"
+        )
+    return str(make())
+
+
+def _parameters(victim: Victim) -> int | None:
+    inner = victim
+    while not hasattr(inner, "module") and hasattr(inner, "victim"):
+        inner = inner.victim
+    module = getattr(inner, "module", None)
+    if not isinstance(module, nn.Module):
+        return None
+    return sum(parameter.numel() for parameter in module.parameters())

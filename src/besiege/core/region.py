@@ -1,0 +1,266 @@
+"""What balls of every norm share: centre, radius, box and grid, and how a point lands in them.
+
+What each norm adds is in `besiege.core.ball`, from where attacks take all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from besiege.core.dice import Dice
+from besiege.core.errors import ThreatError
+from besiege.core.fill import never_alone
+from besiege.core.threat import L0, L1, L2, Linf, Norm
+
+TOLERANCE = 1e-6
+"""How far, relatively, a distance may exceed its budget: what float32 arithmetic needs."""
+
+_ORDER = {L2: 2.0, L1: 1.0, L0: 0.0}
+
+
+def distances(change: Tensor, norm: Norm) -> Tensor:
+    """The size of each row's change, float64 ``[rows]``: float32 differences summed in float64."""
+    flat = change.flatten(1)
+    if norm is Linf:
+        # A maximum needs no wider type, and vector_norm takes fifteen times as long for it.
+        return flat.abs().amax(1).double()
+    size: Tensor = torch.linalg.vector_norm(
+        never_alone(flat), _ORDER[norm], dim=1, dtype=torch.float64
+    )
+    return size[: len(flat)]
+
+
+class Ball(ABC):
+    """Centre, per-row radius, box and grid; all that depends on the norm.
+
+    Parameters
+    ----------
+    center : Tensor
+        The clean images, ``[rows, ...]``, inside the box.
+    radius : Tensor
+        float64 ``[rows]``; infinite when only the box limits the change.
+    box : tuple of float
+        Lowest and highest pixel value.
+    grid : float, optional
+        Step between the values the victim can receive, such as 1/255.
+    """
+
+    norm: ClassVar[Norm]
+
+    def __init__(
+        self,
+        center: Tensor,
+        radius: Tensor,
+        box: tuple[float, float] = (0.0, 1.0),
+        grid: float | None = None,
+    ) -> None:
+        self.center = center
+        self.radius = radius
+        self.box = box
+        self.grid = grid
+
+    # What each norm defines, on rows [rows, ...] without a grid.
+
+    @abstractmethod
+    def _project(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        """The move from `x` of at most `length` that gains most along `g` inside the box."""
+
+    def stride(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        """The move of one step among many, before `project`: the steepest one, unless it is far
+        from where the gradient holds.
+        """
+        return self.steepest(g, x, length)
+
+    @abstractmethod
+    def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        """The smallest move d from `x` inside the box with ``<w, d> = c``.
+
+        Where the box does not reach the plane, the corner nearest to it.
+        """
+
+    def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
+        """The change nearest to one of this size that is a share, ``[rows]``, as large."""
+        return self.of(share * size).confine(self.center + change) - self.center
+
+    @abstractmethod
+    def dual(self, g: Tensor) -> Tensor:
+        """The dual norm of each row, float64: how much a linear loss gains per unit of change."""
+
+    @abstractmethod
+    def _direction(self, dice: Dice, counter: int) -> Tensor:
+        """A random direction of length one in this norm."""
+
+    # What they share.
+
+    def __len__(self) -> int:
+        return len(self.center)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of one image."""
+        return math.prod(self.center.shape[1:])
+
+    def at(self, rows: Tensor) -> Self:
+        """The balls of some rows."""
+        return type(self)(self.center[rows], self.radius[rows], self.box, self.grid)
+
+    def of(self, radius: Tensor) -> Self:
+        """The same centres with other radii."""
+        return type(self)(self.center, radius.to(self.radius), self.box, self.grid)
+
+    def project(self, x: Tensor) -> Tensor:
+        """The nearest point of ball and box, on the grid if there is one.
+
+        `x` may hold k candidates per row, ``[rows, k, ...]``.
+        """
+        landed = self.confine(x)
+        return landed if self.grid is None else self.received(landed)
+
+    def confine(self, x: Tensor) -> Tensor:
+        """The nearest point of ball and box, off the grid.
+
+        For the iterates of an attack: on the grid, moves smaller than half a step would be lost.
+        """
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).confine(x.flatten(0, 1)).view_as(x)
+        return self._project(x)
+
+    def sample(self, dice: Dice, counter: int = 0) -> Tensor:
+        """A point uniform in the ball, then brought into the box."""
+        self._needs_radius("draw a point")
+        drawn = dice.of("length").uniform((1,), counter)[:, 0].double()
+        # Not as a power: torch rounds powers of the last rows another way than the others.
+        share = torch.exp(torch.log(drawn) / self.size)
+        return self._out(dice, counter, share)
+
+    def shell(self, dice: Dice, counter: int = 0) -> Tensor:
+        """A point on the surface of the ball, then brought into the box."""
+        self._needs_radius("draw a point")
+        return self._out(dice, counter, torch.ones_like(self.radius))
+
+    def distance(self, x: Tensor) -> Tensor:
+        """The size of each row's change as the victim receives it, float64."""
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).distance(x.flatten(0, 1)).view(x.shape[:2])
+        if self.grid is None:
+            return distances(x - self.center, self.norm)
+        return self._length(self._steps(x) - self._steps(self.center))
+
+    def boxed(self, x: Tensor) -> Tensor:
+        """Which images are finite, in the box and on the grid if there is one."""
+        flat = x.flatten(x.dim() - self.center.dim() + 1)
+        # Both are NaN where an entry is, and then false.
+        boxed = (flat.amin(-1) >= self.box[0]) & (flat.amax(-1) <= self.box[1])
+        if self.grid is not None:  # what lies between its values is no image the victim receives
+            off = (x - self.snap(x)).abs().flatten(x.dim() - self.center.dim() + 1)
+            boxed &= off.amax(-1) <= 1e-3 * self.grid
+        return boxed
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Which images are finite, in the box and within their row's radius."""
+        distance = self.distance(x)
+        limit = (self.radius * (1.0 + TOLERANCE)).view(-1, *[1] * (distance.dim() - 1))
+        return self.boxed(x) & (distance <= limit)
+
+    def snap(self, x: Tensor) -> Tensor:
+        """The nearest images the victim can receive."""
+        return x if self.grid is None else self._values(self._steps(x)).to(x.dtype)
+
+    def received(self, x: Tensor) -> Tensor:
+        """What a victim with a grid receives: rounded, towards the centre where that leaves it."""
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).received(x.flatten(0, 1)).view_as(x)
+        if self.grid is None:
+            return x
+        start, near = self._steps(self.center), self._steps(x)
+        exact = (x.double() - self.box[0]) / self.grid
+        short = torch.where(exact >= start, torch.floor(exact + 1e-6), torch.ceil(exact - 1e-6))
+        outside = self._length(near - start) > self.radius * (1.0 + TOLERANCE)
+        return self._values(torch.where(self._per_row(outside), short, near)).to(x.dtype)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """Per-row numbers shaped to multiply images, in the images' type."""
+        return self._per_row(rows.to(self.center.dtype))
+
+    def room(self, x: Tensor, toward: Tensor) -> Tensor:
+        """How far each entry of `x` can move in the direction of `toward` before the box ends."""
+        low, high = self.box
+        # Between 0 and 1 lerp is exact, and unlike where it does not branch on every entry.
+        up = torch.gt(toward, 0.0, out=torch.empty_like(toward))
+        return torch.lerp(x - low, high - x, up).clamp_min_(0.0)
+
+    def larger(self, radius: Tensor, share: float) -> Tensor:
+        """A radius a share larger."""
+        return radius * (1.0 + share)
+
+    def smaller(self, radius: Tensor, share: float) -> Tensor:
+        """A radius a share smaller."""
+        return radius * (1.0 - share)
+
+    def _per_row(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, *[1] * (self.center.dim() - 1))
+
+    def _each(self, k: int) -> Self:
+        return self.at(torch.arange(len(self), device=self.center.device).repeat_interleave(k))
+
+    def _steps(self, x: Tensor) -> Tensor:
+        """How many steps of the grid above the box's low end each entry is."""
+        assert self.grid is not None
+        return torch.round((x.double() - self.box[0]) / self.grid)
+
+    def _values(self, steps: Tensor) -> Tensor:
+        """Pixel values so many steps above the low end, exactly as the victim has them."""
+        assert self.grid is not None
+        low, high = self.box
+        return steps / round((high - low) / self.grid) * (high - low) + low
+
+    def _length(self, steps: Tensor) -> Tensor:
+        """The size of a change of so many steps."""
+        assert self.grid is not None
+        return distances(steps, self.norm) * (1.0 if self.norm is L0 else self.grid)
+
+    def _needs_radius(self, what: str) -> None:
+        if not torch.isfinite(self.radius).all():
+            raise ThreatError(
+                f"cannot {what} in a ball without a radius: give the threat a budget, for example "
+                f"'{self.norm}:{'20' if self.norm is L0 else '0.5'}', or use minimal(...)"
+            )
+
+    def _out(self, dice: Dice, counter: int, share: Tensor) -> Tensor:
+        move = self._direction(dice, counter) * self.scaled(self.radius * share)
+        return self.project(self.center + move)
+
+    def _over(self, x: Tensor) -> Tensor:
+        """Which rows lie outside once cut to the box; what has landed does not, so it stays."""
+        limit = self.radius * (1.0 + TOLERANCE / 2)
+        return distances(x.clamp(*self.box) - self.center, self.norm) > limit
+
+    def _land(self, change: Tensor, over: Tensor, x: Tensor) -> Tensor:
+        """Rows of `x` cut to the box, or, where `over`, centre plus change, inside as float32.
+
+        Rounding centre + change to float32 can push a row out again by a few units in the last
+        place: such rows are measured and shrunk, and at last rounded towards the centre.
+        """
+        limit = self.radius * (1.0 + TOLERANCE / 2)
+        landed = (self.center + change).clamp_(*self.box)
+        for last in (False, False, True):
+            distance = distances(landed - self.center, self.norm)
+            outside = over & (distance > limit)
+            if not outside.any():
+                break
+            change = torch.where(
+                self._per_row(outside), change * self.scaled(self.radius / distance), change
+            )
+            landed = (self.center + change).clamp_(*self.box)
+            if last:
+                beyond = self._per_row(outside) & ((landed - self.center).abs() > change.abs())
+                landed = torch.where(beyond, torch.nextafter(landed, self.center), landed)
+        return torch.where(self._per_row(over), landed, x.clamp(*self.box))
