@@ -18,7 +18,7 @@ from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.data import load as load_data
 from besiege.data.dataset import Data, Pixels
-from besiege.evaluation.crafting import check_grid
+from besiege.evaluation.checking import check_grid
 from besiege.models.walled import walled
 
 SHARD, GPU_SHARD = 100, 500

@@ -16,7 +16,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
-from besiege.evaluation.crafting import answers
+from besiege.evaluation.checking import answers
 from besiege.evaluation.judging import DRAWS
 from besiege.models.classifier import Classifier
 from besiege.models.sources import with_argument

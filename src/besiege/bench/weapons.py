@@ -14,7 +14,8 @@ from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
-from besiege.evaluation.crafting import check, terms
+from besiege.evaluation.checking import check
+from besiege.evaluation.crafting import terms
 
 
 def check_fit(

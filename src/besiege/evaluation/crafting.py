@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeGuard, get_args
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -14,22 +14,14 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
-from besiege.core.errors import (
-    AccessError,
-    AttackError,
-    Finding,
-    InputError,
-    StochasticError,
-    ThreatError,
-    VictimError,
-    near,
-)
+from besiege.core.errors import Finding
 from besiege.core.means import Means
 from besiege.core.oracle import Access, Oracle, Victim, plainly, roughly
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
-from besiege.core.siege import Siege, fitting, target_class
+from besiege.core.siege import Siege, target_class
 from besiege.core.threat import Goal, Linf, Threat
+from besiege.evaluation.checking import answers, check
 from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
 from besiege.models.classifier import Classifier
 from besiege.models.twins import twin as make_twin
@@ -220,102 +212,6 @@ def _probe(samples: Samples, threat: Threat, victim: Victim, seed: int) -> Tenso
     return torch.cat([few.images, around.sample(dice), around.shell(dice, 1)])
 
 
-def check(
-    victim: Victim,
-    attack: Attack,
-    threat: Threat,
-    samples: Samples,
-    *,
-    keep: str,
-    leave: str,
-    queries: int | None,
-    batch: int | None = None,
-    seed: int = 0,
-    substitute: Victim | None = None,
-) -> None:
-    """Find out whether attack, threat and victim fit, before any work starts."""
-    granted = min(threat.access, victim.access)
-    if attack.access > granted:
-        fit = ", ".join(fitting(granted)) or "none is registered yet"
-        raise AccessError(
-            f"the attack '{attack}' needs {attack.access} access, but only {granted} access is "
-            f"granted; attacks that fit: {fit}"
-        )
-    if threat.norm not in attack.norms:
-        norms = ", ".join(sorted(map(str, attack.norms)))
-        raise ThreatError(f"the attack '{attack}' works in {norms}, not in {threat.norm}")
-    if threat.goal not in attack.goals:
-        goals = ", ".join(sorted(map(str, attack.goals)))
-        raise ThreatError(f"the attack '{attack}' has the goals {goals}, not {threat.goal}")
-    if threat.eps is None and not attack.minimal:
-        raise ThreatError(
-            f"the attack '{attack}' needs a budget: write '{threat.norm}:8/255' for the threat, or "
-            f"search for the smallest change with 'minimal({attack})'"
-        )
-    if threat.goal is Goal.GIVEN and samples.targets is None:
-        raise ThreatError("the goal is 'targeted:given', but no targets were given")
-    if attack.access is Access.GRADIENT and victim.stochastic and attack.draws == 1:
-        raise StochasticError(
-            f"this victim answers by chance: one gradient is one draw of it, and '{attack}' would "
-            f"report a robustness that is only noise. Attack its expectation: 'averaged({attack}, "
-            "20)', or evaluate it with the suite 'rand'"
-        )
-    # Attacks that see labels alone have no other form; within a budget a vote can tell them.
-    searching = threat.eps is None or (attack.minimal and attack.access > Access.DECISION)
-    if victim.stochastic and searching:
-        raise StochasticError(
-            f"'{attack}' looks for the smallest change, and the smallest one that fools a victim "
-            "which answers by chance is one draw of luck: give a budget and use averaged(pgd, 20), "
-            "or averaged(rays, 5) where labels are all there is"
-        )
-    if victim.stochastic and attack.access is Access.DECISION and attack.draws == 1:
-        raise StochasticError(
-            f"this victim answers by chance: one label is one draw of it, and '{attack}' would "
-            f"stop at the first lucky one. Let answers be voted on: 'averaged({attack}, 5)'"
-        )
-    if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
-        raise ThreatError(
-            f"the class of '{threat.goal}' is read off the clean scores, which decision access "
-            "does not show: use targeted:random"
-        )
-    if attack.advised and substitute is None:
-        raise AttackError(
-            f"'{attack}' takes advice from a substitute, and none was given: pass "
-            "substitute='zoo:NAME', or any other model of the same images"
-        )
-    check_grid(victim, samples)
-    for name, value, kind in (("keep", keep, Keep), ("leave", leave, Leave)):
-        known: tuple[str, ...] = get_args(kind)
-        if value not in known:
-            raise AttackError(f"{name} is {value!r}: {near(str(value), known)}")
-    if samples.targets is not None and threat.goal is not Goal.GIVEN:
-        raise ThreatError(f"targets were given, but the goal is '{threat.goal}': choose one")
-    for number, least in (("queries", 1), ("batch", 1), ("seed", None)):
-        given: object = {"queries": queries, "batch": batch, "seed": seed}[number]
-        if given is None and least is not None:
-            continue
-        if type(given) is not int or (least is not None and given < least):
-            at_least = "" if least is None else f" from {least}"
-            raise AttackError(f"{number} is {given!r}, but a whole number{at_least} is needed")
-    if queries is not None and queries < attack.draws:
-        raise AttackError(
-            f"queries is {queries!r}, but one answer to '{attack}' is a mean over {attack.draws}: "
-            f"give at least {attack.draws}"
-        )
-
-
-def check_grid(victim: Victim, samples: Samples) -> None:
-    """Refuse pixels that a victim which quantises cannot receive."""
-    if victim.grid is None:
-        return
-    grid = ball(Linf, samples.images, torch.inf, victim.box, victim.grid)
-    if not bool(grid.boxed(samples.images).all()):
-        raise InputError(
-            f"the victim receives multiples of {victim.grid:.6g} alone, but some pixels lie "
-            "between: round the images first, so that what is attacked is what it receives"
-        )
-
-
 def _run(
     oracle: Oracle,
     attack: Attack,
@@ -421,35 +317,3 @@ def _rule(goal: Goal, samples: Samples) -> Callable[[Siege], Tensor] | None:
         return target_class(siege, goal)
 
     return targets if goal in (Goal.RANDOM, Goal.LEAST_LIKELY, Goal.SECOND) else None
-
-
-def answers(victim: Victim, scores: Tensor) -> list[Finding]:
-    """Refuse probabilities that were not declared; note those that were."""
-    if getattr(victim, "outputs", "logits") == "probabilities":
-        if not looks_like_probabilities(scores.exp()):
-            raise VictimError(
-                "the model was declared to return probabilities, but its rows do not sum to 1: "
-                "leave outputs='probabilities' out if they are logits"
-            )
-        return [
-            Finding(
-                "W13",
-                "the model answers probabilities, which were taken through the logarithm.",
-                "Their rounding hides small differences: let the model return logits.",
-            )
-        ]
-    if looks_like_probabilities(scores):
-        raise VictimError(
-            "the model returns probabilities (every row lies in [0, 1] and sums to 1), but logits "
-            "are expected: remove its softmax, or declare "
-            "Classifier(net, outputs='probabilities')"
-        )
-    return []
-
-
-def looks_like_probabilities(scores: Tensor) -> bool:
-    """Whether every row lies in [0, 1] and sums to one."""
-    within = bool(((scores >= 0) & (scores <= 1 + 1e-6)).all())
-    # Half precision sums to one within a percent; a row or two of logits might by accident.
-    tolerance = 1e-2 if len(scores) >= 4 else 1e-5
-    return within and bool(((scores.double().sum(1) - 1).abs() <= tolerance).all())

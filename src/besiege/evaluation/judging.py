@@ -13,7 +13,8 @@ from besiege.core.errors import Finding
 from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
-from besiege.evaluation.crafting import Crafted, answers
+from besiege.evaluation.checking import answers
+from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.probing import optimising
 from besiege.models.walled import afresh, walled
 
