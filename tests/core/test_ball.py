@@ -309,6 +309,16 @@ def test_on_a_grid_images_land_on_it(norm: Norm, steps: float) -> None:
         assert (most == math.floor(steps + 1e-6)).all()
 
 
+@pytest.mark.parametrize("norm", [Linf, L2, L1])
+def test_on_a_grid_without_a_radius_images_are_rounded(norm: Norm) -> None:
+    centre = uniform(4, 1, 3, 3)
+    x = uniform(4, 5, 1, 3, 3)
+    there = ball(norm, centre, torch.inf, grid=1 / 15)
+    wide = ball(norm, centre, 100.0, grid=1 / 15)
+    assert torch.equal(there.received(x), wide.received(x))
+    assert torch.equal(there.received(x), (x.double() * 15).round().div(15).float())
+
+
 def test_distances_on_a_grid_are_whole_steps() -> None:
     centre = (torch.arange(256) / 255.0).view(-1, 1, 1, 1)
     there = ball(Linf, centre, 8 / 255, grid=1 / 255)

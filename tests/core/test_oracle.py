@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.victims import Noisy, Spy, affine, normal, uniform
+from tests.victims import Noisy, Spy, affine, normal, siege, uniform
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -82,6 +82,17 @@ def test_a_metered_victim_is_never_sent_padding() -> None:
     oracle = Oracle(spy, pad=True)
     oracle.logits(uniform(3, 3, 8, 8))
     assert spy.calls == [3] and oracle.padded == 0
+
+
+def test_a_victim_may_say_how_many_images_it_takes_together() -> None:
+    spy = Spy(net(), Access.DECISION)
+    spy.metered, spy.together = True, 600  # type: ignore[attr-defined]
+    x = uniform(700, 3, 8, 8)
+    Oracle(spy).logits(x)
+    assert spy.calls == [600, 100]
+    laid = siege(spy, x, torch.zeros(700).long(), 0.1, access=Access.DECISION)
+    assert [len(rows) for rows in laid.blocks(100)][:2] == [6, 6]
+    assert Oracle(spy, batch=30).batch == 30
 
 
 def test_padding_gets_no_gradient_and_its_own_chances() -> None:

@@ -58,6 +58,18 @@ def test_it_fits_and_is_plain(case: str, width: int) -> None:
     assert text.isascii(), "plain, and nothing was cut off with an ellipsis"
 
 
+@pytest.mark.parametrize("width", [40, 44, 60])
+@pytest.mark.parametrize("case", ["one", "suite", "smallest"])
+def test_a_narrow_terminal_loses_columns_and_no_names(case: str, width: int) -> None:
+    given = CASES[case]()
+    text = printed(given, width)
+    assert max(map(len, text.splitlines())) <= width
+    names = {re.split(r"\W", attack["text"])[0] for attack in given["evaluations"][0]["attacks"]}
+    begun = {re.split(r"\W", line)[0] for line in text.splitlines()}
+    assert names <= begun
+    assert ("passes" in text.split("* broke most")[0]) >= (width == 60)
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_the_answer_comes_first_with_its_interval(width: int) -> None:
     lines = printed(figures(), width).splitlines()

@@ -134,7 +134,8 @@ class Oracle:
     access : Access
         The most that may be asked.
     batch : int, optional
-        Rows per call; by default a size that is fast on the victim's device.
+        Rows per call; by default what the victim says it takes, or a size that is fast on its
+        device.
     pad : bool
         Whether to pad batches; never done for a metered victim, who would charge for it.
     """
@@ -150,6 +151,9 @@ class Oracle:
         self.classes = victim.classes
         self.access = min(access, victim.access)
         self.pad = PAD if pad and not victim.metered else 1
+        self.together: int = getattr(victim, "together", 0)
+        """How many images a victim takes at a time that says so: several requests at once."""
+        batch = batch or self.together or None
         self.batch = None if batch is None else self._whole(batch)
         self.padded = 0
         self.crowded = victim.device.type != "cpu" and not (victim.metered or victim.stochastic)

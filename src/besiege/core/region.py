@@ -176,10 +176,12 @@ class Ball(ABC):
 
     def received(self, x: Tensor) -> Tensor:
         """What a victim with a grid receives: rounded, towards the centre where that leaves it."""
-        if x.dim() > self.center.dim():
-            return self._each(x.shape[1]).received(x.flatten(0, 1)).view_as(x)
         if self.grid is None:
             return x
+        if bool((self.radius == torch.inf).all()):
+            return self.snap(x)  # rounding leaves no ball that has no end
+        if x.dim() > self.center.dim():
+            return self._each(x.shape[1]).received(x.flatten(0, 1)).view_as(x)
         start, near = self._steps(self.center), self._steps(x)
         exact = (x.double() - self.box[0]) / self.grid
         short = torch.where(exact >= start, torch.floor(exact + 1e-6), torch.ceil(exact - 1e-6))

@@ -294,7 +294,8 @@ class Siege(Inquiry):
         """Row numbers in pieces that suit the device, for attacks with k candidates per row."""
         rows = torch.arange(len(self), device=self._index.device)
         most, entries = CPU_BLOCK if rows.device.type == "cpu" else GPU_BLOCK
-        size = max(1, max(BLOCK, min(most, entries // self.ball.size)) // max(k, 1))
+        many = max(BLOCK, min(most, entries // self.ball.size), self._oracle.together)
+        size = max(1, many // max(k, 1))
         for start in range(0, len(self), size):
             yield rows[start : start + size]
 

@@ -47,6 +47,7 @@ from besiege.report.formats import (
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # below it the interval of an accuracy goes to a second line
+_NAME = 12  # with less room for the name of an attack, the last columns are left out
 _NONE = "-"
 
 
@@ -235,21 +236,19 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
         _cells(attack | {"median_distance": typical(evaluation, attack)}, stage, unit, narrow)
         for attack, stage in zip(evaluation["attacks"], stages, strict=True)
     ]
-    columns = zip(headings, *cells, strict=True)
-    taken = sum(max(map(cell_len, "\n".join(column).split("\n"))) for column in columns)
+    kept, room = _fitting(headings, cells, width)
     rows = _rows(width)
     rows.add_column("attack", overflow="fold")
-    for heading in headings:
+    for heading in headings[:kept]:
         rows.add_column(heading, justify="right", no_wrap=True)
     most = strongest(evaluation)
-    room = width - taken - len(headings) * (1 if narrow else 2)
     for attack, shown in zip(evaluation["attacks"], cells, strict=True):
         strong = attack in most
         name = broken_up(attack["text"] + (" *" if strong else ""), max(room, 8))
         whole = attack["complete"] and not attack["failure"]
         rows.add_row(
             Text(name, "bold" if strong else ""),
-            *(Text(text, "" if whole else "bold red") for text in shown),
+            *(Text(text, "" if whole else "bold red") for text in shown[:kept]),
         )
     return rows
 
@@ -288,16 +287,24 @@ def _named(
     title: str, headings: list[str], cells: list[tuple[str, list[str]]], width: int
 ) -> Table:
     """A table of names and figures; long names are broken where there is no room for them."""
-    columns = zip(headings, *(shown for _, shown in cells), strict=True)
-    taken = sum(max(map(cell_len, column)) for column in columns)
-    room = width - taken - len(headings) * (1 if width < _NARROW else 2)
+    kept, room = _fitting(headings, [shown for _, shown in cells], width)
     rows = _rows(width)
     rows.add_column(title, overflow="fold")
-    for heading in headings:
+    for heading in headings[:kept]:
         rows.add_column(heading, justify="right", no_wrap=True)
     for name, shown in cells:
-        rows.add_row(Text(broken_up(name, max(room, 8))), *map(Text, shown))
+        rows.add_row(Text(broken_up(name, max(room, 8))), *map(Text, shown[:kept]))
     return rows
+
+
+def _fitting(headings: list[str], cells: list[list[str]], width: int) -> tuple[int, int]:
+    """How many columns a terminal has room for beside the names, and how much is left for those."""
+    gap = 1 if width < _NARROW else 2
+    columns = zip(headings, *cells, strict=True)
+    wide = [gap + max(map(cell_len, "\n".join(column).split("\n"))) for column in columns]
+    while len(wide) > 1 and width - sum(wide) < _NAME:
+        wide.pop()
+    return len(wide), width - sum(wide)
 
 
 def _cells(
