@@ -10,7 +10,7 @@ from tests.victims import Spy, affine, normal, siege, uniform
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.bandits import PRESETS, Bandits, additive, enlarged, exponentiated
+from besiege.attacks.bandits import PRESETS, SURE, Bandits, additive, enlarged, exponentiated
 from besiege.core.ball import ball, distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -54,7 +54,9 @@ def test_exponentiated_gradients_stay_between_one_and_minus_one() -> None:
     assert (moved.abs() <= 1).all() and torch.isfinite(moved).all()
     p, h = (v.double() + 1) / 2, step.double()
     wanted = p * torch.exp(h) / (p * torch.exp(h) + (1 - p) * torch.exp(-h))
-    assert torch.allclose(moved[:4].double(), 2 * wanted[:4] - 1, atol=1e-5)
+    assert torch.allclose(moved[:4].double(), (2 * wanted[:4] - 1).clamp(-SURE, SURE), atol=1e-5)
+    back = exponentiated(exponentiated(v, torch.full_like(v, 60.0)), torch.full_like(v, -5.0))
+    assert (back < 0).all(), "however sure, it can be unlearnt"
     assert abs(float(exponentiated(torch.zeros(1), torch.full((1,), 0.3))) - 0.2913) < 1e-3
     assert torch.equal(additive(v, step), v + step)
 

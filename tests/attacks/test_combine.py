@@ -13,10 +13,11 @@ from scipy.optimize import linprog, nnls
 from tests.victims import Curve, Noisy, affine, normal
 from torch import Tensor
 
+import besiege
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Averaged, BestOf, Cascade, EachTarget, Minimal, Repeat
-from besiege.core.errors import StochasticError, ThreatError
+from besiege.core.errors import AttackError, StochasticError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import ALL_NORMS, L0, L1, L2, Access, Goal, Linf, Norm, Threat
@@ -168,18 +169,35 @@ def test_each_target_is_for_untargeted_goals() -> None:
         run(EachTarget(Probe()), dots(0.1), "linf:0.2 targeted:random")
 
 
-def test_each_target_without_scores_goes_by_number() -> None:
-    @dataclass(frozen=True)
-    class Blind(Probe):
-        access = Access.DECISION
+@pytest.mark.parametrize(
+    "text", ["hopskipjump", "rays", "repeat(opt, 2)", "cascade(square, geoda)"]
+)
+def test_each_target_refuses_what_cannot_be_steered(text: str) -> None:
+    with pytest.raises(AttackError, match="sees labels alone"):
+        parse(f"each_target({text})")
 
-    victim = Linear(SHAPE, 4)
-    images = images_of(SHAPE, 3)
-    samples = Samples.of(images, victim(images).argmax(1))
-    probe = Blind()
-    craft(victim, EachTarget(probe), samples, Threat.parse("linf:0.01 decision"))
-    aims = torch.tensor([aims for _, _, aims, _ in probe.log])
-    assert torch.equal(aims, (samples.labels + torch.arange(1, 4)[:, None]) % 4)
+
+@dataclass(frozen=True)
+class Aimed(Attack):
+    """An attack steered to the class of one place in the order."""
+
+    inner: Attack
+    place: int
+    access = Access.DECISION
+
+    def run(self, siege: Siege) -> None:
+        self.inner.run(siege.view(aim=siege.ranked()[:, self.place]))
+
+
+@pytest.mark.parametrize("text", ["hopskipjump(steps=2)", "rays(steps=60)", "signopt(steps=1)"])
+def test_what_sees_labels_alone_goes_its_way_whatever_the_aim(text: str) -> None:
+    victim, images = Linear(SHAPE, 4), images_of(SHAPE, 3)
+    samples, threat = (
+        Samples.of(images, victim(images).argmax(1)),
+        Threat.parse("linf:0.3 decision"),
+    )
+    ways = [craft(victim, Aimed(parse(text), place), samples, threat).images for place in (0, 2)]
+    assert torch.equal(*ways)
 
 
 # what a combination can do
@@ -198,6 +216,64 @@ def test_combinations_need_and_can_do_what_their_parts_do() -> None:
     assert Averaged(pgd, 4).draws == 4 and Averaged(Averaged(pgd, 4), 3).draws == 12
     assert Cascade((Averaged(pgd, 4), pgd)).draws == 1
     assert Repeat(Probe()).norms == ALL_NORMS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "averaged(prgf, 2)",
+        "repeat(prgf)",
+        "minimal(prgf)",
+        "cascade(square, prgf)",
+        "best_of(prgf)",
+    ],
+)
+def test_a_combination_takes_the_advice_that_its_parts_do(text: str) -> None:
+    assert parse(text).advised and not parse(text.replace("prgf", "nes")).advised
+    data = besiege.data.load("digits", count=4)
+    found = besiege.attack(
+        text.replace("prgf", "prgf(steps=2)").replace("square", "square(steps=2)"),
+        "zoo:digits-natural",
+        data.images,
+        data.labels,
+        threat="linf:0.1",
+        substitute="zoo:digits-pgd-at",
+    )
+    assert found.aside is not None and int(found.aside.sum()) > 0
+
+
+COSTS = {
+    "averaged(rays(steps=50), 5)": 250,
+    "averaged(averaged(rays(steps=50), 2), 3)": 300,
+    "repeat(rays(steps=50), 3)": 150,
+    "each_target(square(steps=9))": 9 * 10,
+    "each_target(square(steps=9), 20)": 9 * 10,
+    "each_target(square(steps=9), 3)": 3 * 10,
+    "cascade(square(steps=9), rays(steps=50))": 60,
+    "best_of(square(steps=9), repeat(rays(steps=50), 2))": 110,
+    "minimal(square(steps=9))": 26 * 10,
+    "minimal(square(steps=9), doublings=2, bisections=3)": 6 * 10,
+    "cascade(averaged(square(steps=9), 4), square(steps=9))": 50,
+}
+
+
+@pytest.mark.parametrize("text", COSTS)
+def test_what_a_combination_costs_at_most(text: str) -> None:
+    attack = parse(text)
+    assert attack.cost((1, 8, 8), 10) == COSTS[text]
+    data, threat = besiege.data.load("digits", count=6), Threat.parse("linf:0.02 score")
+    samples = Samples.of(data.images, data.labels, ids=data.ids)
+    made = craft(besiege.models.load("zoo:digits-natural"), attack, samples, threat)
+    # The clean check is averaged as all answers are.
+    most = COSTS[text] + attack.draws
+    assert int(made.queries.max()) <= most
+    if "minimal" not in text and "rays" not in text:  # those may end before
+        assert int(made.queries.max()) == most
+
+
+def test_what_is_not_known_of_a_part_is_not_known_of_the_whole() -> None:
+    for text in ("repeat(pgd, 2)", "cascade(square, pgd)", "minimal(fgsm)", "averaged(pgd, 4)"):
+        assert parse(text).cost((1, 8, 8), 10) is None
 
 
 def test_budgets_hold_across_combinations() -> None:

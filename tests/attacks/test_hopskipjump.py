@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 from tests.victims import Spy, siege
-from torch import Tensor
+from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
 from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, length, narrow, unit, votes
+from besiege.core import siege as core
+from besiege.core.answer import Answer
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
@@ -19,6 +21,7 @@ from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import Crafted, craft
+from besiege.models import Classifier
 from besiege.testing.victims import Counting, Linear, digits, natural, untrained
 
 OPTIMUM = 0.3
@@ -134,18 +137,18 @@ def test_distances_are_those_of_the_reference_simulation() -> None:
 
 def test_more_than_a_share_of_the_probes_is_on_either_side() -> None:
     victim, samples, _ = flat(300, 6)
-    spy = Spy(victim, Access.DECISION)
-    craft(spy, HopSkipJump(steps=6), samples, Threat(L2, None), pad=False)
-    # Calls of one row's probes hold as many images as there are probes.
     seen = 0
-    for step in (2, 3, 5, 6):  # in the fourth there are as many as in a block of two rows before
-        many = HopSkipJump().many(step)
-        for images in spy.images:
-            if len(images) == many:
+    for row in range(6):  # alone, so that a call holds one step's probes
+        alone = Samples.of(samples.images[row : row + 1], samples.labels[row : row + 1])
+        spy = Spy(victim, Access.DECISION)
+        craft(spy, HopSkipJump(steps=6), alone, Threat(L2, None), pad=False)
+        for step in range(2, 7):
+            many = HopSkipJump().many(step)
+            for images in (call for call in spy.images if len(call) == many):
                 share = victim(images).argmax(1).double().mean()
                 assert 0.2 < share < 0.8, step
                 seen += 1
-    assert seen == 4 * 6
+    assert seen == 6 * 5
 
 
 @pytest.mark.parametrize("norm", [L2, Linf], ids=str)
@@ -247,3 +250,46 @@ def test_published_settings_read_back() -> None:
     for text in ("hopskipjump", *PRESETS.values()):
         assert isinstance(parse(text), HopSkipJump) and parse(str(parse(text))) == parse(text)
     assert parse("hopskipjump").access is Access.DECISION
+
+
+LARGE = ["hopskipjump(steps=1, probes=60)", "geoda(steps=1, probes=60)", "signopt(steps=1)"]
+
+
+@pytest.mark.parametrize("text", [*LARGE, "opt(steps=1)"])
+def test_of_large_images_few_are_held_at_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    side, most = 160, 0
+    bright = nn.Linear(3, 2)
+    nn.init.constant_(bright.bias[0], 1.35)
+    nn.init.constant_(bright.bias[1], -1.35)
+    nn.init.constant_(bright.weight[0], -1.0)
+    nn.init.constant_(bright.weight[1], 1.0)
+    victim = Classifier(nn.Sequential(nn.AvgPool2d(side), nn.Flatten(), bright))
+    samples = Samples.of(torch.full((4, 3, side, side), 0.4), torch.zeros(4, dtype=torch.int64))
+    labels = Siege.labels
+
+    def watched(self: Siege, x: Tensor, rows: Tensor | None = None) -> Answer:
+        nonlocal most
+        most = max(most, x.numel())
+        return labels(self, x, rows)
+
+    monkeypatch.setattr(Siege, "labels", watched)
+    craft(victim, parse(text), samples, Threat(L2, None), queries=150)
+    assert 8 * 3 * side**2 < most <= core.CPU_PIECE
+
+
+@pytest.mark.parametrize("text", LARGE)
+def test_votes_in_pieces_are_those_of_a_row_alone(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (3, 6, 6)
+    victim = untrained(shape, 3)
+    images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    samples = Samples.of(images, victim(images).argmax(1))
+    whole = craft(victim, parse(text), samples, Threat(L2, None))
+    monkeypatch.setattr(core, "CPU_PIECE", 16 * 3 * 6 * 6)
+    pieces = craft(victim, parse(text), samples, Threat(L2, None))
+    assert torch.allclose(pieces.distance, whole.distance, rtol=1e-2)
+    for row in range(3):
+        alone = craft(victim, parse(text), some(samples, [row]), Threat(L2, None))
+        assert torch.equal(alone.images, pieces.images[row : row + 1])
+        assert torch.equal(alone.queries, pieces.queries[row : row + 1])

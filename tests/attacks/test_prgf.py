@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from tests.attacks.test_estimates import ENTRIES, SHAPE, cosines, expected, plane
-from tests.victims import siege, uniform
+from tests.victims import affine, normal, siege, uniform
 from torch import Tensor
+from torch.nn import functional
 
 from besiege.attacks.attack import parse
-from besiege.attacks.estimates import even
+from besiege.attacks.estimates import Smooth, even, sphere
 from besiege.attacks.prgf import PRESETS, PRGF, SIZING, best_share
+from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
 from besiege.core.oracle import Victim
+from besiege.core.samples import Samples
 from besiege.core.threat import L2, Access, Linf, Norm, Threat
 from besiege.evaluation import craft
+from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Likeness, digits, natural, untrained
 
 Q = 50
@@ -63,7 +68,7 @@ def estimated(attack: PRGF, alpha: float, rows: int = 24) -> tuple[float, float]
     sigma = torch.full((rows,), 0.01).double()
     told = attack._measure(laid, x, tilted(slope, alpha, rows), sigma, 0)
     length = (told.squares / SIZING).sqrt()
-    g, seen = attack.combine(laid, x, told, sigma, length, 0)
+    g, seen, _ = attack.combine(laid, x, told, sigma, length, 0)
     assert seen.all()
     return float(cosines(g, slope).mean()), float(laid.record.meter.queries.double().mean())
 
@@ -96,8 +101,105 @@ def test_leaning_directions_have_the_cosine_of_theory() -> None:
         sigma = torch.full((24,), 0.01).double()
         told = attack._measure(laid, x, tilted(slope, alpha, 24), sigma, 1)
         length = torch.full((24,), float(slope.norm())).double()
-        g, _ = attack.combine(laid, x, told, sigma, length, 1)
+        g, *_ = attack.combine(laid, x, told, sigma, length, 1)
         assert abs(float(cosines(g, slope).mean()) - wanted) < 0.011
+
+
+# smooth directions
+
+SIDE = 8
+SPACE = 3 * SIDE * SIDE
+
+
+def among(lam: Tensor, a: float, within: float, d: int, q: int) -> Tensor:
+    """The expected squared cosine where what is not the prior is drawn in d dimensions."""
+    first = lam * a + (1 - lam) * within / d
+    second = lam**2 * a + (1 - lam) ** 2 * within / d**2
+    return first**2 / ((1 - 1 / q) * second + first / q)
+
+
+@pytest.mark.parametrize(("d", "q", "n"), [(7500, 50, 268203), (192, 50, 3072), (768, 20, 3072)])
+def test_the_share_among_smooth_directions_is_the_best_there_is(d: int, q: int, n: int) -> None:
+    grid = torch.cat((torch.zeros(1), torch.logspace(-7, 0, 20001))).double()
+    for gamma in (0.7, 1.0, 3.5):
+        within = gamma * d / n
+        for alpha in (0.0, 0.003, 0.01, 0.03, 0.05, 0.1, 0.15, 0.2, 0.5):
+            lam = best_share(torch.tensor([alpha]), d, q, torch.tensor([within]).double())
+            assert 0 <= float(lam) <= 1
+            best = among(grid, alpha**2, within, d, q).nan_to_num(0.0).max()
+            found = float(among(lam, alpha**2, within, d, q)[0])
+            assert found >= float(best) * (1 - 1e-4), (gamma, alpha)
+
+
+def test_smooth_directions_are_tiles_of_the_same_length() -> None:
+    counter = torch.arange(5).expand(2, -1)
+    u = Smooth(SIDE)(Dice.throw(0, torch.arange(2)), SHAPE, counter)
+    assert u.shape == (2, 5, *SHAPE)
+    tiles = u.view(2, 5, 3, SIDE, 32 // SIDE, SIDE, 32 // SIDE)
+    assert torch.equal(tiles, tiles[:, :, :, :, :1, :, :1].expand_as(tiles))
+    assert torch.allclose(u.flatten(2).norm(dim=2), torch.tensor(math.sqrt(ENTRIES)))
+    # As large as the image, or larger, they are what they always were.
+    drawn = [draw(Dice.throw(0, torch.arange(2)), SHAPE, counter) for draw in (Smooth(50), sphere)]
+    assert torch.equal(*drawn)
+
+
+def bumpy(within: float) -> tuple[Classifier, Tensor]:
+    """A linear victim, a share of the square of whose slope is constant on tiles."""
+    rough = normal(1, *SHAPE, seed=5)
+    tiles = functional.avg_pool2d(rough, 32 // SIDE).repeat_interleave(32 // SIDE, 2)
+    tiles = tiles.repeat_interleave(32 // SIDE, 3)
+    rest = rough - tiles
+    slope = math.sqrt(within) * tiles / tiles.norm() + math.sqrt(1 - within) * rest / rest.norm()
+    slope = 8.0 * slope
+    return affine(torch.cat((torch.zeros_like(slope), slope)).flatten(1), torch.zeros(2)), slope
+
+
+def among_tiles(attack: PRGF, within: float, alpha: float) -> tuple[float, float]:
+    """The mean cosine with the length of the gradient known, and how smooth it was seen to be."""
+    victim, slope = bumpy(within)
+    x = 0.3 + 0.4 * uniform(24, *SHAPE)
+    laid = siege(victim, x, torch.zeros(24).long(), leave="end")
+    sigma, one = torch.full((24,), 0.01).double(), torch.ones(24).double()
+    told = attack._measure(laid, x, tilted(slope, alpha, 24), sigma, 1)
+    gamma = within * ENTRIES / SPACE
+    g, _, square = attack.combine(laid, x, told, sigma, 8.0 * one, 1, gamma * one)
+    return float(cosines(g, slope).mean()), float(square.mean() / 64)
+
+
+@pytest.mark.parametrize("within", [0.04, 0.25])
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
+def test_smooth_probes_have_the_cosine_of_theory(within: float, alpha: float) -> None:
+    """Rougher than noise they tell less than others would, and smoother four times as much."""
+    leaning = PRGF(probes=Q, biased=True, low=SIDE)
+    found, _ = among_tiles(leaning, within, alpha)
+    gamma = torch.tensor([within]).double()
+    lam = best_share(torch.tensor([alpha]), SPACE, Q, gamma)
+    assert found == pytest.approx(math.sqrt(among(lam, alpha**2, within, SPACE, Q)), abs=0.012)
+    ours, seen = among_tiles(PRGF(probes=Q, low=SIDE), within, alpha)
+    assert ours > found - 0.005
+    assert seen == pytest.approx(within * ENTRIES / SPACE, rel=0.15)
+    plain, _ = among_tiles(PRGF(probes=Q), within, alpha)
+    assert (ours > 1.3 * plain) if within > 0.1 else (ours < plain)
+
+
+def test_how_smooth_is_learnt_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the published guess to what the probes see."""
+    seen: list[Tensor] = []
+    combine = PRGF.combine
+
+    def watched(self: PRGF, *given: Any) -> Any:
+        seen.append(given[-1])
+        return combine(self, *given)
+
+    monkeypatch.setattr(PRGF, "combine", watched)
+    victim, _ = bumpy(0.04)
+    samples = Samples.of(0.3 + 0.4 * uniform(8, *SHAPE), torch.zeros(8).long())
+    substitute = affine(normal(2, ENTRIES, seed=9), torch.zeros(2))
+    for text in ("prgf(steps=3, low=8)", "prgf(steps=3, low=8, gamma=2.0)"):
+        terms = Threat(Linf, 1e-4, access=Access.SCORE)
+        craft(victim, parse(text), samples, terms, substitute=substitute, leave="end")
+    assert (seen[0] == 3.5).all() and 0.4 < float(seen[2].mean()) < 1.6
+    assert all((gamma == 2.0).all() for gamma in seen[3:])
 
 
 @pytest.mark.parametrize("norm", [Linf, L2], ids=str)
@@ -118,8 +220,9 @@ def test_a_good_substitute_saves_queries_and_a_bad_one_costs_none(norm: Norm) ->
     assert spent["bad"] < 1.15 * float(plain.queries.double().mean())
 
 
-def test_rows_alone_and_accounts() -> None:
-    victim, samples, attack = natural(), digits(12), PRGF(steps=5, probes=6)
+@pytest.mark.parametrize("low", [None, 4])
+def test_rows_alone_and_accounts(low: int | None) -> None:
+    victim, samples, attack = natural(), digits(12), PRGF(steps=5, probes=6, low=low)
     substitute = Likeness(victim, (1, 8, 8))
     threat = Threat(Linf, 0.1, access=Access.SCORE)
     counting = Counting(victim, access=Access.SCORE, metered=True)
@@ -153,5 +256,11 @@ def test_values() -> None:
     assert PRGF.advised
     with pytest.raises(AttackError, match="substitute"):
         craft(natural(), PRGF(), digits(4), Threat(Linf, 0.1, access=Access.SCORE))
-    with pytest.raises(AttackError, match="probes is 0"):
-        parse("prgf(probes=0)")
+    for text, said in {
+        "prgf(probes=0)": "probes is 0",
+        "prgf(low=0)": "low is 0",
+        "prgf(gamma=0)": "gamma is 0",
+        "rgf(low=0)": "low is 0",
+    }.items():
+        with pytest.raises(AttackError, match=said):
+            parse(text)

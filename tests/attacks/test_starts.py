@@ -9,14 +9,21 @@ import torch
 from tests.victims import Curve, Spy, affine, siege, uniform
 from torch import Tensor
 
+from besiege.attacks import starts
 from besiege.attacks.attack import parse
 from besiege.attacks.starts import (
     BLENDS,
+    CLOSER,
     FIRST,
+    NARROW,
     NOISE,
     SIZES,
     adversarial,
+    begin,
     find_start,
+    halvings,
+    roughly,
+    start_cost,
     to_boundary,
 )
 from besiege.core.ball import distances
@@ -123,6 +130,68 @@ def test_targets_start_from_images_of_their_class_the_nearest_first() -> None:
         own = pool.images[pool.labels == targets[row]]
         near = own[distances(own - images[row], L2).argmin()]
         assert torch.equal(start[row], near)
+
+
+@pytest.mark.parametrize("norm", [L2, Linf])
+@pytest.mark.parametrize("targeted", [False, True])
+def test_the_boundary_is_looked_for_towards_other_images_too(norm: Norm, targeted: bool) -> None:
+    victim, samples = natural(), digits(40)
+    images, labels = samples.images[:15], samples.labels[:15]
+    targets = (labels + 1) % 10 if targeted else None
+    pool = Samples.of(samples.images[15:], samples.labels[15:])
+    one = Samples.of(pool.images, pool.labels) if targeted else None  # then they are the start
+
+    def begun(some: Samples | None, many: int) -> tuple[Tensor, Tensor]:
+        monkeys = pytest.MonkeyPatch()
+        monkeys.setattr(starts, "RIVALS", many)
+        war = laid(victim, images, labels, norm, starts=some, targets=targets)
+        x = begin(war, roughly)
+        monkeys.undo()
+        found = torch.full((15,), torch.inf, dtype=torch.float64)
+        found[war.rows] = war.ball.distance(x)
+        assert (victim(x).argmax(1) != war.aim.labels).all()
+        return found, war.record.meter.queries
+
+    before, cheap = begun(one, 0)
+    after, dear = begun(pool, 4)
+    assert (after <= before).all()
+    assert (after < CLOSER * before).sum() >= (1 if targeted else 8)
+    # One query each, and bisection where one was better.
+    assert (
+        (dear >= cheap).all()
+        and (dear > cheap).sum() >= 5
+        and (dear <= start_cost(halvings(1 / NARROW))).all()
+    )
+
+
+@pytest.mark.parametrize("text", ["signopt(steps=1)", "opt(steps=1)"])
+def test_directions_lead_to_other_images_too(text: str) -> None:
+    samples = digits(40)
+    some, pool = samples.at(torch.arange(15)), samples.at(torch.arange(15, 40))
+    threat = Threat.parse("l2 decision")
+    bare = craft(natural(), parse(text), some, threat, queries=120)
+    led = craft(natural(), parse(text), some, threat, queries=120, starts=pool)
+    assert led.distance.median() < 0.8 * bare.distance.median()
+
+
+def test_large_images_are_looked_through_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = Linear((1, 4, 4), 4)
+    samples = victim.samples(60)
+    images, labels = samples.images[:5], samples.labels[:5]
+    pool = Samples.of(samples.images[5:], samples.labels[5:])
+    targets = (labels + 1) % 4
+    seen: list[int] = []
+
+    def watched(change: Tensor, norm: Norm) -> Tensor:
+        seen.append(len(change))
+        return distances(change, norm)
+
+    whole = find_start(laid(victim, images, labels, starts=pool, targets=targets))[0]
+    monkeypatch.setattr(starts, "ENTRIES", 3 * 16)
+    monkeypatch.setattr(starts, "distances", watched)
+    pieces = find_start(laid(victim, images, labels, starts=pool, targets=targets))[0]
+    assert torch.equal(whole, pieces) and max(seen) == 3
+    assert sum(seen) == sum(int((pool.labels == target).sum()) for target in targets)
 
 
 def test_a_target_nobody_reaches_is_no_start() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.attacks.test_evolutionary import smooth
 from tests.victims import Spy, siege, smallest, uniform
 from torch import Tensor, nn
 
@@ -172,6 +173,26 @@ def test_the_smallest_change_of_digits() -> None:
     aimed = Samples(samples.images, samples.labels, samples.ids, (samples.labels + 1) % 10)
     threat = Threat(L2, None, Goal.GIVEN, Access.SCORE)
     assert int(craft(victim, parse("zoo"), aimed, threat, queries=2000).success.sum()) >= 6
+
+
+def test_changes_of_large_images_live_on_a_coarse_grid() -> None:
+    grid = ZOO().grid
+    assert grid((3, 32, 32)) == (3, 32, 32) and grid((1, 1, 300)) == (1, 1, 300)
+    assert grid((3, 224, 224)) == (3, 32, 32) and grid((3, 64, 256)) == (3, 16, 64)
+    assert ZOO(side=50).grid((3, 224, 40)) == (3, 50, 40)
+    assert ZOO(compat=True).grid((3, 224, 224)) == (3, 224, 224)
+    assert (
+        ZOO(coordinates=64, grow=(1,), steps=2, rounds=1, side=4).cost((1, 6, 9), 3) == 33 + 97 + 1
+    )
+
+
+def test_large_images_come_across_on_a_coarse_grid() -> None:
+    victim, samples, best = smooth(96)
+    threat = Threat(L2, None, access=Access.SCORE)
+    made = craft(victim, parse("zoo"), samples, threat, queries=3000)
+    assert made.success.all() and bool((made.distance < 2.5 * best).all())
+    full = craft(victim, parse("zoo(side=96)"), samples, threat, queries=3000)
+    assert not full.success.any()
 
 
 def test_as_published() -> None:

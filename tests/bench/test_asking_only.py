@@ -11,8 +11,9 @@ from torch import Tensor
 
 import besiege
 from besiege.attacks import parse
+from besiege.bench import estimate
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError, StochasticError, ThreatError
+from besiege.core.errors import AttackError, InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.evaluation import craft, judge
@@ -43,6 +44,60 @@ def test_without_attacks_the_suite_of_the_access_runs() -> None:
         NET, "digits", threat="linf:0.2", access="decision", goal="targeted:random", **how
     )
     assert list(labels.by_attack) == ["hopskipjump"]  # rays knows no targets
+
+
+@pytest.mark.parametrize(
+    ("threat", "access", "said"),
+    [
+        ("l0:3", "decision", "no attack fits it: with decision access they work in linf, l2, l1"),
+        ("linf", "score", r"attacks='geoda' .*'minimal\(square\)', or .* such as 'linf:8/255'"),
+        ("l2", "score", r"attacks='boundary' .*'minimal\(square\)', or .* such as 'l2:0.5'"),
+        ("l0:3", None, r"attacks='cw' \(cw, fmn, jsma\)$"),
+    ],
+)
+def test_where_there_is_no_usual_list_nobody_is_blamed(
+    threat: str, access: str | None, said: str
+) -> None:
+    for ask in (besiege.evaluate, estimate):
+        with pytest.raises(ThreatError, match=f"no usual list of attacks for .*{said}"):
+            ask(NET, "digits", threat=threat, access=access, count=2)
+    with pytest.raises(ThreatError, match="the suite 'quick' has no attack for the threat 'l0:3'"):
+        estimate(NET, "digits", threat="l0:3", suite="quick", count=2)
+
+
+@pytest.mark.parametrize("access", ["score", "decision"])
+@pytest.mark.parametrize("norm", ["linf:0.1", "l2:1", "l1:3"])
+def test_the_usual_list_of_an_access_fits_every_norm_it_is_for(access: str, norm: str) -> None:
+    found = estimate(NET, "digits", threat=norm, access=access, count=2)
+    assert found.asked is not None and len(found.prices) >= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("averaged(rays(steps=10), 5)", 5 * 11),
+        ("repeat(square(steps=10), 3)", 3 * 11 + 1),
+        ("cascade(rays(steps=10), averaged(rays(steps=5), 4))", 10 + 20 + 1),
+        ("minimal(square(steps=10), doublings=1, bisections=2)", 4 * 11 + 1),
+    ],
+)
+def test_what_combinations_cost_is_estimated(text: str, most: int) -> None:
+    how: dict[str, Any] = {"threat": "linf:0.05", "access": "score", "attacks": text, "count": 8}
+    prices = {price.account: price.each for price in estimate(NET, "digits", **how).prices}
+    assert prices[text] == most
+    found = besiege.evaluate(NET, "digits", curve=False, **how)
+    assert int(found.rows["queries"].max()) <= most
+
+
+def test_a_combination_that_takes_advice_is_evaluated() -> None:
+    how: dict[str, Any] = {"threat": "linf:0.1", "access": "score", "count": 4}
+    how["attacks"] = "repeat(prgf(steps=2), 2)"
+    with pytest.raises(AttackError, match="takes advice from a substitute, and none was given"):
+        estimate(NET, "digits", **how)
+    how["substitute"] = "zoo:digits-pgd-at"
+    assert estimate(NET, "digits", **how).asked is not None
+    found = besiege.evaluate(NET, "digits", curve=False, **how)
+    assert found.complete and int(found.rows["aside"].sum()) > 0
 
 
 def test_what_scores_decide_is_refused_where_there_are_none() -> None:

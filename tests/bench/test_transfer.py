@@ -67,6 +67,16 @@ def test_what_a_substitute_gives_is_judged_on_the_victim(tmp_path: Path) -> None
     assert "--substitute zoo:digits-natural" in found._plan.asked.command
 
 
+def test_what_is_crafted_on_a_substitute_when_nobody_says() -> None:
+    how: dict[str, Any] = {"substitute": SUBSTITUTE, "count": 40, "curve": False}
+    found = besiege.evaluate(VICTIM, "digits", threat=THREAT, **how)
+    assert list(found.by_attack) == ["pgd", "dim", "sinifgsm"]
+    broken = {name: 1 - rate.value for name, rate in found.by_attack.items()}
+    assert min(broken.values()) > 0.5 * max(broken.values()), "each is strong alone"
+    labels = besiege.evaluate(VICTIM, "digits", threat="l1:3", access="decision", **how)
+    assert list(labels.by_attack) == ["pgd", "dim"]  # sinifgsm does not work in l1
+
+
 def test_transfer_to_itself_is_white_box(tmp_path: Path) -> None:
     how: dict[str, Any] = {"threat": THREAT, "attacks": "bim", "count": 60, "curve": False}
     white = besiege.evaluate(SUBSTITUTE, "digits", **how)

@@ -89,6 +89,32 @@ def test_an_unknown_name_gets_the_nearest_ones(
     assert not list(tmp_path.iterdir())
 
 
+TYPED: dict[str, tuple[Sequence[str], str, str]] = {
+    "substitute": (
+        ask(MODEL, DATA, THREAT, "--access", "score", "--attacks", "prgf"),
+        "pass --substitute zoo:NAME,",
+        "substitute=",
+    ),
+    "attacks": (ask(MODEL, DATA, "linf", "--access", "score"), "with --attacks geoda", "attacks="),
+    "of attack": (
+        attacking(attack="repeat(prgf, 2)"),
+        "use `besiege evaluate` with --substitute MODEL",
+        "substitute=",
+    ),
+    "nothing typed": (ask(MODEL, DATA, "l0:3", "--access", "decision"), "no usual list", "'rays'"),
+}
+
+
+@pytest.mark.parametrize("position", TYPED)
+def test_what_to_do_is_said_in_what_can_be_typed(
+    besiege: Besiege, tmp_path: Path, position: str
+) -> None:
+    tokens, hint, never = TYPED[position]
+    said = besiege(*tokens)
+    refused(said, tmp_path, hint)
+    assert never not in said.flat
+
+
 WRONG: dict[str, tuple[Sequence[str], str]] = {
     "nothing to attack": (["evaluate"], "--model"),
     "no threat": (["evaluate", MODEL, "--data", DATA], "--threat"),

@@ -54,7 +54,14 @@ def test_attacks_that_need_more_are_refused_with_those_that_fit(besiege: Besiege
         said = besiege(*ask, "--attacks", "pgd", *more)
         assert said.code == 2
         assert "needs gradient access, but only decision access is granted" in said.flat
-        assert "attacks that fit: " in said.flat
+        assert "attacks that fit: geoda, hopskipjump, opt, rays, signopt" in said.flat
+
+
+def test_labels_alone_are_refused_with_the_option_to_give(besiege: Besiege) -> None:
+    with serving(labels_only=True) as server:
+        said = besiege("evaluate", server.url, *ASK[:6], "--attacks", "square")
+    assert said.code == 3
+    assert "--access decision" in said.flat and "access=" not in said.flat
 
 
 def test_a_server_that_is_not_there_is_named(

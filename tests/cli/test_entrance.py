@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Besiege
 
+from besiege.attacks.suites import SUITES
+from besiege.bench.asking import DEFAULT, DEFAULT_TRANSFER
 from besiege.cli import main
 from besiege.cli.entrance import APP
 
@@ -51,6 +54,21 @@ def test_help_has_an_example_and_fits_80_columns(besiege: Besiege, command: str)
     assert "--debug" in said.out
     assert max(map(len, said.out.splitlines())) <= 80
     assert "``" not in said.out and "Parameters\n---" not in said.out
+
+
+def test_help_names_every_suite_and_the_usual_attacks(besiege: Besiege) -> None:
+    said = " ".join(besiege("evaluate", "--help").out.replace("│", " ").split())
+    for name in SUITES:
+        assert f"{name}," in said, name
+    for listed in (DEFAULT, DEFAULT_TRANSFER):
+        assert f'"{", ".join(listed)}"' in said
+
+
+def test_a_command_in_the_overview_can_be_copied(besiege: Besiege) -> None:
+    lines = besiege().out.splitlines()
+    for line, after in pairwise(lines):
+        if after.startswith("    "):
+            assert line.endswith(" \\")
 
 
 def test_the_first_help_page_says_how_things_are_written(besiege: Besiege) -> None:

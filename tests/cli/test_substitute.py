@@ -56,6 +56,17 @@ def test_it_writes_weights_that_load_and_says_what_to_type_next(
     assert (tmp_path / "sub.safetensors").read_bytes() == weights
 
 
+def test_what_to_type_next_can_be_copied_however_long_it_is(besiege: Besiege) -> None:
+    path = "a folder/" + "far/" * 20 + "sub.safetensors"
+    said = besiege(*STEAL[:-1], path, *FEW[:2], "--epochs", "1", *FEW[4:])
+    assert said.code == 0, said.err
+    told = said.out[said.out.index("besiege evaluate") :].rstrip("\n")
+    *broken, last = told.splitlines()
+    assert broken and all(line.endswith(" \\") for line in broken) and not last.endswith("\\")
+    words = shlex.split(told.replace("\\\n", " "))
+    assert words[words.index("--substitute") + 1] == f"digits_mlp:{path}"
+
+
 def test_run_again_it_asks_nothing_and_another_theft_is_refused(besiege: Besiege) -> None:
     besiege(*STEAL, *FEW)
     said = besiege(*STEAL, *FEW, "--json")
@@ -63,6 +74,7 @@ def test_run_again_it_asks_nothing_and_another_theft_is_refused(besiege: Besiege
     assert "nothing left to do" in besiege(*STEAL, *FEW).flat
     said = besiege(*STEAL, *FEW, "--seed", "5")
     assert said.code == 2 and "choose another name" in said.flat
+    assert "--no-resume" in said.flat and "resume=" not in said.flat
     assert besiege(*STEAL, *FEW, "--seed", "5", "--no-resume").code == 0
 
 

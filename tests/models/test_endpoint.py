@@ -19,11 +19,12 @@ from tests.models.serving import answering, made, serving
 
 import besiege
 from besiege.core.errors import EndpointError, InputError
+from besiege.core.oracle import Oracle
 from besiege.core.threat import Access
 from besiege.data import load as load_data
 from besiege.defenses import load
 from besiege.evaluation.preflight import preflight
-from besiege.models import Endpoint, transport
+from besiege.models import Endpoint, endpoint, transport
 from besiege.models.transport import Bucket, Job, Transport
 from besiege.models.wire import encoded, png
 
@@ -131,6 +132,7 @@ def test_a_third_of_the_requests_fail_and_nothing_is_lost() -> None:
     with serving() as server:
         server.trick = lambda handler, n: n % 3 == 0 and said(handler, 500, {"error": "no"})
         model = Endpoint(server.url, batch=2, concurrency=3)
+        assert Oracle(model).batch == 6, "all requests at once"
         torch.testing.assert_close(model(IMAGES), LOGITS, rtol=1e-5, atol=1e-5)
         # Every attempt was sent; the answers asked for are those that were counted.
         assert model.asked == server.images == 12
@@ -458,3 +460,27 @@ def test_what_tells_no_class_is_refused(content: object, what: str, access: str)
             what = what.replace("labels, label, predictions", "logits")
         with pytest.raises(EndpointError, match=what):
             Endpoint(server.url, access=access, classes=3)(IMAGES[:1])
+
+
+@pytest.mark.parametrize(("form", "many"), [("json", [2, 2, 1]), ("raw", [5]), ("uint8", [5])])
+def test_requests_of_large_images_stay_small(
+    form: str, many: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+    held: list[int] = []
+    model = Endpoint("http://127.0.0.1/", format=form, classes=10, concurrency=1)
+
+    def send(jobs: list[Job[Any]]) -> list[Any]:
+        sent.extend((job.images, len(job.body)) for job in jobs)
+        held.append(len(jobs))
+        return [np.full((job.images, 10), job.images, np.float32) for job in jobs]
+
+    model.transport.send = send  # type: ignore[assignment]
+    told = model(torch.rand(5, 3, 224, 224))
+    assert [images for images, _ in sent] == many and max(size for _, size in sent) < 1 << 23
+    assert told[:, 0].tolist() == [images for images in many for _ in range(images)]
+    monkeypatch.setattr(endpoint, "HELD", 1)
+    held.clear()
+    assert torch.equal(model(torch.rand(5, 3, 224, 224)), told)
+    assert max(held) <= 2 and sum(held) == len(many)
+    assert model(torch.rand(0, 3, 8, 8)).shape == (0, 10)

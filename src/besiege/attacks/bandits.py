@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.estimates import coarse, sent
+from besiege.attacks.estimates import Told, coarse, sent
 from besiege.attacks.losses import margin
 from besiege.attacks.nes import must_be_positive
 from besiege.core.answer import Loss
@@ -35,6 +35,10 @@ PRESETS: Mapping[str, str] = MappingProxyType(
 difference depended on the size of the victim's loss there, and does not here: see `learn`."""
 
 
+SURE = 0.999
+"""How sure a prior of signs becomes."""
+
+
 def additive(v: Tensor, step: Tensor) -> Tensor:
     """The prior plus a step."""
     return v + step
@@ -48,7 +52,8 @@ def exponentiated(v: Tensor, step: Tensor) -> Tensor:
     """
     grown = torch.exp((2.0 * step).clamp(-60.0, 60.0))
     p = (v + 1.0) / 2.0
-    return 2.0 * p * grown / (p * grown + (1.0 - p)) - 1.0
+    # In float32 an entry at 1 would stay there for ever.
+    return (2.0 * p * grown / (p * grown + (1.0 - p)) - 1.0).clamp_(-SURE, SURE)
 
 
 LEARNING: Mapping[Norm, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
@@ -145,7 +150,7 @@ class Bandits(Attack):
             prior, ball = self.learnt(siege.ball, Prior(*rest), e, difference), siege.ball
             move = ball.steepest(enlarged(ball, prior.v), x, self.rate * ball.radius)
             x = ball.confine(x + move)
-        siege.offer(x, self.loss)
+        siege.offer(x, Told(self.loss))
 
     def begin(self, siege: Siege) -> Prior:
         """Nothing learnt."""
@@ -177,7 +182,7 @@ class Bandits(Attack):
                 for towards in (enlarged(ball, v[rows] + out), enlarged(ball, v[rows] - out))
             ]
             images = torch.cat((at[:, None], sent(ball, torch.stack(probes, 1))), 1)
-            told = siege.logits(images, rows=rows, loss=self.loss).loss.double()
+            told = siege.logits(images, rows=rows, loss=Told(self.loss)).loss.double()
             difference = told[:, 1] - told[:, 2]
             parts.append(torch.where(torch.isfinite(difference), difference, 0.0))
         return e, torch.cat(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -39,12 +40,30 @@ class Combined(Attack):
         return all(part.minimal for part in self.parts)
 
     @property
+    def advised(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return any(part.advised for part in self.parts)
+
+    @property
     def draws(self) -> int:
         return min(part.draws for part in self.parts)
 
     @property
     def one_step(self) -> bool:
         return any(part.one_step for part in self.parts)
+
+    def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
+        """That of its parts together, each run as often as it may be at most."""
+        total = 0
+        for part in self.parts:
+            one = part.cost(shape, classes)
+            if one is None:
+                return None
+            total += one
+        return self.runs(classes) * total
+
+    def runs(self, classes: int) -> int:
+        """How often it asks at most what its parts ask when each is run once."""
+        return 1
 
     def _launch(self, part: Attack, siege: Siege, *purpose: str | int) -> None:
         if len(siege):
@@ -80,6 +99,15 @@ class Several(Combined):
         return self.attacks
 
 
+def _leaves(attack: Attack) -> Iterator[Attack]:
+    """The attacks that an attack is made of in the end; itself where it is made of none."""
+    if not isinstance(attack, Combined):
+        yield attack
+        return
+    for part in attack.parts:
+        yield from _leaves(part)
+
+
 def _must_be_attack(value: object, owner: object) -> None:
     if not isinstance(value, Attack):
         raise ValueError(f"{type(owner).__name__.lower()} was given {value!r}, not an attack")
@@ -97,6 +125,9 @@ class Repeat(Single):
         super().__post_init__()
         must_count(self, 1, "times")
 
+    def runs(self, classes: int) -> int:
+        return self.times
+
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         for turn in range(self.times):
@@ -109,8 +140,8 @@ class Repeat(Single):
 class EachTarget(Single):
     """The attack steered to one wrong class after the other, any error counting.
 
-    The classes come in the order of falling clean score; `count` limits them. Without scores
-    (decision access) they come in order of their number after the label.
+    The classes come in the order of falling clean score; `count` limits them. What sees labels
+    alone cannot be steered: it only knows whether an answer is what the attacker wants.
     """
 
     attack: Attack
@@ -122,16 +153,24 @@ class EachTarget(Single):
             must_count(self, 1, "count")
         if getattr(self.attack, "aim", "goal") != "goal":
             raise ValueError(f"'{self.attack}' chooses its own class; give each_target another")
+        for part in _leaves(self.attack):
+            if part.access is Access.DECISION:
+                raise ValueError(
+                    f"'{part}' sees labels alone and goes to any wrong class, not to those that "
+                    f"each_target names: write '{part}', or 'repeat({part}, 3)' for fresh chances"
+                )
 
     @property
     def goals(self) -> frozenset[Goal]:  # type: ignore[override]  # a class attribute elsewhere
         return frozenset({Goal.UNTARGETED})
 
+    def runs(self, classes: int) -> int:
+        return classes - 1 if self.count is None else min(self.count, classes - 1)
+
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         ranked = siege.ranked()
-        many = siege.classes - 1 if self.count is None else min(self.count, siege.classes - 1)
-        for turn in range(many):
+        for turn in range(self.runs(siege.classes)):
             ranked = siege.settle(ranked)
             if len(siege):
                 dice = siege.dice.of(self.attack.title(), turn)
@@ -188,6 +227,9 @@ class Averaged(Single):
     def draws(self) -> int:
         return self.count * self.attack.draws
 
+    def runs(self, classes: int) -> int:
+        return self.count
+
     def run(self, siege: Siege) -> None:
         view = siege.averaged(self.count)
         self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
@@ -233,6 +275,9 @@ class Minimal(Single):
         must_count(self, 1, "scan")
         if self.first is not None and not self.first > 0:
             raise ValueError(f"first is {self.first!r}, but the first radius must be above zero")
+
+    def runs(self, classes: int) -> int:
+        return (self.scan if self.attack.one_step else self.doublings + 1) + self.bisections
 
     def run(self, siege: Siege) -> None:
         # Success is not the end of a search: nobody leaves this view before the bracket is small.

@@ -15,7 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.starts import BLENDS, IMAGES, NOISE, SIZES, adversarial, find_start
+from besiege.attacks.starts import (
+    BLENDS,
+    IMAGES,
+    NOISE,
+    RIVALS,
+    SIZES,
+    adversarial,
+    find_start,
+    rivals,
+)
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
@@ -178,7 +187,7 @@ def halvings(share: float) -> int:
 def starting_cost(tries: int, fine: float) -> int:
     """The most queries of `set_out`."""
     ladder = NOISE + len(SIZES) + IMAGES + len(BLENDS)
-    return ROUNDS * tries + ladder + halvings(fine)
+    return ROUNDS * (tries + RIVALS) + ladder + halvings(fine)
 
 
 def step_cost(fine: float) -> int:
@@ -218,7 +227,7 @@ class Walk(NamedTuple):
 
 
 def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
-    """The best of some random directions, measured; rows without one leave.
+    """The best of some random directions and of those to other images; rows without one leave.
 
     Where a class must be reached no noise will do, and where no direction is of use, the ladder of
     `find_start` begins instead.
@@ -240,6 +249,7 @@ def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
     lost = (best.high == torch.inf).nonzero()[:, 0]
     if len(lost):
         _ladder(siege, best, lost)
+    _towards_others(siege, best)
     share = torch.full_like(best.high, fine)
     length = best.high.nan_to_num(posinf=0.0)  # of rows that have left
     best.low.clamp_min_(0.0)
@@ -259,6 +269,18 @@ def _draw(siege: Siege, best: Rays, tries: int) -> None:
         begin = torch.where(best.high < torch.inf, (1.0 - COARSE) * best.high, far)
         rays = Rays.of(best.rows, drawn / ball.scaled(far.clamp_min(1e-30)))
         rays.measure(siege, begin, 0.25 * begin, share, ROUNDS)
+        best.take(rays)
+
+
+def _towards_others(siege: Siege, best: Rays) -> None:
+    """Directions to images of other classes, where the boundary is nearer there."""
+    for rows, other in rivals(siege):
+        begun = (best.high[rows] < torch.inf).nonzero()[:, 0]
+        rows = rows[begun]
+        theta = unit(siege.ball.at(rows), other[begun] - siege.ball.center[rows])
+        begin = (1.0 - COARSE) * best.high[rows]
+        rays = Rays.of(rows, theta)
+        rays.measure(siege, begin, 0.25 * begin, torch.full_like(begin, COARSE), ROUNDS)
         best.take(rays)
 
 

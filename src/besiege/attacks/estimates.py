@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from besiege.core.answer import Loss
+from besiege.core.answer import Aim, Loss
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
-from besiege.core.siege import BLOCK, Siege
+from besiege.core.siege import Siege, at_once
 from besiege.core.threat import L2
 
 Draw = Callable[[Dice, tuple[int, ...], Tensor], Tensor]
@@ -41,6 +43,29 @@ def rademacher(dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
 def sphere(dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
     """Normal directions, all brought to the length of a vector of ones (RGF)."""
     return even(dice.normal(shape, counter))
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """Directions of the sphere among those that are constant on tiles: a coarse grid, enlarged.
+
+    Gradients of images are smooth, so that more of them lies in there than its share of the
+    dimensions, and fewer directions find it (Cheng et al. 2019: the data-dependent prior).
+
+    Parameters
+    ----------
+    side : int
+        Entries a side of the coarse grid, at most those of the image.
+    """
+
+    side: int
+
+    def __call__(self, dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
+        u = dice.normal(coarse(shape, self.side), counter)
+        if u.shape[2:] == shape:
+            return even(u)
+        large = functional.interpolate(u.flatten(0, 1), shape[1:], mode="nearest")
+        return even(large.view(*u.shape[:2], *shape))
 
 
 def even(u: Tensor) -> Tensor:
@@ -66,21 +91,60 @@ def coarse(shape: tuple[int, ...], side: int | None) -> tuple[int, ...]:
     return channels, *map(min, wanted, sides)
 
 
-def visible(ball: Ball, sigma: float, draw: Draw) -> float:
+def visible(ball: Ball, sigma: float, draw: Draw, *, paired: bool) -> float:
     """The size of probes, at least what a victim with a grid can see.
 
     Signs smaller than half a step of the grid are rounded away all at once, and up to a whole one
-    rounding doubles or halves them; of normal directions the larger entries remain.
+    rounding doubles or halves them. Of normal directions the larger entries remain, but rounding
+    is noise beside the others: two steps, and four where a probe has no second one, left fewer
+    images of the digits standing than smaller or larger ones.
     """
     if ball.grid is None:
         return sigma
-    return max(sigma, ball.grid * (1.0 if draw is rademacher else 0.5))
+    return max(sigma, ball.grid * (1.0 if draw is rademacher else 2.0 if paired else 4.0))
 
 
 def sent(ball: Ball, x: Tensor) -> Tensor:
     """What the victim will see of points ``[rows, k, ...]``: cut to the box, on its grid."""
     x = x.clamp(*ball.box)
     return x if ball.grid is None else ball.received(x)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A loss that is still of use where a victim answers its first class alone.
+
+    Nothing can be compared with it: then its own score is what falls, or rises where it is the
+    target. Where the victim tells more, or another class, it is the loss as it is.
+
+    Parameters
+    ----------
+    loss : callable
+        What is raised where there is something to compare.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from besiege.attacks.losses import margin
+    >>> aim = Aim(torch.tensor([0, 0, 0]))
+    >>> hidden = -torch.inf
+    >>> Told(margin)(torch.tensor([[3.0, 1.0], [3.0, hidden], [hidden, 2.0]]), aim)
+    tensor([-2., -3., inf])
+    """
+
+    loss: Loss
+
+    def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        value = self.loss(logits, aim)
+        # Most victims hide nothing; only on a CPU is it quicker to ask than to compute.
+        if logits.device.type == "cpu" and bool((logits > -torch.inf).all()):
+            return value
+        alone = (logits > -torch.inf).sum(1) == 1
+        if aim.targets is None:
+            own = -logits.gather(1, aim.labels[:, None])[:, 0]
+        else:
+            own = logits.gather(1, aim.targets[:, None])[:, 0]
+        return torch.where(alone, own, value)
 
 
 class Slopes(NamedTuple):
@@ -151,9 +215,15 @@ def probe(
     told = siege.logits(images, rows=rows, loss=loss).loss
     if base is None:
         base, told = told[:, 0], told[:, 1:]
-    high, low = (told[:, ::2], told[:, 1::2]) if paired else (told, base[:, None].expand_as(told))
-    width = sigma[:, None].to(told.dtype) * (2.0 if paired else 1.0)
-    # What was not paid for, and what a victim that hides classes does not tell, is no slope.
+    middle = base[:, None].expand_as(told[:, :: 2 if paired else 1])
+    high, low = (told[:, ::2], told[:, 1::2]) if paired else (told, middle)
+    width = sigma[:, None].to(told.dtype).expand_as(high) * (2.0 if paired else 1.0)
+    if paired:
+        # Of a pair a victim that hides classes may tell one end: the point itself is the other.
+        one = torch.isfinite(high) != torch.isfinite(low)
+        width = torch.where(one, width / 2.0, width)
+        high, low = (torch.where(one & ~torch.isfinite(end), middle, end) for end in (high, low))
+    # What was not paid for, and what such a victim does not tell, is no slope.
     known = torch.isfinite(high) & torch.isfinite(low)
     slope = torch.where(known, high - low, torch.zeros_like(high)) / width
     along = (far - back).div_(2.0 * step)
@@ -177,23 +247,25 @@ def estimate(
     step: int,
     *,
     paired: bool,
+    known: Tensor | None = None,
 ) -> Estimate:
     """The gradient at points from `many` directions a row, and the loss at the points.
 
-    One query for the point, one for each direction, or two where they are `paired`. Directions are
-    drawn by row and `step`; images are made, asked and added up in pieces, which are cut by the
-    numbers of directions alone, so that a row's sum is the same in any company.
+    One query for the point, unless its loss is `known`, and one for each direction, or two where
+    they are `paired`. Directions are drawn by row and `step`; images are made, asked and added up
+    in pieces, which are cut by the numbers of directions alone, so that a row's sum is the same in
+    any company.
     """
     gradient = torch.zeros_like(x)
     value = torch.full((len(siege),), -torch.inf, dtype=x.dtype, device=x.device)
     dice, shape = siege.dice.of("probes", step), tuple(x.shape[1:])
-    size = visible(siege.ball, sigma, draw)
+    size = visible(siege.ball, sigma, draw, paired=paired)
     each = 2 if paired else 1
     for rows in siege.blocks(1 + each * many):
         at = x[rows]
         sigmas = torch.full((len(rows),), size, device=x.device)
-        base: Tensor | None = None
-        for some in portions(many, each):
+        base = None if known is None else known[rows]
+        for some in portions(siege.ball, many, each):
             u = draw(dice.at(rows), shape, some.to(x.device).expand(len(rows), -1)).to(x.dtype)
             told = probe(siege, rows, at, u, sigmas, loss, paired=paired, base=base)
             base = told.loss
@@ -203,13 +275,17 @@ def estimate(
     return Estimate(gradient, value)
 
 
-def portions(many: int, each: int = 1) -> Iterator[Tensor]:
-    """The numbers of `many` directions in even pieces of at most a block of images.
+def portions(ball: Ball, many: int, each: int = 1) -> Iterator[Tensor]:
+    """The numbers of `many` directions in even pieces, of images as many as are made at once.
 
     Examples
     --------
-    >>> [len(some) for some in portions(100, 2)]
+    >>> from besiege.core.ball import ball
+    >>> small, large = (ball(L2, torch.zeros(1, 3, side, side), 1.0) for side in (32, 224))
+    >>> [len(some) for some in portions(small, 100, 2)]
     [50, 50]
+    >>> [len(some) for some in portions(large, 30, 2)]
+    [10, 10, 10]
     """
-    pieces = -(-(1 + each * many) // BLOCK)
+    pieces = -(-(1 + each * many) // at_once(ball))
     return iter(torch.split(torch.arange(many), -(-many // pieces)))

@@ -46,14 +46,17 @@ LEAST = 1e-8
 ACTIVE = 20
 """One of so many coordinates takes part in a child."""
 
+SIDE = 45
+"""Published: the side of the images on which children are drawn, where images are larger."""
+
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
         "authors": "evolutionary(sigma=0.01, window=30, bisected=False)",
-        "realsafe": "evolutionary(steps=20000, sigma=0.03, window=30, bisected=False)",
+        "realsafe": "evolutionary(steps=20000, sigma=0.03, shrink=1, window=30, bisected=False)",
     }
 )
-"""Published settings: Dong et al. 2019 (there on 45 x 45 of 112 x 112 pixels: `shrink`), and
-RealSafe 2020 at full size."""
+"""Published settings: Dong et al. 2019 (on 45 x 45 of 112 x 112 pixels), and RealSafe 2020 at full
+size."""
 
 
 @register("evolutionary")
@@ -83,9 +86,10 @@ class Evolutionary(Attack):
         The first step towards the clean image, in shares of the distance.
     sigma : float, optional
         Length of the random step, in shares of the distance.
-    shrink : int
+    shrink : int, optional
         How many times smaller, in height and in width, the images are on which z is drawn; it is
-        brought to full size by bilinear interpolation.
+        brought to full size by bilinear interpolation. By default as many as leave 45 x 45 pixels:
+        of images of 227 x 227 the distance after 500 queries is a quarter of that at full size.
     window : int
         Queries after which mu is adapted.
     bisected : bool
@@ -100,7 +104,7 @@ class Evolutionary(Attack):
     steps: int = 15000
     mu: float = 0.01
     sigma: float | None = None
-    shrink: int = 1
+    shrink: int | None = None
     window: int = 5
     bisected: bool = True
 
@@ -110,7 +114,7 @@ class Evolutionary(Attack):
     source: ClassVar[str] = "Dong et al., Efficient decision-based black-box attacks, 2019"
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "shrink", "window")
+        must_count(self, 1, "steps", "window", *(["shrink"] if self.shrink is not None else []))
         if not 0 < self.mu < 1:
             raise ValueError(f"mu is {self.mu!r}, but a share above 0 and below 1 is needed")
         if self.sigma is not None and not self.sigma > 0:
@@ -119,11 +123,13 @@ class Evolutionary(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         x = begin(siege, roughly) if self.bisected else siege.settle(find_start(siege)[0])
-        small = (x.shape[1], *(-(-side // self.shrink) for side in x.shape[2:]))
+        small = self.small(tuple(x.shape[1:]))
         path = x.new_zeros(len(x), math.prod(small))
         spread = torch.ones_like(path)
         far = siege.ball.distance(x)
-        mu, wins = torch.full_like(far, self.mu), torch.zeros_like(far)
+        # Steps that a grid rounds away teach nothing.
+        mu = (0.5 * shortest(siege.ball, far)).clamp(self.mu, MOST)
+        wins = torch.zeros_like(far)
         for step in range(self.steps):
             if not len(siege):
                 return
@@ -141,6 +147,12 @@ class Evolutionary(Attack):
                 wins = torch.zeros_like(wins)
             x, path, spread, far, mu, wins = siege.settle(x, path, spread, far, mu, wins)
 
+    def small(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape on which children are drawn."""
+        channels, *sides = shape
+        shrink = self.shrink or math.ceil(math.sqrt(math.prod(sides)) / SIDE)
+        return channels, *(-(-side // shrink) for side in sides)
+
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return start_cost(halvings(1 / NARROW) if self.bisected else 0) + self.steps
 
@@ -153,15 +165,20 @@ class Evolutionary(Attack):
 def mutation(dice: Dice, spread: Tensor, step: int) -> Tensor:
     """Normals of the variances `spread`, ``[rows, entries]``, on a few entries of each row.
 
-    The entries are drawn without replacement with chances in proportion to their variances: those
-    of the largest logarithm plus Gumbel noise.
+    An entry's chance is in proportion to its variance. Laid end to end, the variances are cut into
+    as many equal parts as entries are wanted, and in each part one point is drawn; an entry that
+    two points fall on is moved once.
     """
     entries = spread.shape[1]
-    chance = dice.of("which").uniform((entries,), step).clamp_min_(2.0**-25)
-    score = spread.log().sub_(chance.to(spread).log_().neg_().log_())
-    chosen = score.topk(max(1, entries // ACTIVE), dim=1, sorted=False).indices
-    drawn = dice.normal((entries,), step).to(spread).mul_(spread.sqrt())
-    return torch.zeros_like(drawn).scatter_(1, chosen, drawn.gather(1, chosen))
+    many = max(1, entries // ACTIVE)
+    ends = spread.double().cumsum(1)
+    points = dice.of("which").uniform((many,), step).double()
+    points += torch.arange(many, device=points.device)
+    points *= ends[:, -1:] / many
+    chosen = torch.searchsorted(ends, points, right=True).clamp_max_(entries - 1)
+    drawn = dice.normal((many,), step).to(spread).mul_(spread.gather(1, chosen).sqrt_())
+    drawn[:, 1:].masked_fill_(chosen[:, 1:] == chosen[:, :-1], 0.0)
+    return torch.zeros_like(spread).scatter_add_(1, chosen, drawn)
 
 
 def child(ball: Ball, x: Tensor, move: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:

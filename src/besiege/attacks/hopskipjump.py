@@ -24,7 +24,7 @@ from besiege.attacks.starts import (
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
-from besiege.core.siege import BLOCK, Siege, register
+from besiege.core.siege import Siege, at_once, register
 from besiege.core.threat import L2, Linf
 
 Draw = Callable[[Dice, Tensor], Tensor]
@@ -96,33 +96,31 @@ def votes(siege: Siege, x: Tensor, long: Tensor, many: int, draw: Draw) -> tuple
         The share of adversarial probes, ``[rows]``.
     """
     normal, share = torch.zeros_like(x), torch.zeros_like(long)
+    fit = at_once(siege.ball)
     for rows in siege.blocks(many):
         ball, here, dice = siege.ball.at(rows), x[rows], siege.dice.at(rows)
         scale = ball.scaled(long[rows])[:, None]
         everyone, voted = torch.zeros_like(here), torch.zeros_like(here)
         asked, yes = torch.zeros_like(long[rows]), torch.zeros_like(long[rows])
-        for first in range(0, many, BLOCK):
-            places = torch.arange(first, min(many, first + BLOCK), device=x.device)
+        for first in range(0, many, fit):
+            places = torch.arange(first, min(many, first + fit), device=x.device)
             sent = draw(dice, places.expand(len(rows), -1)).to(x).mul_(scale)
             sent = sent.add_(here[:, None]).clamp_(*ball.box)
             sent = ball.received(sent)
             answer = siege.labels(sent, rows)
-            moved = sent.sub_(here[:, None]).div_(scale)
+            moved = sent.sub_(here[:, None])
             told, good = answer.labels >= 0, adversarial(siege, answer, rows)
             asked, yes = asked + told.sum(1), yes + good.sum(1)
-            everyone += _weighed(moved, told)
-            voted += _weighed(moved, good)
+            sums = torch.stack((told, good), 1).to(moved) @ moved.flatten(2)
+            everyone += sums[:, 0].view_as(here)
+            voted += sums[:, 1].view_as(here)
         mean = yes / asked.clamp_min(1.0)
         # Votes are 2 good - told; centred ones, 2 good - 2 mean.
         mixed = (yes > 0) & (yes < asked)
         mean_or_half = torch.where(mixed, mean, torch.full_like(mean, 0.5))
-        normal[rows] = 2.0 * (voted - ball.scaled(mean_or_half) * everyone)
+        normal[rows] = 2.0 * (voted - ball.scaled(mean_or_half) * everyone) / scale[:, 0]
         share[rows] = mean
     return normal, share
-
-
-def _weighed(moved: Tensor, weight: Tensor) -> Tensor:
-    return (moved * weight.to(moved.dtype).view(*weight.shape, *[1] * (moved.dim() - 2))).sum(1)
 
 
 @register("hopskipjump")
@@ -183,7 +181,7 @@ class HopSkipJump(Attack):
             far = ball.distance(x)
             long = self._length(ball, far, step)
             normal, _ = votes(siege, x, long, self.many(step), self._drawn(ball, step))
-            v = torch.sign(normal) if ball.norm is Linf else normal
+            v = _clear(normal) if ball.norm is Linf else normal
             v = v / ball.scaled(distances(v, ball.norm).clamp_min(TINY))
             new = _jumped(siege, x, v, far / math.sqrt(step))
             new = to_boundary(siege, ball.center, new, self._narrow(ball, far))
@@ -219,6 +217,13 @@ class HopSkipJump(Attack):
             return unit(dice.uniform(shape, places).mul_(2.0).sub_(1.0))
 
         return draw
+
+
+def _clear(normal: Tensor) -> Tensor:
+    """Signs where the votes are clear; entries on which they hardly agree move less."""
+    typical = distances(normal, L2) / math.sqrt(normal[0].numel())
+    half = (0.5 * typical.clamp_min(TINY)).to(normal).view(-1, *[1] * (normal.dim() - 1))
+    return (normal / half).clamp_(-1.0, 1.0)
 
 
 def unit(u: Tensor) -> Tensor:

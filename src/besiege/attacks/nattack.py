@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.estimates import coarse, portions
+from besiege.attacks.estimates import Told, coarse, portions
 from besiege.attacks.losses import margin
 from besiege.attacks.nes import must_be_positive
 from besiege.attacks.planes import inner
@@ -106,7 +106,7 @@ class NAttack(Attack):
             if not len(siege):
                 return
             mu = mu + lead * (self.rate / (self.population * self.sigma))
-        siege.offer(self.images(siege.ball, mu[:, None])[:, 0], self.loss)
+        siege.offer(self.images(siege.ball, mu[:, None])[:, 0], Told(self.loss))
 
     def ask(self, siege: Siege, mu: Tensor, step: int) -> Tensor:
         """Ask about the mean and about members around it: ``sum(A_i n_i)`` of every row."""
@@ -118,12 +118,12 @@ class NAttack(Attack):
             ball, at = siege.ball.at(rows), mu[rows][:, None]
             told: list[Tensor] = []
             drawn: list[Tensor] = []
-            for some in portions(self.population):
+            for some in portions(ball, self.population):
                 counter = some.to(mu.device).expand(len(rows), -1)
                 n = dice.at(rows).normal(shape, counter).to(mu.dtype)
                 images = self.images(ball, at + self.sigma * n)
                 images = images if told else torch.cat((middle[rows], images), 1)
-                loss = siege.logits(images, rows=rows, loss=self.loss).loss
+                loss = siege.logits(images, rows=rows, loss=Told(self.loss)).loss
                 told.append(loss if told else loss[:, 1:])
                 drawn.append(n)
             n, a = torch.cat(drawn, 1), advantages(torch.cat(told, 1))

@@ -18,7 +18,16 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.estimates import Draw, Estimate, estimate, gaussian, rademacher, sphere
+from besiege.attacks.estimates import (
+    Draw,
+    Estimate,
+    Smooth,
+    Told,
+    estimate,
+    gaussian,
+    rademacher,
+    sphere,
+)
 from besiege.attacks.losses import margin
 from besiege.attacks.weighting import Adam, corrections
 from besiege.core.answer import Loss
@@ -168,19 +177,19 @@ class Climb(Attack):
         return self.steps * (1 + self.many * (2 if self.paired else 1)) + 1
 
     def run(self, siege: Siege) -> None:
-        rule = self.rule()
+        rule, loss = self.rule(), Told(self.loss)
         probes = partial(
             estimate, draw=self.draw, many=self.many, sigma=self.sigma, paired=self.paired
         )
         x, state = siege.ball.center, rule.begin(siege)
         for step in range(self.steps):
-            told = probes(siege, x, self.loss, step=step)
+            told = probes(siege, x, loss, step=step)
             x, g, value, *rest = siege.settle(x, *told, *state)
             if not len(siege):
                 return
             move, state = rule.move(siege, x, Estimate(g, value), tuple(rest))
             x = siege.ball.confine(x + move)
-        siege.offer(x, self.loss)
+        siege.offer(x, loss)
 
 
 @register("nes")
@@ -317,6 +326,9 @@ class RGF(Climb):
         Directions per step.
     floor, window
         When a step is halved and how often, as in NES.
+    low : int, optional
+        Directions are drawn on a grid of so many entries a side and enlarged, tile by tile: for
+        victims whose gradients are smooth.
 
     Examples
     --------
@@ -327,6 +339,7 @@ class RGF(Climb):
     probes: int = 50
     floor: float = 0.1
     window: int = 20
+    low: int | None = None
 
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
@@ -336,10 +349,12 @@ class RGF(Climb):
         super().__post_init__()
         must_count(self, 2, "window")
         must_be_positive(self, "floor")
+        if self.low is not None:
+            must_count(self, 1, "low")
 
     @property
     def draw(self) -> Draw:
-        return sphere
+        return sphere if self.low is None else Smooth(self.low)
 
     def rule(self) -> Rule:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)

@@ -26,9 +26,10 @@ from besiege.attacks.directional import (
     starting_cost,
     step_cost,
 )
+from besiege.attacks.hopskipjump import votes
 from besiege.attacks.smallest import endless
-from besiege.attacks.starts import adversarial
 from besiege.core.ball import distances
+from besiege.core.dice import Dice
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L2, Linf
@@ -124,25 +125,21 @@ class SignOpt(Attack):
         for step in range(self.steps):
             if not len(siege):
                 return
-            toward = torch.empty_like(walk.x)
-            for rows in siege.blocks(self.votes):
-                toward[rows] = self.vote(siege, walk, rows, step)
+            toward, _ = self.vote(siege, walk, step)
             past = _euclidean(_euclidean(toward) + self.momentum * past)
             walk = descend(siege, walk, past, fine)
             *state, past = siege.settle(*walk, past)
             walk = Walk(*state)
 
-    def vote(self, siege: Siege, walk: Walk, rows: Tensor, step: int) -> Tensor:
-        """Where the victims of some rows see more errors, from the votes of one step."""
-        around, some = siege.ball.at(rows), walk.at(rows)
-        sent = probes(siege, some, rows, self.votes, self.beta, step)
-        answer = siege.labels(sent, rows)
-        good, asked = adversarial(siege, answer, rows), answer.labels >= 0
-        share = good.sum(1) / asked.sum(1).clamp_min(1)
-        # Unanimous votes say where the errors are, if not much more.
-        share = torch.where((share > 0) & (share < 1), share, 0.5)
-        weight = (good.to(share) - share[:, None]) * asked
-        return _weighed(sent.sub_(some.x[:, None]), weight.to(around.center))
+    def vote(self, siege: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
+        """Where the victims see more errors, from the votes of one step, and the share of those."""
+        shape = tuple(walk.x.shape[1:])
+
+        def draw(dice: Dice, places: Tensor) -> Tensor:
+            return dice.of("probes").normal(shape, places + step * self.votes)
+
+        size = probe_size(siege.ball, walk, self.beta)
+        return votes(siege, walk.x, size, self.votes, draw)
 
 
 @register("opt")

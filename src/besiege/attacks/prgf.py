@@ -16,8 +16,12 @@ from torch import Tensor
 
 from besiege.attacks.attack import must_count
 from besiege.attacks.estimates import (
+    Draw,
     Estimate,
     Slopes,
+    Smooth,
+    Told,
+    coarse,
     even,
     portions,
     probe,
@@ -26,7 +30,8 @@ from besiege.attacks.estimates import (
 )
 from besiege.attacks.nes import Climb, Plateau, Rule, must_be_positive
 from besiege.attacks.planes import inner
-from besiege.core.siege import BLOCK, Siege, register
+from besiege.core.ball import Ball
+from besiege.core.siege import Siege, register
 
 EVERY = 10
 """Steps after which the length of the gradient is measured again; also at the fourth."""
@@ -40,10 +45,18 @@ BLIND = 5.0
 LARGEST = 0.1
 """Up to this size."""
 
+SMOOTH = 3.5
+"""Published: how much more of a gradient lies among smooth directions than their share of all."""
+
 PRESETS: Mapping[str, str] = MappingProxyType(
-    {"prgf-2019": "prgf(steps=200, probes=50, sigma=0.0001, rate=0.1, biased=True)"}
+    {
+        "prgf-2019": "prgf(steps=200, probes=50, sigma=0.0001, rate=0.1, biased=True)",
+        "prgf-2019-d": "prgf(steps=200, probes=50, sigma=0.0001, rate=0.1, biased=True, low=50, "
+        "gamma=3.5)",
+    }
 )
-"""Published settings: Cheng et al. 2019."""
+"""Published settings: Cheng et al. 2019, the second with the data-dependent prior, for images of
+299 pixels a side."""
 
 
 class Measured(NamedTuple):
@@ -68,13 +81,18 @@ class Measured(NamedTuple):
     squares: Tensor
 
 
-def best_share(alpha: Tensor, entries: int, many: int) -> Tensor:
+def best_share(alpha: Tensor, entries: int, many: int, within: Tensor | None = None) -> Tensor:
     """The share of the prior in every direction for which the estimate is best.
 
     With u = sqrt(lam) v + sqrt(1 - lam) xi and alpha the cosine of v with the gradient, in d
     entries and with q directions the expected squared cosine is greatest at ``lam = 0`` where
     ``alpha**2 <= 1 / (d + 2q - 2)``, at 1 where ``alpha**2 >= (2q - 1) / (d + 2q - 2)``, and
     between at ``(1 - a)(a (d + 2q - 2) - 1) / (2 a d q - a**2 d (d + 2q - 2) - 1)``, a = alpha**2.
+
+    With xi in a space of d dimensions, smaller than that of the images, that holds a share A of
+    the square of the gradient (`within`) and hardly any of v, it is 0 where ``a <= A / (d + 2q -
+    2)``, 1 where ``a >= A (2q - 1) / d``, and between ``A (A - a (d + 2q - 2)) / (A**2 + a**2 d**2
+    - 2 A a (q + d q - 1))``: the formula of the authors' code as it was corrected in 2023.
 
     Examples
     --------
@@ -84,6 +102,11 @@ def best_share(alpha: Tensor, entries: int, many: int) -> Tensor:
     """
     a, d, q = alpha.double().clamp(0.0, 1.0) ** 2, entries, many
     reach = d + 2 * q - 2
+    if within is not None:
+        top = within * (within - a * reach)
+        inside = top / (within**2 + a**2 * d**2 - 2 * within * a * (q + d * q - 1))
+        share = torch.where(a * reach <= within, torch.zeros_like(a), inside.clamp(0.0, 1.0))
+        return torch.where(a * d >= within * (2 * q - 1), torch.ones_like(a), share)
     inside = (1 - a) * (a * reach - 1) / (2 * a * d * q - a**2 * d * reach - 1)
     share = torch.where(a * reach <= 1, torch.zeros_like(a), inside.clamp(0.0, 1.0))
     return torch.where(a * reach >= 2 * q - 1, torch.ones_like(a), share)
@@ -123,6 +146,14 @@ class PRGF(Climb):
         When a step is halved and how often, as in NES.
     biased : bool
         Whether directions lean towards the prior, as published.
+    low : int, optional
+        Probes are drawn on a grid of so many entries a side and enlarged, tile by tile (the
+        data-dependent prior). It pays where gradients are smooth: those of an adversarially trained
+        network of CIFAR-10 have four times the usual part in tiles of four pixels, those of a
+        natural one less than noise has.
+    gamma : float, optional
+        How much more of the gradient such probes see than others; by default it is measured on the
+        way. Published: 3.5.
 
     Examples
     --------
@@ -134,6 +165,8 @@ class PRGF(Climb):
     floor: float = 0.1
     window: int = 20
     biased: bool = False
+    low: int | None = None
+    gamma: float | None = None
 
     advised = True
     paired: ClassVar[bool] = False
@@ -144,6 +177,14 @@ class PRGF(Climb):
         super().__post_init__()
         must_count(self, 2, "window")
         must_be_positive(self, "floor")
+        if self.low is not None:
+            must_count(self, 1, "low")
+        if self.gamma is not None:
+            must_be_positive(self, "gamma")
+
+    @property
+    def draw(self) -> Draw:
+        return sphere if self.low is None else Smooth(self.low)
 
     def rule(self) -> Rule:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)
@@ -155,24 +196,31 @@ class PRGF(Climb):
     def run(self, siege: Siege) -> None:
         rule = self.rule()
         x, state = siege.ball.center, rule.begin(siege)
-        sigma = torch.full_like(siege.ball.radius, visible(siege.ball, self.sigma, sphere))
+        sigma = torch.full_like(
+            siege.ball.radius, visible(siege.ball, self.sigma, sphere, paired=False)
+        )
         length = torch.zeros_like(sigma)
+        gamma = torch.full_like(sigma, self.gamma or SMOOTH)
         for step in range(self.steps):
             prior = siege.advice(x, self.loss)
             # What leads out of the box is of no use, and could not be measured.
             prior = even((prior * (siege.ball.room(x, prior) > 0))[:, None])[:, 0]
             told = self._measure(siege, x, prior, sigma, step)
-            x, sigma, length, *rest = siege.settle(x, sigma, length, *told, *state)
+            x, sigma, length, gamma, *rest = siege.settle(x, sigma, length, gamma, *told, *state)
             if not len(siege):
                 return
             told, rest = Measured(*rest[:5]), rest[5:]
             if _sizes(step):
                 length = (told.squares / SIZING).sqrt()
-            g, seen = self.combine(siege, x, told, sigma, length, step)
+            g, seen, square = self.combine(siege, x, told, sigma, length, step, gamma)
+            if self.gamma is None:
+                # Among smooth directions the square of a slope is gamma times that of others.
+                found = square / (length**2).clamp_min(1e-300)
+                gamma = torch.where((square > 0) & (length > 0), found, gamma)
             sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(max(LARGEST, self.sigma)))
             move, state = rule.move(siege, x, Estimate(g, told.loss), tuple(rest))
             x = siege.ball.confine(x + move)
-        siege.offer(x, self.loss)
+        siege.offer(x, Told(self.loss))
 
     def _measure(
         self, siege: Siege, x: Tensor, prior: Tensor, sigma: Tensor, step: int
@@ -186,7 +234,7 @@ class PRGF(Climb):
             if extra:
                 counter = torch.arange(extra, device=x.device).expand(len(rows), -1)
                 u = torch.cat((u, sphere(dice.at(rows), shape, counter).to(x.dtype)), 1)
-            told = probe(siege, rows, x[rows], u, sigma[rows], self.loss, paired=False)
+            told = probe(siege, rows, x[rows], u, sigma[rows], Told(self.loss), paired=False)
             rest = Slopes(told.loss, told.slope[:, 1:], told.along[:, 1:])
             along = told.along[:, 0].clone()
             squares = _sum(rest.slope.double() ** 2)
@@ -201,21 +249,26 @@ class PRGF(Climb):
         sigma: Tensor,
         length: Tensor,
         step: int,
-    ) -> tuple[Tensor, Tensor]:
-        """The gradient from the prior and from probes, and which rows saw any difference."""
+        gamma: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradient from the prior and from probes, and which rows saw any difference.
+
+        Also the mean square of the slopes along the probes, zero where there were none.
+        """
         root = math.sqrt(siege.ball.size)
         slope = told.slope.double()
         alpha = (slope.abs() / (root * length).clamp_min(1e-300)).clamp_max(1.0)
-        share = best_share(alpha, siege.ball.size, self.probes)
+        share, square = self._share(siege.ball, alpha, gamma), torch.zeros_like(slope)
         toward = told.prior * siege.ball.scaled(torch.sign(slope))
         g, seen = toward.clone(), slope != 0
         lean = share if self.biased else torch.zeros_like(share)
         among = (share < 1.0).nonzero()[:, 0]
-        for rows in torch.split(among, max(1, BLOCK // self.probes)):
+        for rows in torch.split(among, siege.block(self.probes)):
             if not len(rows):
                 break
             mixed, squares = self._probes(siege, rows, x, told, toward, sigma, lean, step)
             seen[rows] |= squares > 0
+            square[rows] = squares / self.probes
             if not self.biased:
                 mixed, squares = mixed + told.mixed[rows], squares + told.squares[rows]
                 scale = squares / inner(mixed, mixed).clamp_min(1e-300)
@@ -223,7 +276,16 @@ class PRGF(Climb):
                 here = siege.ball.at(rows)
                 mixed = mixed * here.scaled(scale) + told.prior[rows] * here.scaled(along)
             g[rows] = mixed
-        return g, seen
+        return g, seen, square
+
+    def _share(self, ball: Ball, alpha: Tensor, gamma: Tensor | None) -> Tensor:
+        """The best share of the prior, given its cosine and how smooth the gradient is."""
+        d = n = ball.size
+        if self.low is not None:
+            d = math.prod(coarse(tuple(ball.center.shape[1:]), self.low))
+        if gamma is None or d == n:
+            return best_share(alpha, n, self.probes)
+        return best_share(alpha, d, self.probes, (gamma * d / n).clamp(1e-12, 1.0))
 
     def _probes(
         self,
@@ -241,15 +303,22 @@ class PRGF(Climb):
         ball, v = siege.ball.at(rows), toward[rows]
         near, far = (ball.scaled(part.sqrt())[:, None] for part in (lean[rows], 1 - lean[rows]))
         mixed, squares = torch.zeros_like(v), torch.zeros_like(lean[rows])
-        for some in portions(self.probes):
+        for some in portions(ball, self.probes):
             counter = some.to(x.device).expand(len(rows), -1)
-            u = sphere(dice, shape, counter).to(x.dtype)
+            u = self.draw(dice, shape, counter).to(x.dtype)
             inside = inner(u.flatten(0, 1), v.repeat_interleave(len(some), 0))
             whole = inner(v, v).clamp_min(1e-300).repeat_interleave(len(some))
             back = (inside / whole).to(x.dtype).view(*u.shape[:2], *[1] * (u.dim() - 2))
             u = even(u - back * v[:, None]) * far + v[:, None] * near
             asked = probe(
-                siege, rows, x[rows], u, sigma[rows], self.loss, paired=False, base=told.loss[rows]
+                siege,
+                rows,
+                x[rows],
+                u,
+                sigma[rows],
+                Told(self.loss),
+                paired=False,
+                base=told.loss[rows],
             )
             squares += _sum(asked.slope.double() ** 2)
             mixed += asked.sum()

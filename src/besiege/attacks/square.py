@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.estimates import Told
 from besiege.attacks.losses import margin
 from besiege.attacks.windows import PROPOSALS, Draws, Proposals
 from besiege.core.answer import Loss
@@ -126,7 +127,7 @@ class Square(Attack):
         halvings = [step for step in self.halvings() if step < self.steps]
         proposals = PROPOSALS[siege.ball.norm](siege.ball, self.p_init, halvings)
         x = proposals.start(siege.ball, siege.dice.of("start"))
-        best = siege.logits(x, loss=self.loss).loss
+        best = siege.logits(x, loss=Told(self.loss)).loss
         rate = torch.full_like(best, 0.25, dtype=torch.float64)
         state = State(x, best, torch.zeros_like(siege.rows), rate)
         turn, ahead = 0, 1
@@ -153,7 +154,7 @@ class Square(Attack):
         for n in range(steps):
             now = tuple(draw[:, n : n + 1] for draw in draws)
             new = proposals.propose(siege.ball, state.x, now)[:, 0]
-            loss = siege.logits(new, loss=self.loss).loss
+            loss = siege.logits(new, loss=Told(self.loss)).loss
             state = _moved(state, loss > state.best, new, loss, 1)
             state, draws = _split(siege.settle(*state, *draws))
             if not len(siege):
@@ -165,7 +166,7 @@ class Square(Attack):
         draws = proposals.draw(siege.dice, state.step, k)
         new = proposals.propose(siege.ball, state.x, draws)
         best = state.best[:, None]
-        scan = siege.scan(new, lambda answer: answer.loss > best, self.loss, each=True)
+        scan = siege.scan(new, lambda answer: answer.loss > best, Told(self.loss), each=True)
         rows = torch.arange(len(new), device=new.device)
         kept, used = new[rows, scan.choice.clamp_max(k - 1)], (scan.choice + 1).clamp_max(k)
         return _moved(state, scan.choice < k, kept, scan.answer.loss, used)

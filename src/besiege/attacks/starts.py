@@ -8,7 +8,7 @@ on the way is a query of the sample it is shown for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -35,11 +35,21 @@ BLENDS = (0.75, 0.5)
 """How much of the nearest other image there is in blends, for victims who see through the image
 itself, or have learned it by heart."""
 
+RIVALS = 3
+"""Images towards which the boundary is looked for besides: the first start decides, as a rule, on
+which class an attack ends, and other classes may be nearer."""
+
+CLOSER = 0.95
+"""How much nearer it must be there, in shares of the distance known."""
+
+_ROUGH = 5
+"""Halvings that leave a twentieth."""
+
 NARROW = 1e-3
 """How near to the boundary a walk begins that need not be closer, in shares of its distance."""
 
-ENTRIES = 2**24
-"""Entries of other images held at once while the nearest are looked for."""
+ENTRIES = 2**22
+"""Entries of other images looked at together while the nearest are looked for."""
 
 _ROUNDS = 64
 """More halvings than any two images of float32 have between them."""
@@ -190,25 +200,32 @@ class _Search:
         Distances need no victim; they are computed for the rows that have come so far.
         """
         if self._order is None:
-            siege, pool = self.siege, self.pool
-            assert pool is not None
-            wanted, labels = siege.record.targets, pool.labels
-            if wanted is not None:
-                fits = labels[None] == wanted[siege.rows][:, None]
-            else:
-                fits = labels[None] != siege.record.labels[siege.rows][:, None]
-            away = torch.full(fits.shape, torch.inf, dtype=torch.float64, device=labels.device)
-            for rows in torch.split(self._open(), max(1, ENTRIES // pool.images.numel())):
-                change = pool.images - siege.ball.center[rows][:, None]
-                away[rows] = distances(change.flatten(0, 1), siege.ball.norm).view(len(rows), -1)
-            away = torch.where(fits, away, torch.inf)
-            self._order = away.argsort(dim=1, stable=True), fits.sum(1)
+            assert self.pool is not None
+            self._order = _nearest(self.siege, self.pool, self._open())
         return self._order
+
+
+def _nearest(siege: Siege, pool: Samples, among: Tensor) -> tuple[Tensor, Tensor]:
+    """For some rows, images of the classes to be reached by their distance, and how many."""
+    wanted, labels = siege.record.targets, pool.labels
+    if wanted is not None:
+        fits = labels[None] == wanted[siege.rows][:, None]
+    else:
+        fits = labels[None] != siege.record.labels[siege.rows][:, None]
+    away = torch.full(fits.shape, torch.inf, dtype=torch.float64, device=labels.device)
+    asked = torch.zeros_like(fits)
+    asked[among] = fits[among]
+    # Only those that fit: of a thousand classes one may be wanted, and large images are many.
+    for pairs in torch.split(asked.nonzero(), max(1, ENTRIES // siege.ball.size)):
+        row, other = pairs.unbind(1)
+        change = pool.images[other].to(siege.ball.center) - siege.ball.center[row]
+        away[row, other] = distances(change, siege.ball.norm)
+    return away.argsort(dim=1, stable=True), fits.sum(1)
 
 
 def start_cost(rounds: int) -> int:
     """The most queries a start can take, with so many halvings on the way to the boundary."""
-    return NOISE + len(SIZES) + IMAGES + len(BLENDS) + rounds
+    return NOISE + len(SIZES) + IMAGES + len(BLENDS) + 2 * rounds + RIVALS * (1 + _ROUGH)
 
 
 def begin(siege: Siege, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
@@ -220,7 +237,53 @@ def begin(siege: Siege, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
     if len(siege):
         ball = siege.ball
         x = siege.settle(to_boundary(siege, ball.center, x, tolerance(ball, ball.distance(x))))
-    return x
+    return _rivalled(siege, x, tolerance)
+
+
+def _rivalled(siege: Siege, x: Tensor, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
+    """Points of the boundary towards other images, where it is nearer there.
+
+    A row pays one query for an image that is no better. A better one is bisected roughly, since
+    the next may be better still, and what remains in the end as finely as is wanted.
+    """
+    if not len(siege):
+        return x
+    x, won = x.clone(), torch.zeros_like(siege.rows, dtype=torch.bool)
+    rough = torch.zeros_like(siege.ball.radius)
+    for rows, other in rivals(siege):
+        ball = siege.ball.at(rows)
+        far, size = ball.distance(x[rows]), ball.distance(other)
+        image = between(ball, ball.center, other, (CLOSER * far / size).clamp_max(1.0))
+        nearer = ball.distance(image) < far
+        rows, image, far = rows[nearer], image[nearer], far[nearer]
+        good = adversarial(siege, siege.labels(image, rows), rows)
+        rows, image = rows[good], image[good]
+        won[rows], rough[rows] = True, (1.0 - CLOSER) * far[good]
+        x[rows] = to_boundary(siege, siege.ball.center[rows], image, rough[rows], rows)
+    rows = won.nonzero()[:, 0]
+    ball = siege.ball.at(rows)
+    far = ball.distance(x[rows])
+    near = between(ball, ball.center, x[rows], (1.0 - rough[rows] / far).clamp_min(0.0))
+    x[rows] = to_boundary(siege, near, x[rows], tolerance(ball, far), rows)
+    settled: Tensor = siege.settle(x)
+    return settled
+
+
+def rivals(siege: Siege) -> Iterator[tuple[Tensor, Tensor]]:
+    """Row numbers and for each an image of a class to be reached, the nearest ones first.
+
+    Where one class must be reached, its nearest image was the start, and the next ones come.
+    """
+    pool = siege.means.starts
+    if pool is None or not len(siege):
+        return
+    order, many = _nearest(siege, pool, torch.arange(len(siege), device=siege.rows.device))
+    first = int(siege.targeted)
+    for n in range(first, min(first + RIVALS, len(pool))):
+        rows = (many > n).nonzero()[:, 0]
+        ball = siege.ball.at(rows)
+        image = pool.images[order[rows, n]].to(ball.center)
+        yield rows, ball.received(image.clamp(*ball.box))
 
 
 def roughly(ball: Ball, far: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -33,6 +34,9 @@ UNIFORM = 0.1
 
 BLOCKS = 8
 """Importance is that of the largest change in each of so many blocks a side."""
+
+SIDE = 32
+"""Published: the side of the grid on which the change of a large image lives."""
 
 STALLED = 0.9999
 """A round is given up where this share of the objective is left since the last look at it."""
@@ -171,7 +175,10 @@ class ZOO(Attack):
     first : float, optional
         The first weight: by default 3, where 1 is just enough for a linear victim.
     side : int, optional
-        The change lives on a grid of at most this many entries a side and is enlarged.
+        The change lives on a grid of at most this many entries a side and is enlarged. By default
+        images of more than 32 x 32 pixels have a grid of about as many, and smaller ones their own:
+        at full size 1300 queries bring an image of 227 x 227 a hundredth of the way, and so a
+        quarter.
     grow : tuple of int
         Steps at which that grid is doubled.
     important : bool
@@ -184,8 +191,8 @@ class ZOO(Attack):
     reset : bool
         Whether Adam begins anew at a row's first success.
     compat : bool
-        As published: `first` (0.01) and `rate` (0.01) absolute, and every round from the clean
-        image.
+        As published: `first` (0.01) and `rate` (0.01) absolute, every round from the clean image,
+        and changes at full size without a `side`.
 
     Examples
     --------
@@ -227,15 +234,20 @@ class ZOO(Attack):
         object.__setattr__(self, "grow", tuple(self.grow))
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
-        total, most = 0, self.rounds * self.steps
-        for step in range(most):
-            grown = 2 ** sum(step >= at for at in self.grow)
-            entries = shape[0] * shape[1] * shape[2]
-            if self.side is not None:
-                height, width = (min(self.side * grown, size) for size in shape[1:])
-                entries = shape[0] * height * width
-            total += 2 * min(self.coordinates, entries) + 1
+        total, (channels, *sides) = 0, self.grid(shape)
+        for step in range(self.rounds * self.steps):
+            if step in self.grow:
+                sides = [min(2 * a, b) for a, b in zip(sides, shape[1:], strict=True)]
+            total += 2 * min(self.coordinates, channels * math.prod(sides)) + 1
         return total + 1
+
+    def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the first changes of an image."""
+        channels, *sides = shape
+        if self.side is not None:
+            return channels, *(min(self.side, size) for size in sides)
+        shrink = 1.0 if self.compat else max(1.0, math.sqrt(math.prod(sides)) / SIDE)
+        return channels, *(math.ceil(size / shrink) for size in sides)
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -263,10 +275,7 @@ class ZOO(Attack):
     def begin(self, siege: Siege) -> State:
         """No change, the first weight, nothing drawn."""
         center = siege.ball.center
-        shape = [*center.shape[1:]]
-        if self.side is not None:
-            shape[1:] = (min(self.side, size) for size in shape[1:])
-        w = center.new_zeros(len(center), *shape)
+        w = center.new_zeros(len(center), *self.grid(tuple(center.shape[1:])))
         first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
         weights = Weights.of(len(w), first, center.device)
         none, no = torch.zeros_like(siege.rows), torch.zeros_like(siege.rows, dtype=torch.bool)
@@ -311,7 +320,7 @@ class ZOO(Attack):
             change = (x - ball.center[:, None])[:, 0]
             known: list[tuple[Tensor, ...]] = []
             base = won = torch.empty(0)
-            for some in portions(k, 2):
+            for some in portions(ball, k, 2):
                 which = chosen[rows][:, some.to(w.device)]
                 there = torch.zeros_like(at).flatten(2).repeat(1, which.shape[1], 1)
                 there = there.scatter_(2, which[..., None], h).view(*which.shape, *w.shape[1:])

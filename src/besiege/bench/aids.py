@@ -10,19 +10,16 @@ import torch
 from torch import nn
 
 from besiege.attacks.attack import Attack
-from besiege.core.errors import InputError, VictimError, near
-from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.errors import InputError, near
+from besiege.core.oracle import Access, Victim
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
-from besiege.defenses.defended import Defended
-from besiege.defenses.defended import load as load_victim
-from besiege.models.classifier import Classifier
+from besiege.evaluation.transfer import Model, in_place_of, read_model
 from besiege.models.ensemble import Ensemble
 
 PER_CLASS, MANY = 2, 100
 """Images of every class to begin at, and from how many classes on one must do."""
 
-Model = str | nn.Module | Victim
 Fuse = Literal["logits", "probabilities", "losses"]
 
 
@@ -62,48 +59,13 @@ def read_aids(
     starts = beginnings(data)
     if models is None:
         return Aids(None, starts)
-    members = [_read(one, victim.device) for one in each(models)]
+    members = [read_model(one, victim.device) for one in each(models)]
     if not members:
         raise InputError("no substitute is listed: write for example substitute='zoo:NAME'")
     one = members[0] if len(members) == 1 else Ensemble(members, fuse=fuse)
-    if one.access is not Access.GRADIENT:
-        raise InputError(
-            f"the substitute '{one}' grants {one.access} access only, but a substitute is there "
-            "for its gradients: take a model of your own"
-        )
-    if one.stochastic:
-        raise InputError(f"the substitute '{one}' answers by chance: take it without that layer")
-    if one.box != victim.box:
-        raise InputError(
-            f"the substitute takes pixels in {one.box}, but the victim in {victim.box}: wrap it "
-            "in a Classifier with the victim's box"
-        )
-    _must_fit(one, victim, data)
-    if one.grid != victim.grid:  # what is crafted must be what the victim can receive
-        one = Defended(one)
-        one.grid = victim.grid
-    return Aids(one, starts)
-
-
-def _must_fit(substitute: Victim, victim: Victim, data: Data) -> None:
-    """Refuse a substitute of other images or classes before anybody is asked anything."""
-    low, high = victim.box
-    image = data.take([0]).images.to(substitute.device).clamp(low, high)
-    name = getattr(substitute, "name", str(substitute))
-    try:
-        with substitute.held(), plainly(substitute.device):
-            classes = int(Oracle(substitute).logits(image).shape[1])
-    except VictimError as problem:
-        raise InputError(
-            f"the substitute '{name}' cannot take the images {list(image.shape[1:])} of "
-            f"'{data.name}': {problem} Bring them to its size with '{name}+adapt(size=...)'"
-        ) from None
+    image = data.take([0]).images.clamp(*victim.box)
     known = victim.classes or data.classes
-    if classes != known:
-        raise InputError(
-            f"the substitute '{name}' answers {classes} classes, but the victim {known}: take one "
-            "of the same classes in the same order"
-        )
+    return Aids(in_place_of(victim, one, image, known), starts)
 
 
 def each(models: Model | Sequence[Model]) -> Sequence[Model]:
@@ -119,12 +81,6 @@ def read_fuse(fuse: str) -> Fuse:
     if fuse not in known:
         raise InputError(f"fuse is '{fuse}': {near(str(fuse), known)}")
     return known[fuse]
-
-
-def _read(model: Model, device: torch.device) -> Victim:
-    if isinstance(model, str):
-        return load_victim(model, str(device))
-    return Classifier.of(model)
 
 
 def beginnings(data: Data) -> Data:

@@ -12,14 +12,16 @@ import torch
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
-from besiege.bench.aids import Model
+from besiege.bench.aids import terms_on
 from besiege.bench.shards import boxed, read_data
 from besiege.bench.subject import as_granted, read_victim
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
-from besiege.core.threat import Access, Goal, Threat
+from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.data.dataset import Data
+from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
+from besiege.evaluation.transfer import Model
 from besiege.models.walled import know_classes
 
 DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
@@ -27,6 +29,9 @@ DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
 classes on another loss. On the shipped digits models it comes within a sample or two of twenty
 restarts."""
 DEFAULT_TARGETED = ("fgsm", "pgd", "pgd(loss=margin)")
+DEFAULT_TRANSFER = ("pgd", "dim", "sinifgsm")
+"""What is crafted on a substitute when nobody says: three that are strong alone and broke most
+together (docs/transfer.md)."""
 CURVE_STEPS = 20
 CURVE_SAMPLES = 200
 CURVE_TOLERANCE = 0.01
@@ -84,11 +89,13 @@ def read_question(
 ) -> Question:
     """Read what `besiege.evaluate` is asked; `alone` is an attacker who has no substitute."""
     allowed = read_threat(threat, goal, access)
-    chosen, chained = read_attacks(attacks, suite, allowed)
+    named = attacks is not None or suite is not None
+    if named:  # before the model is loaded: it is cheaper
+        chosen, chained = read_attacks(attacks, suite, allowed)
     victim = read_victim(model, device, str(allowed.access))
     allowed = as_granted(allowed, access, victim)
-    if attacks is None and suite is None and alone:
-        suite = usual_suite(allowed)
+    if not named:
+        attacks, suite = usual(allowed, alone)
         chosen, chained = read_attacks(attacks, suite, allowed)
     samples = read_data(data, split, count, seed, victim)
     know_classes(victim, samples.classes, samples.labels)
@@ -130,16 +137,14 @@ def read_attacks(
     given: Sequence[str | Attack]
     if suite is not None:
         given = _read_suite(suite, threat)
-    elif attacks is None:
-        given = DEFAULT if threat.goal is Goal.UNTARGETED else DEFAULT_TARGETED
-        if threat.eps is None:
-            given = (f"minimal(pgd(steps={CURVE_STEPS}))",)
+        if isinstance(suite, str) and suite in SUITES:
+            _must_have_some(suite, given, threat)
     elif isinstance(attacks, str):
         given = split(attacks)
     elif isinstance(attacks, Sequence):
         given = attacks
     else:
-        given = [attacks]
+        given = [] if attacks is None else [attacks]
     if not given:
         raise AttackError("no attack is listed: write for example attacks='pgd'")
     chosen: dict[str, Attack] = {}
@@ -162,15 +167,70 @@ def _read_suite(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
     # One word is a name, perhaps a mistyped one; a list has a comma or parameters.
     if suite in SUITES or not set(suite) & set(",(:"):
         listed = suite_of(suite).attacks_for(threat.norm)
-        fit = [text for text in listed if threat.goal in parse(text).goals]
-        return fit or listed  # where none has the goal, the first refusal says it
+        return [text for text in listed if threat.goal in parse(text).goals] or listed
     return split(suite)
 
 
-def usual_suite(threat: Threat) -> str | None:
-    """The suite for an attacker without gradients, where nobody says what to run."""
-    name = str(threat.access)
-    return name if threat.access < Access.GRADIENT and name in SUITES else None
+def _must_have_some(suite: str, listed: Sequence[str | Attack], threat: Threat) -> None:
+    """Refuse a suite of which nothing works within a threat, by its own name."""
+    seeing = replace(threat, access=Access.GRADIENT)  # what the model grants is not known yet
+    if not any(_fits(parse(one), seeing) for one in listed):
+        try:
+            fits(parse(listed[0]), seeing)
+        except ThreatError as problem:
+            raise ThreatError(
+                f"the suite '{suite}' has no attack for the threat '{threat}': {problem}"
+            ) from None
+
+
+def usual(threat: Threat, alone: bool) -> tuple[Sequence[str] | None, str | None]:
+    """The attacks, or the suite, where nobody says what to run; one that fits the threat."""
+    on = threat if alone else terms_on(threat)
+    check_goal(on, on.access)
+    listed: Sequence[str | Attack]
+    if on.access < Access.GRADIENT:
+        listed, suite = _read_suite(str(on.access), on), str(on.access)
+    else:
+        listed, suite = _usual_list(on, alone), None
+    fit = [str(one) for one in listed if _fits(parse(one), on)]
+    if not fit:
+        raise _nothing_usual(on, listed)
+    return (fit, None) if suite is None else (None, suite)
+
+
+def _usual_list(threat: Threat, alone: bool) -> tuple[str, ...]:
+    """What runs on gradients."""
+    if threat.eps is None:
+        return (f"minimal(pgd(steps={CURVE_STEPS}))",)
+    if not alone:
+        return DEFAULT_TRANSFER
+    return DEFAULT if threat.goal is Goal.UNTARGETED else DEFAULT_TARGETED
+
+
+def _fits(attack: Attack, threat: Threat) -> bool:
+    try:
+        fits(attack, threat)
+    except (AttackError, ThreatError):
+        return False
+    return True
+
+
+def _nothing_usual(threat: Threat, listed: Sequence[str | Attack]) -> ThreatError:
+    """That there is no list for a threat, and what can be asked instead."""
+    said = f"there is no usual list of attacks for the threat '{threat}'"
+    fit = fitting(threat)
+    if fit:
+        said += f": name some that fit, with attacks='{fit[0]}' ({', '.join(fit)})"
+    else:
+        norms = [str(n) for n in Norm if fitting(replace(threat, norm=n, written=None))]
+        said += f", and no attack fits it: with {threat.access} access they work in "
+        said += ", ".join(norms) or "no norm"
+    wide = Threat.parse(BUDGETS[threat.norm])
+    bounded = replace(threat, eps=wide.eps, written=wide.written)
+    first = next((one for one in listed if _fits(parse(one), bounded)), None)
+    if threat.eps is None and first is not None:
+        said += f", or 'minimal({first})', or give a budget such as '{BUDGETS[threat.norm]}'"
+    return ThreatError(said)
 
 
 def read_curve(curve: str | bool) -> Curves:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from besiege.attacks.attack import Attack
-from besiege.bench.aids import Aids, Fuse, Model, read_aids
+from besiege.bench.aids import Aids, Fuse, read_aids
 from besiege.bench.asking import Question, check_numbers, read_question
 from besiege.bench.shards import usual_size
 from besiege.bench.subject import name_of
@@ -18,6 +18,7 @@ from besiege.core.threat import Threat
 from besiege.data.dataset import Data
 from besiege.evaluation import preflight as probing
 from besiege.evaluation.judging import AGAIN, DRAWS
+from besiege.evaluation.transfer import Model
 from besiege.models.walled import CANARY, walled
 
 FIRST = 8
@@ -206,7 +207,8 @@ def _price(
     if aids.crafts(attack):
         return [Price(str(attack), 0, 0, 0)]
     own = attack.cost(shape, classes)
-    most = None if own is None else (own + 1) * attack.draws
+    # The clean check is averaged as every answer is.
+    most = None if own is None else own + attack.draws
     if queries is not None:
         most = queries if most is None else min(most, queries)
     total = None if most is None else most * images

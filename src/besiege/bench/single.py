@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from besiege.attacks.attack import Attack
-from besiege.bench.aids import Aids, Model, each, read_aids, read_fuse
+from besiege.bench.aids import Aids, each, read_aids, read_fuse
 from besiege.bench.asking import Question, check_numbers, read_curve, read_question
 from besiege.bench.command import command_of
 from besiege.bench.drafting import plan_of, with_curve
@@ -32,6 +32,7 @@ from besiege.core.errors import Finding, VictimError
 from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
+from besiege.evaluation.transfer import Model
 from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
 from besiege.metrics.intervals import Rate
@@ -175,7 +176,7 @@ def evaluate(
     attacks : str or sequence, optional
         Attacks to run, each on every sample; one step, many steps, and many steps
         to each of the three likeliest wrong classes when neither attacks nor a suite are given;
-        without gradients, the suite of the access.
+        without gradients the suite of the access; with a substitute ``"pgd, dim, sinifgsm"``.
     suite : str or sequence, optional
         Attacks that each run on what the ones before left: ``"standard"`` and other names, or a
         list of one's own.

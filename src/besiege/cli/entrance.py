@@ -27,7 +27,7 @@ from besiege.cli import (
     train,
     version,
 )
-from besiege.cli.grammar import WRITTEN
+from besiege.cli.grammar import WRITTEN, as_options
 from besiege.core.errors import BesiegeError, near
 
 FINE, GATE, USAGE, INCOMPLETE, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
@@ -43,6 +43,8 @@ _COMMANDS = {
     _LOOK: (attacks, show, models, data),
     _OTHER: (completion, version),
 }
+
+_BY_NAME = {m.command.name[0]: m.command.default_command for ms in _COMMANDS.values() for m in ms}
 
 
 def _app() -> App:
@@ -143,11 +145,11 @@ def main(tokens: Sequence[str] | None = None) -> int:
     except Exception as problem:
         if debug:
             traceback.print_exc()
-        return _explain(problem, debug)
+        return _explain(problem, debug, given)
 
 
-def _explain(problem: Exception, debug: bool) -> int:
-    """Say what went wrong; the exit code."""
+def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
+    """Say what went wrong, in the words of the command line; the exit code."""
     if isinstance(problem, CycloptsError):
         problem.verbose = False
         chain = " ".join(problem.command_chain or ())
@@ -155,7 +157,8 @@ def _explain(problem: Exception, debug: bool) -> int:
         screen.complain(f"{problem}{_meant(problem)}", f"`{page}` shows how it is written.")
         return USAGE
     if isinstance(problem, BesiegeError):
-        screen.complain(str(problem))
+        command = _BY_NAME.get(next((word for word in given if not word.startswith("-")), ""))
+        screen.complain(as_options(str(problem), command) if command else str(problem))
         return USAGE
     if isinstance(problem, UnicodeError):
         screen.complain(f"what was typed or read is not UTF-8 ({problem}): write it in UTF-8.")
@@ -197,7 +200,7 @@ def _overview() -> None:
         (
             "Make adversarial images:",
             "besiege attack zoo:digits-natural --images digits --count 20 "
-            "--attack pgd\n    --threat linf:0.15 --out adversarial",
+            "--attack pgd \\\n    --threat linf:0.15 --out adversarial",
         ),
     ):
         console.print(told)

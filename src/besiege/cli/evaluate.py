@@ -30,6 +30,7 @@ from besiege.cli.grammar import (
     Threads,
     ThreatText,
     Whole,
+    as_options,
     examples,
     flowing,
     known_suites,
@@ -69,7 +70,9 @@ def evaluate(
     goal: Goals | None = None,
     access: Accesses | None = None,
     queries: Count = None,
-    substitute: Annotated[tuple[str, ...], Parameter(metavar="MODEL")] = (),
+    substitute: Annotated[
+        tuple[str, ...], Parameter(metavar="MODEL", negative="", show_default=False)
+    ] = (),
     fuse: Literal["logits", "probabilities", "losses"] = "logits",
     curve: Curves | None = None,
     no_curve: Flag = False,
@@ -104,10 +107,11 @@ def evaluate(
         What the attacker may do.
     attacks
         Attacks to run, each on every image, separated by commas; by default
-        "fgsm, pgd, each_target(pgd(loss=margin), 3)".
+        "fgsm, pgd, each_target(pgd(loss=margin), 3)", without gradients the suite of the access,
+        and with a substitute "pgd, dim, sinifgsm".
     suite
-        Attacks that each run on what the ones before left: standard, plus, rand, quick, or a
-        list separated by commas.
+        Attacks that each run on what the ones before left: quick, standard, plus, rand, score,
+        decision, minimum, or a list separated by commas.
     goal
         What counts as a success; any error by default.
     access
@@ -192,7 +196,7 @@ def evaluate(
     except EndpointError as problem:
         kept = (folder / "run.json").exists()
         screen.complain(
-            str(problem),
+            as_options(str(problem), evaluate),
             f"What was answered is kept in {folder}; the same command goes on." if kept else "",
         )
         return 3

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -105,6 +107,66 @@ def side(text: str | None, option: str) -> int | tuple[int, int] | None:
     if found is None:
         raise InputError(f"{option} is '{text}': write a length such as 224, or 224x224")
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
+def as_options(text: str, command: Callable[..., Any]) -> str:
+    """A message with what Python calls keywords as the options of a command.
+
+    Parameters of attacks and models, in their parentheses, stay as they are typed.
+
+    Examples
+    --------
+    >>> def command(*, substitute, resume): ...
+    >>> as_options("pass substitute='zoo:NAME' (resume=False) to pgd(resume=1)", command)
+    'pass --substitute zoo:NAME (--no-resume) to pgd(resume=1)'
+    """
+    known = signature(command).parameters
+
+    def option(found: re.Match[str]) -> str:
+        if found["name"] not in known or _called(text[: found.start()]):
+            return found[0]
+        name, value = found["name"].replace("_", "-"), found["value"]
+        if value in ("True", "False"):
+            return f"--{name}" if value == "True" else f"--no-{name}"
+        return f"--{name} {shlex.quote(value.strip(QUOTES))}"
+
+    return _KEYWORD.sub(option, text)
+
+
+QUOTES = "'\""
+_KEYWORD = re.compile(
+    r"(?<![\w-])(?P<name>[a-z_]+)=(?P<value>'[^']*'|\"[^\"]*\"|\w+(?:[.:/-]\w+)*)"
+)
+
+
+def _called(before: str) -> bool:
+    """Whether a text ends inside the parentheses of a call."""
+    calls: list[bool] = []
+    for place, letter in enumerate(before):
+        if letter == "(":
+            calls.append(place > 0 and (before[place - 1].isalnum() or before[place - 1] == "_"))
+        elif letter == ")" and calls:
+            calls.pop()
+    return any(calls)
+
+
+def broken(*groups: Sequence[str], width: int = 78) -> str:
+    r"""A command for a shell, its lines broken between groups of words where they would be long.
+
+    Examples
+    --------
+    >>> print(broken(["besiege", "show"], ["--one", "a b"], ["--two", "c"], width=26))
+    besiege show --one 'a b' \
+      --two c
+    """
+    lines = [""]
+    for group in groups:
+        words = shlex.join(group)
+        if lines[-1] and len(f"{lines[-1]} {words} \\") > width:
+            lines.append("  " + words)
+        else:
+            lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
+    return " \\\n".join(lines)
 
 
 def _indent(line: str) -> int:

@@ -57,6 +57,11 @@ def say(console: Console, text: Text) -> None:
     console.print(text, crop=False)
 
 
+def verbatim(console: Console, text: Text) -> None:
+    """Print a text with its own lines, however long they are: it is there to be copied."""
+    console.print(text, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Write a value as JSON, and nothing else, to standard output."""
     sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")

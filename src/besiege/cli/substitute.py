@@ -21,6 +21,8 @@ from besiege.cli.grammar import (
     Seed,
     Threads,
     Whole,
+    as_options,
+    broken,
     examples,
     flowing,
     known_architectures,
@@ -151,7 +153,7 @@ def substitute(
         screen.note(f"Interrupted. {_kept(out) or lost}")
         return 130
     except EndpointError as problem:
-        screen.complain(str(problem), _kept(out))
+        screen.complain(as_options(str(problem), substitute), _kept(out))
         return 3
     card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     if as_json:
@@ -160,7 +162,7 @@ def substitute(
     if not history:
         console.print(Text("There was nothing left to do: this substitute is there.", "dim"))
     screen.say(screen.out(), Text(_summary(card, path)))
-    screen.say(screen.out(), Text("\n".join(_next(card, model, data))))
+    screen.verbatim(screen.out(), Text("\n".join(_next(card, model, data))))
     return 0
 
 
@@ -223,14 +225,11 @@ def _next(card: dict[str, Any], model: str, data: str) -> list[str]:
         return [f"Load the weights into {card['arch']} to craft on it."]
     known = CATALOGUE[data].threats if data in CATALOGUE else ()
     threat = next((text for text in known if text.startswith("linf:")), _USUAL)
-    lines = [
-        ["besiege", "evaluate", model, "--data", data, "--threat", threat],
-        ["  --substitute", card["source"], "--attacks", "mim"],
-    ]
-    # Broken where a shell can be told so: it is there to be copied.
-    command = " \\\n  ".join(" ".join(map(_quoted, words)) for words in lines)
-    return ["Craft on it, and judge on the model:", f"  {command}"]
-
-
-def _quoted(word: str) -> str:
-    return word if word.startswith("  --") else shlex.quote(word)
+    command = broken(
+        ["besiege", "evaluate", model],
+        ["--data", data],
+        ["--threat", threat],
+        ["--substitute", card["source"]],
+        ["--attacks", "mim"],
+    )
+    return ["Craft on it, and judge on the model:", *(f"  {x}" for x in command.splitlines())]

@@ -50,6 +50,7 @@ ATTACKS: Registry[Any] = Registry(
         "besiege.attacks.prgf",
         "besiege.attacks.opt",
         "besiege.attacks.optmargin",
+        "besiege.attacks.partial",
         "besiege.attacks.rays",
         "besiege.attacks.square",
         "besiege.attacks.universal",
@@ -60,10 +61,28 @@ ATTACKS: Registry[Any] = Registry(
 register = ATTACKS.register
 
 BLOCK = 128
-"""Images per block for attacks with many candidates per row, at least."""
+"""Images of one row that are made and asked at once, at most."""
+CPU_PIECE, GPU_PIECE = 2**22, 2**24
+"""And how many entries these may have: more would leave the caches and take gigabytes."""
 CPU_BLOCK, GPU_BLOCK = (512, 64 * 3 * 32 * 32), (8192, 8192 * 3 * 32 * 32)
-"""And at most, and how many entries these may have: what stays in a CPU's caches, and what keeps a
-GPU from waiting for the next block."""
+"""Images of several rows that are made and asked at once, and how many entries they may have: what
+stays in a CPU's caches, and what keeps a GPU from waiting for the next ones."""
+
+
+def at_once(ball: Ball) -> int:
+    """How many candidates of one row are made at once: a block, and fewer of large images.
+
+    By size and device alone, so that what a row adds up comes out alike in any company.
+
+    Examples
+    --------
+    >>> from besiege.core.ball import ball
+    >>> from besiege.core.threat import L2
+    >>> [at_once(ball(L2, torch.zeros(1, 3, side, side), 1.0)) for side in (32, 224)]
+    [128, 24]
+    """
+    fit = CPU_PIECE if ball.center.device.type == "cpu" else GPU_PIECE
+    return max(8, min(BLOCK, fit // ball.size // 8 * 8))
 
 
 class Siege(Inquiry):
@@ -293,11 +312,13 @@ class Siege(Inquiry):
     def blocks(self, k: int) -> Iterator[Tensor]:
         """Row numbers in pieces that suit the device, for attacks with k candidates per row."""
         rows = torch.arange(len(self), device=self._index.device)
-        most, entries = CPU_BLOCK if rows.device.type == "cpu" else GPU_BLOCK
-        many = max(BLOCK, min(most, entries // self.ball.size), self._oracle.together)
-        size = max(1, many // max(k, 1))
-        for start in range(0, len(self), size):
-            yield rows[start : start + size]
+        return iter(torch.split(rows, self.block(k)) if len(self) else ())
+
+    def block(self, k: int) -> int:
+        """How many rows with k candidates each are made and asked at once."""
+        most, entries = CPU_BLOCK if self._index.device.type == "cpu" else GPU_BLOCK
+        many = max(at_once(self.ball), min(most, entries // self.ball.size), self._oracle.together)
+        return max(1, many // max(k, 1))
 
     def advice(self, x: Tensor, loss: Loss) -> Tensor:
         """The gradient that a substitute has at points ``[rows, ...]``: free, counted apart.

@@ -21,6 +21,7 @@ from besiege.core.threat import Access, Goal, Threat
 from besiege.defenses.defended import load
 from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import Verdicts, judge
+from besiege.evaluation.transfer import in_place_of, read_model, transferred
 from besiege.models.classifier import Classifier
 
 
@@ -39,12 +40,16 @@ class AttackResult:
     forwards, backwards, queries : Tensor
         What it cost: images computed forwards and backwards, answers used.
     first_step, first_query : Tensor
-        When the first success was seen, -1 where there was none.
+        When the first success was seen, -1 where there was none; what is crafted on a substitute
+        is seen by the judge alone.
     descent : Tensor, optional
         The best distance against cost, where the smallest change was looked for: that found
         within 1, 2, ... passes (`besiege.core.record.COSTS`) and in all, ``[rows, marks + 1]``.
         `besiege.metrics.against_cost` takes medians of it. These are the attack's own claims, and
         infinite where the judge found no success.
+    aside : Tensor, optional
+        What was computed on a substitute: its forwards and backwards where the images were crafted
+        on it, its gradients where the attack took its advice. None of it is in the costs above.
     verdicts : Verdicts
         All the judge said: validity, distances in every norm, predictions, confidences.
     warnings : tuple of Finding
@@ -67,6 +72,7 @@ class AttackResult:
     warnings: tuple[Finding, ...]
     seconds: float
     descent: Tensor | None = None
+    aside: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.success)
@@ -101,6 +107,8 @@ class AttackResult:
                 ("queries", self.queries),
             )
         )
+        if self.aside is not None and bool((self.aside > 0).any()):
+            cost += f", {float(self.aside.double().mean()):.1f} on a substitute"
         facts.append(("cost", f"{cost} per image; {self.seconds:.2f} s"))
         facts += [("warning", str(warning)) for warning in self.warnings]
         return facts
@@ -219,11 +227,14 @@ def attack(
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )
-    other = load(substitute) if isinstance(substitute, str) else substitute
-    other = None if other is None else Classifier.of(other)
+    other = None
+    if substitute is not None:
+        own = read_model(substitute, victim.device)
+        other = in_place_of(victim, own, samples.images[:1], victim.classes)
     searched, on = victim, allowed
     if other is not None and chosen.access is Access.GRADIENT:
         searched, on = other, replace(allowed, access=Access.GRADIENT)
+        queries = None  # a substitute's answers are free
         if allowed.eps is not None:
             keep, leave = keep or "last", leave or "end"
     with _bar(progress, str(chosen), len(samples)) as watch:
@@ -243,8 +254,8 @@ def attack(
             starts=None if starts is None else Samples.of(*starts, box=victim.box),
             substitute=other if chosen.advised else None,
         )
-    if searched is not victim:  # it claims nothing about the model itself
-        crafted = replace(crafted, success=torch.zeros_like(crafted.success))
+    if searched is not victim:
+        crafted = transferred(crafted)
     verdicts = judge(victim, crafted, samples, allowed, seed=seed)
     found = verdicts.distance[allowed.norm]
     nothing = torch.full_like(found, torch.inf)
@@ -267,6 +278,7 @@ def attack(
         None
         if crafted.descent is None
         else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
+        crafted.aside,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -22,8 +22,11 @@ from besiege.core.errors import (
 from besiege.core.oracle import Access, Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
-from besiege.core.siege import fitting
-from besiege.core.threat import Goal, Linf, Threat
+from besiege.core.siege import ATTACKS
+from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
+
+BUDGETS = {Linf: "linf:8/255", L2: "l2:0.5", L1: "l1:12", L0: "l0:20"}
+"""A threat of every norm as an example."""
 
 
 def check(
@@ -40,7 +43,7 @@ def check(
     substitute: Victim | None = None,
 ) -> None:
     """Find out whether attack, threat and victim fit, before any work starts."""
-    _fits(attack, threat, min(threat.access, victim.access))
+    fits(attack, threat, min(threat.access, victim.access), substitute is not None)
     _has_targets(threat, samples)
     if victim.stochastic:
         _bears_chance(attack, threat)
@@ -68,10 +71,16 @@ def check(
         )
 
 
-def _fits(attack: Attack, threat: Threat, granted: Access) -> None:
-    """Access, norm, goal and budget are what the attack works with."""
+def fits(
+    attack: Attack, threat: Threat, granted: Access | None = None, advised: bool = False
+) -> None:
+    """Refuse an attack that does not work within the access, norm, goal and budget of a threat.
+
+    `granted` is the access where the victim grants less; `advised` says that there is a substitute.
+    """
+    granted = threat.access if granted is None else granted
     if attack.access > granted:
-        fit = ", ".join(fitting(granted)) or "none is registered yet"
+        fit = ", ".join(fitting(threat, granted, advised)) or "none"
         raise AccessError(
             f"the attack '{attack}' needs {attack.access} access, but only {granted} access is "
             f"granted; attacks that fit: {fit}"
@@ -84,14 +93,52 @@ def _fits(attack: Attack, threat: Threat, granted: Access) -> None:
         raise ThreatError(f"the attack '{attack}' has the goals {goals}, not {threat.goal}")
     if threat.eps is None and not attack.minimal:
         raise ThreatError(
-            f"the attack '{attack}' needs a budget: write '{threat.norm}:8/255' for the threat, or "
-            f"search for the smallest change with 'minimal({attack})'"
+            f"the attack '{attack}' needs a budget: write for example '{BUDGETS[threat.norm]}' for "
+            f"the threat, or search for the smallest change with 'minimal({attack})'"
         )
+    check_goal(threat, granted)
+
+
+def check_goal(threat: Threat, granted: Access) -> None:
+    """Refuse goals that are rules on the clean scores where nobody sees those."""
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
         raise ThreatError(
             f"the class of '{threat.goal}' is read off the clean scores, which decision access "
             "does not show: use targeted:random"
         )
+
+
+def fitting(threat: Threat, granted: Access | None = None, advised: bool = False) -> list[str]:
+    """Names of the registered attacks that work within a threat, as they are.
+
+    Examples
+    --------
+    >>> fitting(Threat.parse("l0:20"))
+    ['cw', 'fmn', 'jsma']
+    """
+    granted = threat.access if granted is None else granted
+    if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
+        return []
+    found = {name: _plain(thing) for name, thing in ATTACKS.items()}
+    return [
+        name
+        for name, attack in found.items()
+        if attack is not None
+        and attack.access <= granted
+        and threat.norm in attack.norms
+        and threat.goal in attack.goals
+        and (threat.eps is not None or attack.minimal)
+        and (advised or not attack.advised)
+    ]
+
+
+def _plain(thing: Any) -> Attack | None:
+    """A registered attack with its usual parameters; None of what has none, or needs attacks."""
+    try:
+        made = thing() if isinstance(thing, type) else thing
+    except (TypeError, ValueError):
+        return None
+    return made if isinstance(made, Attack) else None
 
 
 def _has_targets(threat: Threat, samples: Samples) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,10 +16,13 @@ from besiege.core.threat import Access
 from besiege.models.functions import checked_count
 from besiege.models.transport import Job, Reply, Transport
 from besiege.models.walled import Keep, Logits, Pixels, Walled
-from besiege.models.wire import BYTES, FORMATS, decoded, encoded
+from besiege.models.wire import BYTES, FORMATS, SIZES, decoded, encoded
 
-BATCH = 32
-"""Images in one request where nobody says; one where each is a file of its own."""
+BATCH, LARGEST = 32, 1 << 23
+"""Images in one request, and about how many bytes, where nobody says; one image where each is a
+file of its own."""
+HELD = 1 << 26
+"""About how many bytes wait to be sent."""
 
 
 class Endpoint(Walled):
@@ -34,7 +38,7 @@ class Endpoint(Walled):
     classes, access, outputs, top_k, box, grid, stochastic
         As for `besiege.function_model`.
     batch : int, optional
-        The most images in one request; 32, and 1 for PNG files.
+        The most images in one request; 32, fewer of large ones (8 MiB), and 1 for PNG files.
     concurrency : int
         The most requests on their way at once.
     timeout, retries, patience
@@ -109,7 +113,8 @@ class Endpoint(Walled):
             as_bytes=format in BYTES,
             ledger=ledger,
         )
-        self.batch = checked_count("batch", batch) or (1 if format == "png" else BATCH)
+        self.batch = checked_count("batch", batch) or (1 if format == "png" else None)
+        self.together = (self.batch or BATCH) * concurrency
 
     @property
     def rate(self) -> float | None:
@@ -134,13 +139,18 @@ class Endpoint(Walled):
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
-        jobs = [
-            self._job(pixels[first : first + self.batch], first, keep)
-            for first in range(0, len(pixels), self.batch)
-        ]
-        if not jobs:
-            return np.zeros((0, self.classes or 1), np.float32)
-        return np.concatenate(self.transport.send(jobs))
+        entries = pixels[:1].size
+        size = self.batch or fitting(self.format, entries)
+        # Few are encoded ahead: as text, an image of 224 x 224 takes three megabytes.
+        few = max(
+            2 * self.transport.concurrency, HELD // (SIZES[self.format] * size * entries or 1)
+        )
+        found = [np.zeros((0, self.classes or 1), np.float32)]
+        for begin in range(0, len(pixels), few * size):
+            firsts = range(begin, min(len(pixels), begin + few * size), size)
+            jobs = [self._job(pixels[first : first + size], first, keep) for first in firsts]
+            found += self.transport.send(jobs)
+        return np.concatenate(found[1:] or found)
 
     def _job(self, some: Pixels, first: int, keep: Keep | None) -> Job[Logits]:
         body, headers = encoded(self.format, some)
@@ -162,14 +172,31 @@ class Endpoint(Walled):
             self.ledger.note(self._account, images, attempt, status, seconds)
 
 
+def fitting(form: str, entries: int) -> int:
+    """How many images of so many entries go into one request.
+
+    Examples
+    --------
+    >>> [fitting(form, 3 * 224 * 224) for form in ("json", "raw", "uint8")]
+    [2, 13, 32]
+    """
+    return max(1, min(BATCH, LARGEST // (SIZES[form] * max(1, entries))))
+
+
 def _key(token: str | None) -> Mapping[str, str]:
     if token is None:
         return {}
-    held = os.environ.get(str(token))
+    named = re.fullmatch(r"\w+", str(token)) is not None  # else it may be the key itself
+    held = os.environ.get(str(token), "").strip()
     if not held:
         raise InputError(
-            f"token is {token!r}, but no environment variable of this name is set: it names the "
-            "variable that holds the key, so that the key is in no record"
+            f"token is {repr(token) if named else 'no name'}, but no environment variable of this "
+            "name is set: it names the variable that holds the key, so that the key is in no record"
+        )
+    if not all(" " <= letter <= "~" for letter in held):
+        raise InputError(
+            f"the environment variable {token} holds what no key can hold: line breaks, or letters "
+            "that are not ASCII"
         )
     return {"Authorization": f"Bearer {held}"}
 

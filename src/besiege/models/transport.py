@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import random
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +11,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Generic, TypeVar
-from urllib.parse import urlsplit
 from weakref import finalize
 
 from besiege.core.errors import EndpointError, InputError
+from besiege.models.address import Address, is_open, without_query
 
 T = TypeVar("T")
 
@@ -29,7 +27,10 @@ MALFORMED = 3
 LARGEST = 1 << 28
 """Bytes of an answer, at most."""
 _AGAIN = frozenset({408, 425, 429})
+_MOVED = frozenset({301, 302, 303, 307, 308})
 _SHOWN = 200
+_TELLING = 6
+"""Letters at the beginning of a key that already tell something of it."""
 
 
 class Unreadable(Exception):
@@ -49,6 +50,8 @@ class Reply:
     body: bytes
     wait: float | None = None
     """Seconds after which to come again, where it says so."""
+    elsewhere: str | None = None
+    """The address it sends to instead."""
 
     @property
     def said(self) -> str:
@@ -114,7 +117,9 @@ class Transport:
     Tried again: no connection, no answer in time, 408, 425, 429 and 5xx, as long as the server has
     not been away for longer than `patience`; and three times an answer that cannot be read. Waits
     double and are drawn at random, and are never shorter than the server's Retry-After; one that
-    is longer than what is left of `patience` stops. Any other status stops.
+    is longer than what is left of `patience` stops. Any other status stops, and so does a server
+    that is not trusted. Nobody is followed to another address: the address is which model answers,
+    and images and keys are for nobody else. No message shows a key.
 
     Parameters
     ----------
@@ -157,10 +162,11 @@ class Transport:
                 raise InputError(f"{name} is {value!r}, but a number from 0 is needed")
         if type(concurrency) is not int or concurrency < 1:
             raise InputError(f"concurrency is {concurrency!r}, but a whole number from 1 is needed")
-        self.url, self._place = url, _place(url)
+        self.url, self.address = url, Address(url)
         self.timeout, self.retries, self.patience = float(timeout), retries, float(patience)
         self.rate, self.concurrency = rate, concurrency
-        self.headers = dict(headers or {})
+        self.headers = {**self.address.headers, **(headers or {})}
+        self._secrets = _secrets(self.headers)
         self._note = note or (lambda *_: None)
         self._limits = [
             (Bucket(float(limit)), per_image)
@@ -222,13 +228,13 @@ class Transport:
             except Unreadable as said:
                 unread += 1
                 if unread >= MALFORMED:
-                    raise EndpointError(
-                        f"{self.url} answered {unread} times what cannot be used: {said}"
+                    raise self._error(
+                        f"answered {unread} times what cannot be used: {said}"
                     ) from None
                 problem = str(said)
             except (OSError, http.client.HTTPException) as error:
-                if isinstance(error, (ssl.SSLCertVerificationError, socket.gaierror)):
-                    raise EndpointError(f"{self.url} cannot be reached: {error}") from error
+                if (why := self.address.hopeless(error, self._answered)) is not None:
+                    raise self._error(why) from error
                 problem = str(error) or type(error).__name__
                 if isinstance(error, TimeoutError):
                     problem = f"no answer within {self.timeout:g} s"
@@ -236,16 +242,15 @@ class Transport:
             away = time.monotonic() - failing
             patient = self._answered and away < self.patience
             if attempt > self.retries and not patient:
-                raise EndpointError(
-                    f"{self.url} did not answer in {attempt} attempts and {away:.0f} s: {problem}. "
+                raise self._error(
+                    f"did not answer in {attempt} attempts and {away:.0f} s: {problem}. "
                     "Start it again, or allow more with retries= and patience="
                 )
             left = max(0.0, self.patience - away)
             if pause is not None and pause > left:
-                raise EndpointError(
-                    f"{self.url} asks to wait {pause:.0f} s ({problem}), but of patience="
-                    f"{self.patience:g} s {left:.0f} s are left: come again later, or allow more "
-                    "with patience="
+                raise self._error(
+                    f"asks to wait {pause:.0f} s ({problem}), but of patience={self.patience:g} s "
+                    f"{left:.0f} s are left: come again later, or allow more with patience="
                 )
             if stop.wait(self._pause(attempt, pause)):
                 raise _Stopped
@@ -254,22 +259,36 @@ class Transport:
         usual = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(attempt - 1, 20))
         return max(least or 0.0, usual * (0.5 + 0.5 * self._chance.random()))
 
+    def _error(self, what: str) -> EndpointError:
+        """What went wrong, in words that may be kept: a server may repeat a key it was sent."""
+        for secret in self._secrets:
+            for end in range(
+                len(secret), min(len(secret), _TELLING) - 1, -1
+            ):  # it may be cut short
+                what = what.replace(secret[:end], "[key]")
+        return EndpointError(f"{self.url} {what}")
+
     def _refused(self, reply: Reply) -> EndpointError:
+        if reply.status in _MOVED:
+            where = "somewhere else" if reply.elsewhere is None else without_query(reply.elsewhere)
+            return self._error(
+                f"sends to {where} (status {reply.status}), and nobody is followed to another "
+                "address: give the right one, if you know it to be the same model"
+            )
         advice = {
             401: "give the name of an environment variable that holds the key, token=NAME",
             403: "check the key, and whether you may ask it at all",
             404: "check the path",
             413: "send fewer images at once, batch=",
         }.get(reply.status, "check the format and the address")
-        return EndpointError(
-            f"{self.url} refused with status {reply.status}: {reply.said} ({advice})"
-        )
+        return self._error(f"refused with status {reply.status}: {reply.said} ({advice})")
 
     def _once(self, job: Job[T], attempt: int) -> Reply:
         connection = self._connected()
         begin, how = time.monotonic(), "no answer"
         try:
-            connection.request("POST", self._place[3], job.body, {**self.headers, **job.headers})
+            headers = {**self.headers, **job.headers}
+            connection.request("POST", self.address.target, job.body, headers)
             reply, reusable = self._read(connection, begin + self.timeout)
             how = str(reply.status)
         except BaseException:
@@ -288,14 +307,11 @@ class Transport:
         with self._lock:
             if self._idle:
                 connection = self._idle.pop()
-                if _is_open(connection.sock):
+                if is_open(connection.sock):
                     connection.sock.settimeout(self.timeout)
                     return connection
                 connection.close()
-        scheme, host, port, _ = self._place
-        kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-        connection = kind(host, port, timeout=min(CONNECT, self.timeout))
-        connection.connect()
+        connection = self.address.connect(min(CONNECT, self.timeout))
         connection.sock.settimeout(self.timeout)
         return connection
 
@@ -315,26 +331,14 @@ class Transport:
             raise http.client.IncompleteRead(b"".join(pieces))
         kind = answer.getheader("Content-Type", "").partition(";")[0].strip().lower()
         wait_for = _seconds(answer.getheader("Retry-After"))
-        return Reply(answer.status, kind, b"".join(pieces), wait_for), not answer.will_close
+        where = answer.getheader("Location")
+        reply = Reply(answer.status, kind, b"".join(pieces), wait_for, where)
+        return reply, not answer.will_close
 
 
 def _hang_up(idle: list[http.client.HTTPConnection]) -> None:
     while idle:
         idle.pop().close()
-
-
-def _is_open(held: socket.socket | None) -> bool:
-    """Whether an idle connection is still there: a server that closed it has sent an end."""
-    if held is None:
-        return False
-    held.settimeout(0.0)
-    try:
-        held.recv(1, socket.MSG_PEEK)
-    except (BlockingIOError, ValueError):  # nothing is there; TLS cannot be looked at
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _seconds(text: str | None) -> float | None:
@@ -351,22 +355,9 @@ def _seconds(text: str | None) -> float | None:
     return max(0.0, seconds)
 
 
-def _place(url: str) -> tuple[str, str, int | None, str]:
-    """Scheme, host, port and path of an address."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as problem:
-        raise InputError(f"'{url}' is no address: {problem}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"'{url}' is no address: write for example http://127.0.0.1:8000/predict")
-    if parts.username is not None:
-        raise InputError(
-            "the address holds a user name or a password, which would be kept in records: name "
-            "an environment variable with token=NAME instead"
-        )
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return parts.scheme, host, port, path
+def _secrets(headers: Mapping[str, str]) -> list[str]:
+    """What no message may show: what stands behind a word such as Bearer, or the whole."""
+    return [value.partition(" ")[2] or value for value in headers.values() if value]
 
 
 def _is_number(value: object) -> bool:

@@ -23,6 +23,8 @@ FORMATS = {
     "png": "a PNG file; several in one request as base64 in JSON",
 }
 """What may be sent, and what it is."""
+SIZES = {"json": 20, "raw": 4, "uint8": 1, "png": 1}
+"""About how many bytes an entry takes."""
 BYTES = ("uint8", "png")
 """Formats of 256 levels: the model receives nothing between them."""
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from besiege.core.errors import AccessError
 from besiege.core.oracle import Access, Victim
 from besiege.core.samples import Samples
-from besiege.core.siege import fitting
+from besiege.evaluation.checking import fitting
 from besiege.evaluation.judging import judge
 from besiege.testing.outcomes import honest, inside
 from besiege.testing.trial import HINT, Trial, law
@@ -174,7 +174,7 @@ def _refused(trial: Trial, victim: Victim, samples: Samples, granted: Access) ->
             counting.forwards == 0,
             f"the victim was asked {counting.forwards} times before it was refused",
         )
-        fit = fitting(granted)
+        fit = fitting(trial.threat(trial.size(), allowed), granted)
         lacking = [name for name in [*fit, str(granted), str(needed)] if name not in said]
         trial.demand(not lacking, f"the refusal does not name {', '.join(lacking)}: {said}")
 

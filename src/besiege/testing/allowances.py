@@ -106,6 +106,8 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "geoda": {Linf: 1.5, L2: 1.5, L1: 2.5},
     # Twenty steps along estimates; signs of small slopes are guessed, which linf notices.
     "nes": {Linf: 1.4, L2: 1.08},
+    "nes_partial": {Linf: 1.35, L2: 1.15},
+    "nes_labels": {Linf: 1.6, L2: 1.25},
     "spsa": 1.25,
     "rgf": {Linf: 1.15, L2: 1.04},
     "prgf": 1.04,

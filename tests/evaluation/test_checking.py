@@ -1,0 +1,54 @@
+"""What fits together, and what is offered where something does not."""
+
+from __future__ import annotations
+
+import pytest
+
+import besiege
+from besiege.attacks import parse
+from besiege.core.errors import AccessError, ThreatError
+from besiege.core.siege import ATTACKS
+from besiege.core.threat import L1, L2, Access, Linf, Norm, Threat
+from besiege.evaluation.checking import BUDGETS, fits, fitting
+
+DATA = besiege.data.load("digits", count=2)
+
+
+@pytest.mark.parametrize("norm", Norm)
+@pytest.mark.parametrize("more", ["", " targeted:random", " targeted:least-likely"])
+@pytest.mark.parametrize("access", Access)
+@pytest.mark.parametrize("bounded", [True, False])
+def test_what_is_offered_fits_and_nothing_else_does(
+    norm: Norm, more: str, access: Access, bounded: bool
+) -> None:
+    budget = BUDGETS[norm] if bounded else str(norm)
+    threat = Threat.parse(f"{budget}{more} {access}")
+    offered = fitting(threat, advised=True)
+    for name, thing in ATTACKS.items():
+        if not isinstance(getattr(thing, "access", None), Access):
+            continue  # made of attacks
+        try:
+            fits(parse(name), threat, advised=True)
+        except (AccessError, ThreatError):
+            assert name not in offered
+        else:
+            assert name in offered
+
+
+def test_a_refusal_offers_only_what_would_run() -> None:
+    for threat, offered in (
+        ("linf:0.1 score", "bandits, geoda, hopskipjump, nattack, nes, opt, rays, rgf"),
+        ("linf:0.1 decision", "geoda, hopskipjump, opt, rays, signopt"),
+        ("l1:3 decision", "geoda"),
+    ):
+        with pytest.raises(AccessError, match=f"attacks that fit: {offered}"):
+            besiege.attack("pgd", "zoo:digits-natural", DATA.images, DATA.labels, threat=threat)
+    assert "prgf" in fitting(Threat.parse("linf:0.1 score"), advised=True)
+    assert "prgf" not in fitting(Threat.parse("linf:0.1 score"))
+
+
+@pytest.mark.parametrize("norm", [Linf, L2, L1])
+def test_the_budget_of_an_advice_is_one_of_its_norm(norm: Norm) -> None:
+    Threat.parse(BUDGETS[norm]).check_units((0.0, 1.0), 3 * 32 * 32)
+    with pytest.raises(ThreatError, match=f"write for example '{BUDGETS[norm]}'"):
+        fits(parse("pgd"), Threat(norm))
