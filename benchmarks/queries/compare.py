@@ -56,8 +56,8 @@ def table(nets: tuple[str, ...], attacks: tuple[str, ...], key: str, marks: tupl
     known = {net: figures(net) for net in nets}
     lines = [row("", list(nets)), "|---" * (len(nets) + 1) + "|"]
     for attack in attacks:
-        for peer in ("", *PEERS):
-            name = f"{peer} {attack}".strip()
+        for peer in ("", "with", *PEERS):
+            name = f"{attack} with images" if peer == "with" else f"{peer} {attack}".strip()
             cells = []
             for net in nets:
                 told = known[net].get(name, {}).get(key, {})
@@ -66,7 +66,9 @@ def table(nets: tuple[str, ...], attacks: tuple[str, ...], key: str, marks: tupl
                 ]
                 cells.append(" / ".join(shown))
             if any(cells):
-                lines.append(row(f"&nbsp; {PEERS[peer]}" if peer else attack, cells))
+                lines.append(
+                    row(f"&nbsp; {PEERS.get(peer, 'with images')}" if peer else attack, cells)
+                )
     return "\n".join(lines)
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/queries/ours.py [cells] [--queries 2000] [--attack TEXT ...]
 
-On the network itself, without a twin; every image is judged by a fresh forward. A bare forward of
+Attacks that see labels begin at noise, as their peers do, or as in an evaluation with --starts. On
+the network itself, without a twin; every image is judged by a fresh forward. A bare forward of
 as many images at the batch size used is timed in turns, for what the attack itself costs.
 """
 
@@ -19,6 +20,7 @@ import torch
 from besiege.attacks import parse
 from besiege.core.oracle import Access, Oracle
 from besiege.core.record import COSTS
+from besiege.core.samples import Samples
 from besiege.evaluation import craft, judge
 
 # A script finds its neighbours, not its package: the root makes it one.
@@ -52,7 +54,9 @@ def record(cell: Cell, given: argparse.Namespace) -> None:
             continue
         if threat.eps is not None and attack.access is Access.DECISION and not given.attack:
             continue
-        how = {"queries": given.queries, "seed": given.seed}
+        how: dict[str, Any] = {"queries": given.queries, "seed": given.seed}
+        if given.starts:
+            how["starts"] = beginnings(cell, given.device)
         begin = time.perf_counter()
         crafted = craft(victim, attack, samples, threat, **how)
         seconds = time.perf_counter() - begin
@@ -74,7 +78,15 @@ def record(cell: Cell, given: argparse.Namespace) -> None:
             entry["robust"] = {str(m): int((spent > m).sum()) for m in marks}
             print("  robust", entry["robust"], flush=True)
         print(f"  floor {entry['floor']} s", flush=True)
-        book.note(text, far, used, 0.0, seconds, **entry)
+        name = f"{text} with images" if given.starts else text
+        book.note(name, far, used, 0.0, seconds, **entry)
+
+
+def beginnings(cell: Cell, device: str) -> Samples:
+    """Ten images of every class, none of which is attacked."""
+    samples = cell.load(10 * COUNT, device, SKIP + COUNT)[1]
+    rows = [(samples.labels == label).nonzero()[:10, 0] for label in range(10)]
+    return samples.at(torch.cat(rows).sort().values)
 
 
 def _forward(victim: object, x: torch.Tensor) -> float:
@@ -101,6 +113,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=QUERIES)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--attack", action="append", default=[])
+    parser.add_argument("--starts", action="store_true", help="give images of every class")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=HERE / "ours")
     given = parser.parse_args()

@@ -242,6 +242,13 @@ def test_a_combination_takes_the_advice_that_its_parts_do(text: str) -> None:
     assert found.aside is not None and int(found.aside.sum()) > 0
 
 
+@pytest.mark.parametrize("text", ["rays", "nes_partial", "cascade(square, rays)", "best_of(rays)"])
+def test_a_combination_begins_at_other_images_where_a_part_does(text: str) -> None:
+    assert parse(text).begins
+    other = text.replace("rays", "nes").replace("nes_partial", "nes")
+    assert not parse(other).begins and not parse(other.replace("nes", "pgd")).begins
+
+
 COSTS = {
     "averaged(rays(steps=50), 5)": 250,
     "averaged(averaged(rays(steps=50), 2), 3)": 300,

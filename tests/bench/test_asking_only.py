@@ -36,6 +36,29 @@ def test_every_decision_attack_is_evaluated(attack: str, goal: str) -> None:
     assert int(found.rows["queries"].max()) <= 150 and int(found.rows["backwards"].sum()) == 0
 
 
+@pytest.mark.parametrize("attack", ["nes_partial", "cascade(nes(steps=1), nes_partial)"])
+def test_what_is_told_the_first_few_scores_begins_at_other_images(attack: str) -> None:
+    net = besiege.models.load(NET)
+
+    def answer(images: Any) -> tuple[Any, Any]:
+        with torch.no_grad():
+            top = net(torch.from_numpy(images)).topk(3, 1)
+        return top.indices.numpy(), top.values.numpy()
+
+    found = besiege.evaluate(
+        besiege.function_model(answer, classes=10, top_k=3),
+        "digits",
+        threat="linf:0.4",
+        goal="targeted:random",
+        attacks=attack,
+        queries=600,
+        count=10,
+        curve=False,
+    )
+    assert int(found.rows["success"].sum()) >= 5
+    assert not found.rows["no_start"].any()
+
+
 def test_without_attacks_the_suite_of_the_access_runs() -> None:
     how: dict[str, Any] = {"queries": 60, "count": 10, "curve": False}
     scores = besiege.evaluate(NET, "digits", threat="linf:0.2", access="score", **how)

@@ -178,3 +178,18 @@ def test_labels_alone_are_refused_with_what_this_command_takes(besiege: Besiege)
         said = besiege("substitute", server.url, *STEAL[2:], *FEW)
     assert said.code == 3 and "declare access=decision" in said.flat
     assert "--access" not in said.flat
+
+
+def test_a_first_answer_of_another_kind_is_asked_for_once_and_nothing_is_called_kept(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    with serving(labels_only=True) as server:
+        said = besiege("substitute", f"{server.url}(batch=60)", *STEAL[2:], *FEW)
+        assert said.code == 3 and server.images == 60
+        assert list((tmp_path / "ledgers").glob("*.sqlite"))
+        assert "kept" not in said.flat and "goes on" not in said.flat
+        # What another model has answered there is no reason to say so either.
+        other = f"{server.url}(access=decision)"
+        assert besiege("substitute", other, *STEAL[2:], *FEW).code == 0
+        said = besiege("substitute", server.url, *STEAL[2:-1], "another.safetensors", *FEW)
+        assert said.code == 3 and "kept" not in said.flat

@@ -64,19 +64,35 @@ def test_a_substitute_that_cannot_serve_is_refused() -> None:
             transfer(answering(), DATA.images, 0.2, substitute=substitute)
 
 
-def test_the_victim_is_asked_nothing_while_images_are_crafted_elsewhere() -> None:
+def test_the_victim_is_shown_once_what_was_crafted_elsewhere(tmp_path: Path) -> None:
     found = transfer(ANOTHER, DATA.images, 0.2, queries=5)
     there = besiege.attack(
         "mim", NET, DATA.images, DATA.labels, threat="linf:0.2", keep="last", leave="end"
     )
-    assert found.success.any()
-    for name in ("queries", "forwards", "backwards"):
+    assert found.success.any() and not found.success.all()
+    for name in ("forwards", "backwards"):
         assert int(getattr(found, name).abs().sum()) == 0, name
-    assert (found.first_query == -1).all() and (found.first_step == -1).all()
+    assert (found.queries == 1).all()
+    assert torch.equal(found.first_query, torch.where(found.success, 1, -1))
+    assert torch.equal(found.first_step, torch.where(found.success, 0, -1))
     assert found.aside is not None
     assert torch.equal(found.aside, there.forwards + there.backwards)
-    assert f"0.0 queries, {float(found.aside.double().mean()):.1f} on a substitute" in repr(found)
+    assert f"1.0 queries, {float(found.aside.double().mean()):.1f} on a substitute" in repr(found)
     assert "substitute" not in repr(there)
+    # An evaluation says the same of the same images.
+    rows = besiege.evaluate(
+        ANOTHER,
+        (DATA.images, DATA.labels),
+        threat="linf:0.2",
+        attacks="mim",
+        substitute=NET,
+        curve=False,
+        out=tmp_path,
+    ).rows
+    hit = rows["success"]
+    for name in ("queries", "forwards", "backwards", "first_query", "first_step"):
+        assert (rows[name][hit] == getattr(found, name)[found.success].numpy()[0]).all(), name
+    assert (rows["queries"] == 1).all()
 
 
 def test_one_grid_is_not_another(tmp_path: Path) -> None:

@@ -209,6 +209,6 @@ def test_the_refusal_lists_a_fitting_attack_once_there_is_one(
 ) -> None:
     access("pgd", Linf, ANY)
     # The list is compared with the registry, so that a refusal that lists nobody is seen.
-    monkeypatch.setattr("besiege.evaluation.checking.fitting", lambda _: [])
+    monkeypatch.setattr("besiege.evaluation.checking.fitting", lambda *_: [])
     with pytest.raises(AssertionError, match=f"does not name .*{guessing}"):
         access("pgd", Linf, ANY)

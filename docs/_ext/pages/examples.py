@@ -14,7 +14,7 @@ import besiege
 from besiege.attacks.attack import Attack
 from besiege.bench.results import summarise
 from besiege.core.samples import Samples
-from besiege.core.threat import Access, Linf, Norm, Threat
+from besiege.core.threat import Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import craft
 from besiege.report import table
 
@@ -37,7 +37,8 @@ def run(code: str) -> str:
 def threat_of(attack: Attack) -> str:
     """A threat that suits an attack on the digits."""
     norm = next(norm for norm in Norm if norm in attack.norms)
-    return str(norm) if attack.minimal else _BUDGETS[norm]
+    change = str(norm) if attack.minimal else _BUDGETS[norm]
+    return change if Goal.UNTARGETED in attack.goals else f"{change} {Goal.RANDOM}"
 
 
 def in_python(text: str, attack: Attack) -> str:
@@ -51,7 +52,7 @@ result = besiege.attack(
     "{model}",
     data.images,
     data.labels,
-    threat="{threat_of(attack)}",{_limit(attack)}{_advice(attack)}
+    threat="{threat_of(attack)}",{_limit(attack)}{_advice(attack)}{_starts(attack)}
 )
 print(result)
 '''
@@ -66,13 +67,21 @@ def _advice(attack: Attack) -> str:
     return f'\n    substitute="{SUBSTITUTE}",' if attack.advised else ""
 
 
+def _starts(attack: Attack) -> str:
+    """Where a class must be reached, images of it are what an attack begins at."""
+    to_a_class = Goal.UNTARGETED not in attack.goals
+    return "\n    starts=(data.images, data.labels)," if to_a_class else ""
+
+
 def in_shell(text: str, attack: Attack) -> str:
     """The measurement of a model with an attack in a shell."""
     model = f'"{MODEL}+resize_pad"' if attack.draws > 1 else MODEL
     quoted = f'"{text}"' if "(" in text else text
+    threat = threat_of(attack)
+    threat = f'"{threat}"' if " " in threat else threat
     return (
         f"besiege evaluate {model} --data digits --count 50 \\\n"
-        f"  --threat {threat_of(attack)} --attacks {quoted}"
+        f"  --threat {threat} --attacks {quoted}"
         + ("" if attack.access is Access.GRADIENT else f" --queries {QUERIES}")
         + (f" \\\n  --substitute {SUBSTITUTE}" if attack.advised else "")
     )

@@ -57,6 +57,14 @@ class Attack(ABC):
         return 1
 
     @property
+    def begins(self) -> bool:
+        """Whether it may begin at other images, of known classes, which it is then given.
+
+        What sees labels alone does. Others that do declare it: ``begins = True``.
+        """
+        return self.access is Access.DECISION
+
+    @property
     def one_step(self) -> bool:
         """Whether success need not grow with the budget, so that a search must scan."""
         return False

@@ -116,7 +116,7 @@ class Bandits(Attack):
     'bandits(tile=8)'
     """
 
-    steps: int = 5000
+    steps: int = 6660
     tile: int | None = None
     probe: float = 0.1
     explore: float = 1.0

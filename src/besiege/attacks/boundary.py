@@ -102,7 +102,7 @@ class Boundary(Attack):
     'boundary(steps=1000)'
     """
 
-    steps: int = 15000
+    steps: int = 20000
     sphere: float = 0.1
     toward: float | None = None
     bisected: bool = True

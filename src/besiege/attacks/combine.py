@@ -44,6 +44,10 @@ class Combined(Attack):
         return any(part.advised for part in self.parts)
 
     @property
+    def begins(self) -> bool:
+        return any(part.begins for part in self.parts)
+
+    @property
     def draws(self) -> int:
         return min(part.draws for part in self.parts)
 

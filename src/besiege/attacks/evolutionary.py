@@ -101,7 +101,7 @@ class Evolutionary(Attack):
     'evolutionary(steps=1000, shrink=2)'
     """
 
-    steps: int = 15000
+    steps: int = 20000
     mu: float = 0.01
     sigma: float | None = None
     shrink: int | None = None

@@ -70,7 +70,7 @@ class GeoDA(Attack):
     'geoda(steps=10, side=8)'
     """
 
-    steps: int = 22
+    steps: int = 25
     probes: int = 40
     growth: float = 1.2
     side: int = 16

@@ -157,7 +157,7 @@ class HopSkipJump(Attack):
     'hopskipjump(steps=10)'
     """
 
-    steps: int = 60
+    steps: int = 70
     probes: int = 50
     probe: float | None = 0.1
 

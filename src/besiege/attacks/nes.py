@@ -141,7 +141,7 @@ class Climb(Attack):
     seen, what one-sided differences are taken from and what tells whether the climb goes on.
     """
 
-    steps: int = 200
+    steps: int = 390
     sigma: float = 0.001
     rate: float = 0.15
     loss: Loss = margin

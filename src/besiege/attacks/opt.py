@@ -95,7 +95,7 @@ class SignOpt(Attack):
     'signopt(votes=200)'
     """
 
-    steps: int = 100
+    steps: int = 180
     votes: int = 100
     beta: float = 0.01
     tries: int = 20
@@ -181,7 +181,7 @@ class Opt(Attack):
     'opt(probes=10)'
     """
 
-    steps: int = 100
+    steps: int = 140
     probes: int = 20
     beta: float = 0.01
     tries: int = 20

@@ -93,8 +93,7 @@ class Closing(Attack):
 
     norms = frozenset({Linf, L2})
     goals = ALL_GOALS - {Goal.UNTARGETED}
-    begins: ClassVar[bool] = True
-    """Whether it may begin at images of known classes, whatever its access."""
+    begins = True  # with scores too
 
     def __post_init__(self) -> None:
         must_count(self, 1, "steps", "pairs")

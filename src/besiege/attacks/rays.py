@@ -105,7 +105,7 @@ class Rays(Attack):
     'rays(steps=1000)'
     """
 
-    steps: int = 10000
+    steps: int = 20000
     tolerance: float = 1.0
 
     access = Access.DECISION

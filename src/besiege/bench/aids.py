@@ -17,7 +17,7 @@ from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model, in_place_of, read_model
 from besiege.models.ensemble import Ensemble
 
-PER_CLASS, MANY = 2, 100
+PER_CLASS, MANY = 10, 100
 """Images of every class to begin at, and from how many classes on one must do."""
 
 Fuse = Literal["logits", "probabilities", "losses"]
@@ -33,7 +33,8 @@ class Aids:
         Attacks that need gradients are crafted on it, and judged on the victim; others may take
         its advice.
     starts : Data, optional
-        Images of known classes at which attacks that see decisions alone may begin.
+        Images of known classes at which attacks may begin that say so: those that see decisions
+        alone, and such as climb from where a class is told.
     """
 
     substitute: Victim | None = None
@@ -49,7 +50,7 @@ class Aids:
 
     def begins(self, attack: Attack) -> bool:
         """Whether an attack may begin at other images."""
-        return self.starts is not None and attack.access is Access.DECISION
+        return self.starts is not None and attack.begins
 
 
 def read_aids(

@@ -32,6 +32,7 @@ from besiege.core.errors import EndpointError
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
+    from besiege.core.oracle import Victim
     from besiege.training.substitutes import Round
 
 _USUAL = "linf:8/255"
@@ -119,6 +120,7 @@ def substitute(
     history: list[Round] = []
     console = screen.err()
     typed = _typed(model, data, arch, out, rounds, count, check, given, split, seed)
+    asked: Victim | None = None
     try:
         with bar(f"{arch} from {model}", console) as watch:  # first: importing torch takes seconds
             from besiege.cli.machine import prepare
@@ -131,8 +133,9 @@ def substitute(
                 history.append(one)
                 screen.say(console, Text(_line(one), "dim"))
 
+            asked = load(model, where)
             path = fit_substitute(
-                load(model, where),
+                asked,
                 data,
                 arch,
                 out,
@@ -148,12 +151,12 @@ def substitute(
                 **given,
             )
     except KeyboardInterrupt:
-        asked = history[-1].queries if history else 0
-        lost = f"Nothing was written, and {asked} queries or more are lost."
-        screen.note(f"Interrupted. {_kept(out) or lost}")
+        spent = history[-1].queries if history else 0
+        lost = f"Nothing was written, and {spent} queries or more are lost."
+        screen.note(f"Interrupted. {_kept(asked) or lost}")
         return 130
     except EndpointError as problem:
-        screen.complain(as_options(str(problem), substitute), _kept(out))
+        screen.complain(as_options(str(problem), substitute), _kept(asked))
         return 3
     card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     if as_json:
@@ -166,11 +169,14 @@ def substitute(
     return 0
 
 
-def _kept(out: Path) -> str:
+def _kept(victim: Victim | None) -> str:
     """Where the answers of an address are, if there are any."""
-    folder = out.parent / "ledgers"
-    there = any(folder.glob("*.sqlite"))
-    return f"What was answered is kept in {folder}; the same command goes on." if there else ""
+    from besiege.models.walled import walled
+
+    inner = walled(victim)
+    if inner is None or inner.ledger is None or not len(inner.ledger):
+        return ""
+    return f"What was answered is kept in {inner.ledger.path.parent}; the same command goes on."
 
 
 def _typed(

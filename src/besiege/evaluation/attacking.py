@@ -19,7 +19,7 @@ from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Goal, Threat
 from besiege.defenses.defended import load
-from besiege.evaluation.crafting import craft
+from besiege.evaluation.crafting import Crafted, craft
 from besiege.evaluation.judging import Verdicts, judge
 from besiege.evaluation.transfer import in_place_of, read_model, transferred
 from besiege.models.classifier import Classifier
@@ -38,10 +38,11 @@ class AttackResult:
     distance : Tensor
         Its distance in the threat's norm, infinite where nothing was found.
     forwards, backwards, queries : Tensor
-        What it cost: images computed forwards and backwards, answers used.
+        What it cost: images computed forwards and backwards, answers used. What is crafted on a
+        substitute costs one query, that of showing it to the model: the judge's.
     first_step, first_query : Tensor
-        When the first success was seen, -1 where there was none; what is crafted on a substitute
-        is seen by the judge alone.
+        When the first success was seen, -1 where there was none; of what is crafted on a substitute
+        before any step on the model, at its one query.
     descent : Tensor, optional
         The best distance against cost, where the smallest change was looked for: that found
         within 1, 2, ... passes (`besiege.core.record.COSTS`) and in all, ``[rows, marks + 1]``.
@@ -193,11 +194,11 @@ def attack(
     batch, pad
         Rows per call of the model, and whether calls are padded to whole blocks of rows.
     starts : (images, labels), optional
-        Images of known classes at which attacks that see decisions alone may begin; without any,
-        noise must do, and a targeted one cannot begin at all.
+        Images of known classes at which attacks may begin that see decisions alone, or the first
+        few scores; without any, noise must do, and a targeted one cannot begin at all.
     substitute : nn.Module, Classifier or str, optional
         A model of one's own. Attacks that need gradients are crafted on it, keep their last image,
-        and are judged on the model (transfer); ``prgf`` takes its advice.
+        and are judged on the model (transfer), at one query each; ``prgf`` takes its advice.
     progress : bool
         Show a progress bar.
     **parameters
@@ -257,6 +258,8 @@ def attack(
     if searched is not victim:
         crafted = transferred(crafted)
     verdicts = judge(victim, crafted, samples, allowed, seed=seed)
+    if searched is not victim:
+        crafted = _shown(crafted, verdicts.success)
     found = verdicts.distance[allowed.norm]
     nothing = torch.full_like(found, torch.inf)
     return AttackResult(
@@ -279,6 +282,17 @@ def attack(
         if crafted.descent is None
         else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
         crafted.aside,
+    )
+
+
+def _shown(crafted: Crafted, success: Tensor) -> Crafted:
+    """What was crafted elsewhere, once the judge has shown it to the victim: one query each."""
+    never = torch.full_like(crafted.queries, -1)
+    return replace(
+        crafted,
+        queries=torch.ones_like(crafted.queries),
+        first_step=torch.where(success, 0, never),
+        first_query=torch.where(success, 1, never),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,24 @@ from besiege.core.errors import InputError, VictimError, near
 from besiege.core.threat import Access
 
 Array = NDArray[Any]
+Lines = list[tuple[Any, Any]]
 OUTPUTS = ("logits", "probabilities")
 SMALLEST_PROBABILITY = 1e-30
 _ABOVE_ONE = 1e-3
 """How far a probability may exceed one by rounding to a few decimals."""
+_TELLING = 4
+"""Different rows that must look like probabilities before anybody says so: one may by accident."""
+
+
+class Undeclared(VictimError):
+    """An answer of another kind than was declared; so would the next one be.
+
+    `declare` is what to add behind the name of a model, where that is all there is to do.
+    """
+
+    def __init__(self, why: str, declare: str = "") -> None:
+        super().__init__(why)
+        self.declare = declare
 
 
 @dataclass
@@ -38,6 +52,9 @@ class Reader:
         How many there are; found in the first full answer when not given.
     top_k : int, optional
         Only so many classes are in an answer, as indices and scores.
+    assumed : bool
+        Whether nobody said what scores are: what looks like the first of many probabilities is then
+        not taken for logits.
     """
 
     name: str
@@ -45,6 +62,8 @@ class Reader:
     outputs: str = "logits"
     classes: int | None = None
     top_k: int | None = None
+    assumed: bool = False
+    _likely: set[bytes] = field(default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
         if self.outputs not in OUTPUTS:
@@ -62,6 +81,10 @@ class Reader:
         """Logits float32 ``[rows, classes]`` of what came back for so many images."""
         if self.top_k is not None:
             scores = self._few(answer, rows)
+        elif (lines := _by_index(answer)) is not None:
+            if self.access is Access.SCORE:
+                raise self._must_say(lines)
+            scores = self._few(answer, rows)
         else:
             values = self._array(answer)
             if values.ndim == 2 and values.shape[1] > 1:
@@ -71,10 +94,13 @@ class Reader:
             elif self.access is Access.DECISION:
                 return self._ruled(self._labels(values, rows))
             else:
-                raise VictimError(
+                said = (
                     f"{self.name} answered an array {list(values.shape)} to {rows} images, but "
                     "scores are [rows, classes]: declare access='decision' if these are labels"
                 )
+                if values.size == rows:
+                    raise Undeclared(said)
+                raise VictimError(said)
         if self.access is Access.DECISION:
             return self._ruled(scores.argmax(1))
         return scores
@@ -106,7 +132,7 @@ class Reader:
         if len(values) != rows:
             raise VictimError(f"{self.name} answered {len(values)} rows of scores to {rows} images")
         if self.classes is not None and values.shape[1] != self.classes:
-            raise VictimError(
+            raise Undeclared(
                 f"{self.name} answered {values.shape[1]} classes, but {self.classes} are "
                 "expected: declare the right number with classes=, or mend the model"
             )
@@ -125,7 +151,7 @@ class Reader:
                 f"{self.name} answered a row with no finite score, which rules out every class"
             )
         if self.outputs == "probabilities" and (values.min() < 0 or values.max() > 1 + _ABOVE_ONE):
-            raise VictimError(
+            raise Undeclared(
                 f"{self.name} was declared to answer probabilities, but some lie outside [0, 1]: "
                 "leave outputs='probabilities' out if they are logits"
             )
@@ -144,7 +170,7 @@ class Reader:
             )
         whole = np.isfinite(flat) & (flat == np.floor(flat))
         if not bool(whole.all()):
-            raise VictimError(
+            raise Undeclared(
                 f"{self.name} answered the label {flat[~whole][0]}, but labels are whole numbers"
             )
         return self._known(flat.astype(np.int64))
@@ -153,7 +179,7 @@ class Reader:
         classes = self.count()
         wrong = (labels < 0) | (labels >= classes)
         if bool(wrong.any()):
-            raise VictimError(
+            raise Undeclared(
                 f"{self.name} answered the label {labels[wrong][0]}, but of {classes} classes the "
                 f"labels are 0 to {classes - 1}: declare classes=, or mend the model"
             )
@@ -178,24 +204,86 @@ class Reader:
                     f"{what.tolist()}, but every class listed has one score and stands once"
                 )
             self._numbers(what)
+            self._must_not_be_probabilities(what)
             logits[row, self._labels(where, len(where))] = self._logits(what)
         return logits
 
-    def _lines(self, answer: object) -> list[tuple[Any, Any]]:
+    def _must_not_be_probabilities(self, scores: Array) -> None:
+        """Stop where row after row could be the largest probabilities of many, and nobody said.
+
+        One row that could not settles it: they are logits.
+        """
+        if not self.assumed or self.access is not Access.SCORE:
+            return
+        if not _could_be_probabilities(scores):
+            self.assumed = False
+            return
+        self._likely.add(np.asarray(scores, np.float64).tobytes())
+        if len(self._likely) >= _TELLING:
+            raise Undeclared(
+                f"{self.name} answers scores in [0, 1] that never sum to more than 1, as "
+                "probabilities do: declare outputs='probabilities', or outputs='logits' if they "
+                "are those",
+                "outputs=probabilities",
+            )
+
+    def _must_say(self, lines: Lines) -> Undeclared:
+        """What to declare where an answer says which classes its scores are of."""
+        told = max(len(scores) for _, scores in lines)
+        scores = [np.asarray(scores) for _, scores in lines]
+        likely = all(one.dtype.kind in "fiu" and _could_be_probabilities(one) for one in scores)
+        more = ", outputs=probabilities" if likely and self.assumed else ""
+        return Undeclared(
+            f"{self.name} answers {told} classes by their indices, with a score for each, but the "
+            f"scores of all classes in their order are expected: declare top_k={told}{more}",
+            f"top_k={told}{more}",
+        )
+
+    def _lines(self, answer: object) -> Lines:
         """Indices and scores of every row, however they are written."""
-        if isinstance(answer, Mapping) and {"indices", "scores"} <= set(answer):
-            answer = answer["indices"], answer["scores"]
-        if isinstance(answer, tuple) and len(answer) == 2:
-            return list(zip(answer[0], answer[1], strict=False))
-        if isinstance(answer, Sequence) and not isinstance(answer, str):
-            lines = [line if isinstance(line, Sequence) else [line] for line in answer]
-            if all(isinstance(one, Mapping) for line in lines for one in line):
-                return [
-                    ([one.get("label") for one in line], [one.get("score") for one in line])
-                    for line in lines
-                ]
-        raise VictimError(
+        if (lines := _pairs(answer)) is not None:
+            return lines
+        said = (
             f"{self.name} answered a {type(answer).__name__}, but with top_k={self.top_k} an "
             "answer is (indices, scores), both [rows, k], or per image a list of "
             "{'label': ..., 'score': ...}"
         )
+        if answer is None or isinstance(answer, (Mapping, str)):
+            raise VictimError(said)
+        raise Undeclared(said)
+
+
+def _pairs(answer: object) -> Lines | None:
+    """Indices and scores of every row; None where an answer does not hold them."""
+    if isinstance(answer, Mapping) and {"indices", "scores"} <= set(answer):
+        answer = answer["indices"], answer["scores"]
+    if isinstance(answer, tuple) and len(answer) == 2:
+        try:
+            return list(zip(answer[0], answer[1], strict=False))
+        except TypeError:  # single numbers
+            return None
+    if isinstance(answer, Sequence) and not isinstance(answer, str):
+        lines = [line if isinstance(line, Sequence) else [line] for line in answer]
+        if all(isinstance(one, Mapping) for line in lines for one in line):
+            return [
+                ([one.get("label") for one in line], [one.get("score") for one in line])
+                for line in lines
+            ]
+    return None
+
+
+def _by_index(answer: object) -> Lines | None:
+    """The same, where an answer cannot be anything else: two rows of scores are a pair as well."""
+    lines = _pairs(answer)
+    if not lines or not all(_is_list(one) and len(one) for line in lines for one in line):
+        return None
+    return lines
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1
+
+
+def _could_be_probabilities(scores: Array) -> bool:
+    """Whether scores of some classes, of one image, can be their probabilities."""
+    return bool(scores.min() >= 0 and scores.sum() <= 1 + _ABOVE_ONE)

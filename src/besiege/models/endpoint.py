@@ -70,7 +70,7 @@ class Endpoint(Walled):
         format: str = "json",
         classes: int | None = None,
         access: str | Access = "score",
-        outputs: str = "logits",
+        outputs: str | None = None,
         top_k: int | None = None,
         box: tuple[float, float] = (0.0, 1.0),
         grid: float | None = None,

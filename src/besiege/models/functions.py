@@ -85,7 +85,7 @@ def function_model(
     f: Function,
     classes: int | None = None,
     access: str | Access = "score",
-    outputs: str = "logits",
+    outputs: str | None = None,
     *,
     top_k: int | None = None,
     box: tuple[float, float] = (0.0, 1.0),
@@ -110,8 +110,9 @@ def function_model(
         How many there are. Scores tell; labels and first few do not.
     access : {"score", "decision"}
         What it answers. From scores, labels alone are used at decision access.
-    outputs : {"logits", "probabilities"}
-        What the scores are; probabilities are taken through the logarithm.
+    outputs : {"logits", "probabilities"}, optional
+        What the scores are; probabilities are taken through the logarithm. Where nobody says,
+        logits, and what looks like probabilities is refused.
     top_k : int, optional
         It answers so many classes alone. The others are ruled out: minus infinity.
     box : (float, float)

@@ -62,7 +62,7 @@ class OnnxModel(Walled):
         layout: str | None = None,
         classes: int | None = None,
         access: str | Access | None = None,
-        outputs: str = "logits",
+        outputs: str | None = None,
         top_k: int | None = None,
         box: tuple[float, float] = (0.0, 1.0),
         grid: float | None = None,

@@ -37,6 +37,10 @@ class Unreadable(Exception):
     """An answer that arrived and cannot be used; worth another attempt."""
 
 
+class Foreign(Exception):
+    """An answer of another kind than was declared; so would the next one be."""
+
+
 class _Stopped(Exception):
     """Another request of the same call failed for good."""
 
@@ -71,7 +75,7 @@ class Job(Generic[T]):
     images : int
         How many images are in it.
     accept : callable
-        Reads a reply of status 200, and raises `Unreadable` where it cannot.
+        Reads a reply of status 200, and raises `Unreadable` or `Foreign` where it cannot.
     """
 
     body: bytes
@@ -115,7 +119,8 @@ class Transport:
     """Sends requests to one address and brings back what its answers were made into.
 
     Tried again: no connection, no answer in time, 408, 425, 429 and 5xx, as long as the server has
-    not been away for longer than `patience`; and three times an answer that cannot be read. Waits
+    not been away for longer than `patience`; and three times an answer that cannot be read. One of
+    another kind than was declared is not: the next one would be of the same. Waits
     double and are drawn at random, and are never shorter than the server's Retry-After; one that
     is longer than what is left of `patience` stops. Any other status stops, and so does a server
     that is not trusted. Nobody is followed to another address: the address is which model answers,
@@ -225,6 +230,8 @@ class Transport:
                 if reply.status not in _AGAIN and reply.status < 500:
                     raise self._refused(reply)
                 problem, pause = f"status {reply.status}: {reply.said}", reply.wait
+            except Foreign as said:
+                raise self._error(f"answered what was not declared: {said}") from None
             except Unreadable as said:
                 unread += 1
                 if unread >= MALFORMED:

@@ -57,7 +57,7 @@ class Walled(ABC):
         *,
         classes: int | None,
         access: str | Access,
-        outputs: str,
+        outputs: str | None,
         top_k: int | None,
         box: tuple[float, float],
         grid: float | None,
@@ -66,7 +66,8 @@ class Walled(ABC):
         ledger: Path | str | None = None,
     ) -> None:
         self.name = name
-        self.reader = Reader(name, _access(access), outputs, classes, top_k)
+        scores = "logits" if outputs is None else outputs
+        self.reader = Reader(name, _access(access), scores, classes, top_k, outputs is None)
         self.access = self.reader.access
         self.box = checked_box(box)
         self.stochastic = bool(stochastic)
@@ -74,7 +75,7 @@ class Walled(ABC):
         self.grid = self._grid(grid)
         # What the judge must know: of a few scores, or of labels, the sum says nothing.
         whole = self.access is Access.SCORE and top_k is None
-        self.outputs = outputs if whole else "logits"
+        self.outputs = scores if whole else "logits"
         self.declared = classes
         self.ledger: Ledger | None = None
         self._kept_as: str | None = None

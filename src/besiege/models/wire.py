@@ -13,8 +13,8 @@ import numpy as np
 
 from besiege.core.errors import InputError, VictimError
 from besiege.core.threat import Access
-from besiege.models.answers import Array, Reader
-from besiege.models.transport import Reply, Unreadable
+from besiege.models.answers import Array, Reader, Undeclared
+from besiege.models.transport import Foreign, Reply, Unreadable
 
 FORMATS = {
     "json": 'numbers as text, {"images": [[[[0.5, ...]]]]}',
@@ -30,6 +30,8 @@ BYTES = ("uint8", "png")
 
 _SCORES = ("logits", "probabilities", "scores", "outputs", "predictions")
 _LABELS = ("labels", "label", "predictions")
+_INDICES = ("indices", "labels", "classes")
+"""Where classes may stand that the scores beside them are of."""
 _COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
 """The colour type of a PNG by its channels: grey or colour, with transparency or without."""
 
@@ -86,32 +88,73 @@ def decoded(reply: Reply, rows: int, reader: Reader) -> Array:
             found = json.loads(reply.body)
         except ValueError:
             raise VictimError(f"'{reply.said}' is no JSON") from None
-        return reader(_unpacked(found, reader), rows)
+        return reader(_unpacked(found, rows, reader), rows)
+    except Undeclared as problem:
+        raise Foreign(f"{problem}{_written(reader.name, problem.declare)}") from None
     except VictimError as problem:
         raise Unreadable(str(problem)) from None
 
 
-def _unpacked(found: object, reader: Reader) -> Any:
+def _written(name: str, more: str) -> str:
+    """The text of an address with more behind it, to be typed."""
+    if not more or not name.startswith(("http://", "https://")):
+        return ""
+    return f"; write '{name[:-1]}, {more})'" if name.endswith(")") else f"; write '{name}({more})'"
+
+
+def _unpacked(found: object, rows: int, reader: Reader) -> Any:
     """The answer inside a JSON object, which may be the whole of it."""
     if not isinstance(found, Mapping):
         return found
+    named = next((name for name in _SCORES if name in found), None)
+    if "top" in found and (named is None or reader.top_k is not None):
+        return found["top"]
+    few = None if named is None else _few(found, named, rows)
+    if few is not None and reader.top_k is None:
+        return few
     labels = _LABELS if reader.access is Access.DECISION and reader.top_k is None else ()
     for name in labels:  # what the scores are does not matter then
         if name in found:
             return found[name]
-    for other in {"logits", "probabilities"} - {reader.outputs}:
-        if other in found and reader.outputs not in found:
-            raise VictimError(
-                f"the server answers {other}, but {reader.outputs} are expected: declare "
-                f"outputs={other}"
-            )
-    if reader.top_k is not None:
-        return found.get("top", found)
-    for name in _SCORES:
-        if name in found:
-            return found[name]
+    if reader.access is Access.SCORE:  # of labels alone, neither
+        for other in {"logits", "probabilities"} - {reader.outputs}:
+            if other in found and reader.outputs not in found:
+                raise Undeclared(
+                    f"the server answers {other}, but {reader.outputs} are expected: declare "
+                    f"outputs={other}",
+                    f"outputs={other}" if reader.assumed else "",
+                )
+    if few is not None:
+        return few
+    if named is not None:
+        return found[named]
     if any(name in found for name in _LABELS):
-        raise VictimError("the server answers labels alone: declare access=decision")
+        raise Undeclared("the server answers labels alone: declare access=decision")
     wanted = dict.fromkeys((*labels, *_SCORES))
     said = json.dumps(found)[:120]
     raise VictimError(f"{said} holds none of {', '.join(wanted)}")
+
+
+def _few(found: Mapping[str, Any], scores: str, rows: int) -> dict[str, Any] | None:
+    """Scores with the classes they are of, where these stand beside them."""
+    told = _nested(found[scores], rows)
+    for name in _INDICES:
+        some = _nested(found.get(name), rows)
+        if isinstance(some, list) and isinstance(told, list):
+            alike = _lengths(some)
+            if name == "indices" or (alike is not None and alike == _lengths(told)):
+                return {"indices": some, "scores": told}
+    return None
+
+
+def _nested(value: Any, rows: int) -> Any:
+    """A row of its own for one image that was answered without."""
+    flat = isinstance(value, list) and not any(isinstance(line, list) for line in value)
+    return [value] if flat and rows == 1 and len(value) > 1 else value
+
+
+def _lengths(lines: Any) -> list[int] | None:
+    """How many entries every row has, where it has several."""
+    if not isinstance(lines, list) or not all(isinstance(one, list) for one in lines):
+        return None
+    return [len(one) for one in lines] if max(map(len, lines), default=0) > 1 else None
