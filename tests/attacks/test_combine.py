@@ -23,7 +23,7 @@ from besiege.core.siege import Siege
 from besiege.core.threat import ALL_NORMS, L0, L1, L2, Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import Crafted, craft
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Counting, Linear, images_of
+from besiege.testing.victims import Counting, Linear, digits, images_of, natural
 
 SHAPE = (1, 5, 6)
 
@@ -535,3 +535,11 @@ def test_without_a_budget_only_a_search_makes_sense(threat: str) -> None:
         run(parse("pgd"), dots(0.1), threat)
     assert isinstance(parse("pgd"), Ascent)
     assert run(parse("minimal(pgd(steps=5))"), dots(0.1), threat).success.all()
+
+
+@pytest.mark.parametrize("inner", ["bandits", "nattack", "signopt", "square"])
+def test_a_mean_that_nobody_can_pay_for_is_not_asked(inner: str) -> None:
+    samples = digits(3)
+    threat = Threat.parse("l2" if inner == "signopt" else "linf:0.1")
+    made = craft(natural(), parse(f"averaged({inner}, 20)"), samples, threat, queries=25)
+    assert made.queries.tolist() == [20] * 3

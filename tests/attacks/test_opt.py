@@ -246,3 +246,11 @@ def test_settings() -> None:
         with pytest.raises(ValueError, match=next(iter(given))):
             kind(**given)
     assert exactness(0.01, 100) == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize("text", ["signopt(steps=2)", "opt(steps=2)"])
+def test_where_all_are_misread_there_is_nothing_to_draw(text: str) -> None:
+    samples = digits(3)
+    wrong = Samples.of(samples.images, (samples.labels + 1) % 10)
+    made = craft(natural(), parse(text), wrong, Threat(L2, None), leave="end")
+    assert made.distance.tolist() == [0.0] * 3

@@ -301,3 +301,11 @@ def test_the_suites_are_the_published_ones() -> None:
         assert [one["steps"] for one in said] == [100, 100, 5000]
         assert [one["targets"] for one in said[:2]] == [5 if norm is L1 else 9, 9]
         assert all(parse(text).draws == 20 for text in suite("rand").attacks_for(norm))
+
+
+def test_the_price_of_the_decision_suite_is_what_is_said() -> None:
+    for norm in (Linf, L2):
+        names = SUITES["decision"].attacks_for(norm)
+        most = sum(parse(name).cost((3, 32, 32), 10) or 0 for name in names)
+        assert 39_000 <= most <= 42_500
+    assert "42,500" in SUITES["decision"].told

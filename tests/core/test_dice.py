@@ -242,3 +242,9 @@ def test_bits_are_those_of_a_plain_implementation() -> None:
         assert (thrown.uniform((4,), counter)[row] * 2**24).long().tolist() == low
         signs = [1.0 if n & 2 else -1.0 for n in lanes]
         assert thrown.signs((4,), counter)[row].tolist() == signs
+
+
+def test_nobody_draws_nothing() -> None:
+    nobody = Dice.throw(0, torch.zeros(0).long())
+    assert nobody.normal((1, 3, 3)).shape == (0, 1, 3, 3)
+    assert nobody.normal((5,), torch.zeros(0, 2).long()).shape == (0, 2, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,19 @@ def test_a_proxy_that_refuses_and_a_name_that_is_not_the_servers(
         with pytest.raises(InputError, match="HTTPS_PROXY=http://HOST:PORT") as refused:
             Proxy.towards("https", "victim.test", None)
         assert "12345" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "answered", "final"),
+    [
+        (socket.EAI_NONAME, False, True),
+        (socket.EAI_NONAME, True, False),
+        (socket.EAI_AGAIN, False, False),
+    ],
+)
+def test_names_that_are_not_found_for_a_while_are_waited_for(
+    number: int, answered: bool, final: bool
+) -> None:
+    address = Address("http://somewhere.example/predict")
+    said = address.hopeless(socket.gaierror(number, "not known"), answered)
+    assert (said is not None) == final

@@ -196,3 +196,24 @@ def test_the_same_row_again_and_again_is_one() -> None:
         lambda x: ([[0, 1]] * len(x), [[0.5, 0.25]] * len(x)), classes=3, top_k=2
     )
     assert model(DATA.images).shape == (12, 3)
+
+
+@pytest.mark.parametrize("access", ["score", "decision"])
+def test_names_of_all_classes_beside_the_scores_are_no_indices(access: str) -> None:
+    """Of one image as of many: the last request of a batch often holds one."""
+    names = [f"digit {n}" for n in range(10)]
+    with serving() as server:
+        model = load(f"{server.url}(classes=10, access={access})")
+        for rows in (3, 1):
+            server.trick = always({"logits": LOGITS[:rows].tolist(), "classes": names})
+            assert torch.equal(model(DATA.images[:rows]).argmax(1), LABELS[:rows])
+        assert server.requests == 2
+
+
+def test_the_first_few_of_one_image_without_a_row_of_their_own() -> None:
+    where, what = ranked(2)
+    top = [{"label": int(n), "score": float(s)} for n, s in zip(where[0], what[0], strict=True)]
+    with serving() as server:
+        server.trick = always({"top": top})
+        answer = load(f"{server.url}(classes=10, top_k=2)")(DATA.images[:1])
+        assert int(torch.isfinite(answer).sum()) == 2 and int(answer.argmax(1)) == int(LABELS[0])

@@ -236,7 +236,8 @@ class Averaged(Single):
 
     def run(self, siege: Siege) -> None:
         view = siege.averaged(self.count)
-        self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
+        if len(view):  # nobody may be able to pay for one more mean
+            self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
 
 
 @register("minimal")

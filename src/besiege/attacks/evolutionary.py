@@ -88,8 +88,8 @@ class Evolutionary(Attack):
         Length of the random step, in shares of the distance.
     shrink : int, optional
         How many times smaller, in height and in width, the images are on which z is drawn; it is
-        brought to full size by bilinear interpolation. By default as many as leave 45 x 45 pixels:
-        of images of 227 x 227 the distance after 500 queries is a quarter of that at full size.
+        brought to full size by bilinear interpolation. By default so many that at most 45 x 45 are
+        left: at 227 x 227 the distance after 500 queries is a quarter of that at full size.
     window : int
         Queries after which mu is adapted.
     bisected : bool

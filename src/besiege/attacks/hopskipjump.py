@@ -133,7 +133,7 @@ class HopSkipJump(Attack):
     the normal. From there the point jumps by :math:`D / \sqrt t`, D its distance, or by half of
     it, a quarter, ... until it is adversarial, and bisection between the clean image and where it
     landed ends at the boundary (Chen et al., HopSkipJumpAttack, 2020). In linf the jump takes the
-    signs of the normal, and bisection clips the change.
+    signs of the normal (less where the votes hardly agree), and bisection clips the change.
 
     Published, there are twice as many probes, their length is D / d in d dimensions, and bisection
     ends at the precision they need. Here they are a tenth of D long. The boundary is seldom so

@@ -135,7 +135,7 @@ class Closing(Attack):
     def begin(self, siege: Siege, rule: Plateau) -> State:
         """Where the target is told: at the clean image, or at images of the target's class.
 
-        These are brought near to where they stop being told. Rows without any leave.
+        These are brought near to where the target stops being the answer. Rows without any leave.
         """
         x, loss = siege.ball.center.clone(), self.clean(siege)
         hidden = (~(loss > -torch.inf)).nonzero()[:, 0]

@@ -199,6 +199,7 @@ class PRGF(Climb):
         sigma = torch.full_like(
             siege.ball.radius, visible(siege.ball, self.sigma, sphere, paired=False)
         )
+        largest = max(LARGEST, float(sigma.max()) if len(sigma) else 0.0)
         length = torch.zeros_like(sigma)
         gamma = torch.full_like(sigma, self.gamma or SMOOTH)
         for step in range(self.steps):
@@ -217,7 +218,7 @@ class PRGF(Climb):
                 # Among smooth directions the square of a slope is gamma times that of others.
                 found = square / (length**2).clamp_min(1e-300)
                 gamma = torch.where((square > 0) & (length > 0), found, gamma)
-            sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(max(LARGEST, self.sigma)))
+            sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(largest))
             move, state = rule.move(siege, x, Estimate(g, told.loss), tuple(rest))
             x = siege.ball.confine(x + move)
         siege.offer(x, Told(self.loss))

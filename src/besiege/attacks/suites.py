@@ -83,7 +83,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         ),
         "decision": Suite(
             ("rays", "hopskipjump"),
-            "for models that answer a class and nothing else: at most 28,000 queries an image",
+            "for models that answer a class and nothing else: at most 42,500 queries an image",
             # Votes in few dimensions gain most at first, above all on robust models; then
             # evolution goes nearest.
             MappingProxyType({L2: ("geoda", "evolutionary"), L1: ("geoda",)}),

@@ -19,7 +19,7 @@ from besiege.bench.subject import probe, subject_of
 from besiege.bench.weapons import weapon_of
 from besiege.core.errors import BesiegeError, InputError
 from besiege.core.oracle import Victim
-from besiege.core.threat import Threat
+from besiege.core.threat import Access, Threat
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 
@@ -106,10 +106,13 @@ def with_curve(
     if best is None:
         return plan, None, []
     attack, subset, tolerance = attacks[best.text], question.data, Minimal.tolerance
-    if plan.asked.curve == "short":
+    if plan.asked.curve == "short" and attack.access < Access.GRADIENT and not attack.minimal:
+        said = "Attacks that ask take many answers to search for the smallest change: ask in full."
+        return plan.model_copy(update={"curve": None, "no_curve": said}), None, []
+    if plan.asked.curve == "short" and attack.access is Access.GRADIENT:
         attack, tolerance = _with_steps(attack, CURVE_STEPS), CURVE_TOLERANCE
-        if len(subset) > CURVE_SAMPLES:
-            subset = subset.subset(CURVE_SAMPLES, plan.asked.seed)
+    if plan.asked.curve == "short" and len(subset) > CURVE_SAMPLES:
+        subset = subset.subset(CURVE_SAMPLES, plan.asked.seed)
     searcher = attack if attack.minimal else Minimal(attack, tolerance=tolerance)
     free, few = replace(question.threat, eps=None, written=None), question.first(1)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.judging import Sight, Verdicts
+from besiege.evaluation.transfer import transferred
 from besiege.metrics.distances import BEST, IN_ALL
 from besiege.metrics.rows import Column, Rows
 
@@ -59,7 +60,7 @@ def of_crafted(samples: Samples, crafted: Crafted, weapon: Weapon, elsewhere: bo
     # A failure is the clean image, which need not be stored again.
     kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
     if elsewhere:
-        crafted = _transferred(crafted)
+        crafted = transferred(crafted)
     n = len(samples)
     nowhere = torch.full((n, 3), torch.nan)
     ascent = nowhere if crafted.ascent is None else crafted.ascent
@@ -154,22 +155,6 @@ def rows_of(ids: Tensor, some: Column) -> Tensor:
     order = torch.argsort(ids)
     wanted = torch.from_numpy(np.ascontiguousarray(some)).to(ids.device)
     return order[torch.searchsorted(ids[order], wanted)]
-
-
-def _transferred(crafted: Crafted) -> Crafted:
-    """What was crafted elsewhere, which claims nothing about the victim: it is shown it once."""
-    passes = crafted.forwards + crafted.backwards
-    nothing, once = torch.zeros_like(passes), torch.ones_like(passes)
-    return replace(
-        crafted,
-        success=torch.zeros_like(crafted.success),
-        forwards=nothing,
-        backwards=nothing.clone(),
-        queries=once,
-        first_step=nothing.clone(),
-        first_query=once.clone(),
-        aside=passes,
-    )
 
 
 def _or_none(values: Tensor | None, rows: int) -> Tensor:

@@ -13,7 +13,7 @@ from besiege.bench.subject import digest_of
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
-from besiege.core.threat import Threat
+from besiege.core.threat import Access, Threat
 from besiege.evaluation.checking import check
 from besiege.evaluation.crafting import terms
 
@@ -58,6 +58,8 @@ def weapon_of(
         victim, attack, threat, samples, asked.queries, asked.seed, aids
     )
     steps = getattr(attack, "steps", None)
+    limit = None if searched is not victim else asked.queries
+    most = passes(attack, tuple(samples.images.shape[1:]), victim.classes or 10)
     return Weapon(
         text=str(attack),
         told=told(attack),
@@ -66,12 +68,12 @@ def weapon_of(
         threat=str(replace(on, written=None)),
         keep=keep,
         leave=leave,
-        queries=None if searched is not victim else asked.queries,
+        queries=limit,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
         plain=isinstance(attack, Ascent) and asked.queries is None and searched is victim,
         one_step=attack.one_step and not isinstance(attack, Combined),
-        passes=passes(attack),
+        passes=most if limit is None else min(most, limit),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
         source=digest_of(searched) if searched is not victim else None,
         advice=digest_of(aids.substitute) if aids.advises(attack) and aids.substitute else None,
@@ -79,9 +81,9 @@ def weapon_of(
     )
 
 
-def passes(attack: Attack) -> int:
+def passes(attack: Attack, shape: tuple[int, ...], classes: int) -> int:
     """About how many answers an attack takes for a sample it does not break: for time left."""
-    inner = [passes(part) for part in getattr(attack, "parts", ())]
+    inner = [passes(part, shape, classes) for part in getattr(attack, "parts", ())]
     match attack:
         case Minimal():
             return 10 * inner[0]
@@ -93,5 +95,7 @@ def passes(attack: Attack) -> int:
             return attack.count * inner[0]
     if inner:
         return sum(inner)
+    if attack.access < Access.GRADIENT and (most := attack.cost(shape, classes)) is not None:
+        return most
     steps, again = getattr(attack, "steps", 100), getattr(attack, "restarts", 1)
     return max(1, int(steps) * int(again) * int(getattr(attack, "targets", 1)))

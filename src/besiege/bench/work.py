@@ -289,7 +289,9 @@ class Workshop:
             if now - last < 0.2:  # counting costs a little, and nobody reads faster
                 return
             last = now
-            share = min(1.0, float(record.asked.max()) / weapon.passes)
+            # Who asks may ask about many images at once.
+            done = record.asked if weapon.access == "gradient" else record.meter.queries
+            share = min(1.0, float(done.max()) / weapon.passes)
             claimed = int(record.success.sum())
             if weapon.keep == "first":  # broken samples are done
                 share = max(share, claimed / len(record.success))

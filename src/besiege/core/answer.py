@@ -32,6 +32,13 @@ class Aim:
             None if self.clean is None else self.clean[rows],
         )
 
+    def to(self, device: torch.device) -> Aim:
+        """The same aims for a model that computes elsewhere."""
+        parts = (self.labels, self.targets, self.clean)
+        labels, *rest = (None if part is None else part.to(device) for part in parts)
+        assert labels is not None
+        return Aim(labels, *rest)
+
 
 Loss = Callable[[Tensor, Aim], Tensor]
 Through = Callable[[Tensor, Dice, Tensor], Tensor]

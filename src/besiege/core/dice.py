@@ -103,7 +103,7 @@ class Dice:
         """Standard normals, float32, shaped as for `uniform`."""
         # Box-Muller on the two halves of every hashed word.
         pair = self._lanes((math.prod(shape) + 1 & -2,), counter).bitwise_and_(_BITS)
-        pair = pair.to(torch.float32).view(*pair.shape[:-1], 2, -1)
+        pair = pair.to(torch.float32).view(*pair.shape[:-1], 2, pair.shape[-1] // 2)
         length = pair[..., 0, :].add_(1.0).mul_(2.0**-24).log_().mul_(-2.0).sqrt_()
         angle = pair[..., 1, :].mul_(2.0 * math.pi * 2.0**-24)
         cosine = torch.cos(angle).mul_(length)

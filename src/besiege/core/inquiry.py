@@ -133,8 +133,8 @@ class Inquiry(Lookout):
             if loss is not None:
                 value = loss(logits, self.aim if owners is self._all else self.aim.at(owners))
         if n > 1:
-            if kind == "labels":  # the mean of labels is a vote, which tells no scores
-                logits = functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)
+            if kind == "labels":
+                logits = _voted(logits)
             logits = logits.reshape(-1, n, *logits.shape[1:]).mean(1)
             value = None if value is None else value.reshape(-1, n).mean(1)
             if gradient is not None:
@@ -251,6 +251,8 @@ class Inquiry(Lookout):
         logits = self._oracle.logits(images, self._chances(owners))
         value = None if loss is None else loss(logits, self.aim.at(owners))
         if n > 1:
+            if self._oracle.access < Access.SCORE:
+                logits = _voted(logits)
             logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
             value = None if value is None else value.reshape(-1, n).mean(1)
         labels = logits.argmax(1)
@@ -284,3 +286,8 @@ class Inquiry(Lookout):
         last = taken.minimum(payable.view(r, k).sum(1) - 1)
         answer.parts["hit"] &= used
         return answer, taken, last
+
+
+def _voted(logits: Tensor) -> Tensor:
+    """One for the class answered: the mean of labels is a vote, which tells no scores."""
+    return functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)

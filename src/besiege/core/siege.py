@@ -277,7 +277,7 @@ class Siege(Inquiry):
         self.record.catch_up()
         r, k = x.shape[:2]
         victim = self._oracle.victim
-        ahead = 1 if victim.metered or victim.stochastic else k
+        ahead = 1 if victim.metered or victim.stochastic or self._several else k
         choice = torch.full((r,), k, dtype=torch.int64, device=x.device)
         told: Answer | None = None
         asked = self._index[self._alive()]
@@ -335,8 +335,10 @@ class Siege(Inquiry):
         rows = self._alive().nonzero()[:, 0]
         gradient = torch.zeros_like(x)
         some = self.ball.at(rows).received(x[rows]) if self.ball.grid is not None else x[rows]
-        found = substitute.gradient(some.contiguous(), loss, self.aim.at(rows))[0]
-        gradient[rows] = torch.nan_to_num(found, nan=0.0, posinf=0.0, neginf=0.0)
+        there = substitute.victim.device  # an endpoint's images are here, a substitute may not be
+        found = substitute.gradient(some.contiguous().to(there), loss, self.aim.at(rows).to(there))
+        known = torch.nan_to_num(found[0], nan=0.0, posinf=0.0, neginf=0.0)
+        gradient[rows] = known.to(gradient.device)
         self.record.aside[self._index[rows]] += 1
         return gradient
 

@@ -47,6 +47,7 @@ class Defended:
         self.outputs: str = getattr(self.victim, "outputs", "logits")
         self.access: Access = self.victim.access
         self.metered: bool = self.victim.metered
+        self.together: int = getattr(self.victim, "together", 0)
         self.stochastic: bool = self.victim.stochastic or any(a.stochastic for a in layers)
 
     @property

@@ -19,7 +19,7 @@ from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Goal, Threat
 from besiege.defenses.defended import load
-from besiege.evaluation.crafting import Crafted, craft
+from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import Verdicts, judge
 from besiege.evaluation.transfer import in_place_of, read_model, transferred
 from besiege.models.classifier import Classifier
@@ -252,14 +252,21 @@ def attack(
             batch=batch,
             pad=pad,
             watch=watch,
-            starts=None if starts is None else Samples.of(*starts, box=victim.box),
+            starts=None
+            if starts is None
+            else Samples.of(*starts, box=victim.box, classes=victim.classes),
             substitute=other if chosen.advised else None,
         )
     if searched is not victim:
-        crafted = transferred(crafted)
+        crafted = transferred(crafted, victim.device)
     verdicts = judge(victim, crafted, samples, allowed, seed=seed)
     if searched is not victim:
-        crafted = _shown(crafted, verdicts.success)
+        won, never = verdicts.success, torch.full_like(crafted.first_query, -1)
+        crafted = replace(
+            crafted,
+            first_step=torch.where(won, crafted.first_step, never),
+            first_query=torch.where(won, crafted.first_query, never),
+        )
     found = verdicts.distance[allowed.norm]
     nothing = torch.full_like(found, torch.inf)
     return AttackResult(
@@ -282,17 +289,6 @@ def attack(
         if crafted.descent is None
         else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
         crafted.aside,
-    )
-
-
-def _shown(crafted: Crafted, success: Tensor) -> Crafted:
-    """What was crafted elsewhere, once the judge has shown it to the victim: one query each."""
-    never = torch.full_like(crafted.queries, -1)
-    return replace(
-        crafted,
-        queries=torch.ones_like(crafted.queries),
-        first_step=torch.where(success, 0, never),
-        first_query=torch.where(success, 1, never),
     )
 
 

@@ -184,6 +184,15 @@ def check_grid(victim: Victim, samples: Samples) -> None:
         )
 
 
+def check_starts(starts: Samples, samples: Samples) -> None:
+    """Refuse images to begin at that are no images of the victim's."""
+    given, wanted = tuple(starts.images.shape[1:]), tuple(samples.images.shape[1:])
+    if given != wanted:
+        raise InputError(
+            f"the images to begin at are {given}, and those attacked {wanted}: resize them first"
+        )
+
+
 def answers(victim: Victim, scores: Tensor) -> list[Finding]:
     """Refuse probabilities that were not declared; note those that were."""
     if getattr(victim, "outputs", "logits") == "probabilities":

@@ -21,7 +21,7 @@ from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, target_class
 from besiege.core.threat import Goal, Linf, Threat
-from besiege.evaluation.checking import answers, check
+from besiege.evaluation.checking import answers, check, check_starts
 from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
 from besiege.models.classifier import Classifier
 from besiege.models.twins import twin as make_twin
@@ -122,6 +122,8 @@ def craft(
         seed=seed,
         substitute=substitute,
     )
+    if starts is not None:
+        check_starts(starts, samples)
     begin = time.perf_counter()
     with _held(victim, substitute), plainly(victim.device):
         samples = samples.to(victim.device)

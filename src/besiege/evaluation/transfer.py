@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import sha256
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,21 +68,28 @@ def in_place_of(victim: Victim, substitute: Victim, images: Tensor, classes: int
     return substitute if substitute.grid == victim.grid else OnGrid(substitute, victim.grid)
 
 
-def transferred(crafted: Crafted) -> Crafted:
-    """What was crafted elsewhere, as it is for the victim: nothing was asked of it or seen there.
+def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted:
+    """What was crafted elsewhere, which claims nothing about the victim: it is shown it once.
 
-    What the substitute computed stands apart, in ``aside``.
+    What the substitute computed stands apart, in ``aside``. It is brought to the victim's device,
+    where one is given.
     """
+    if device is not None:
+        held = {f.name: getattr(crafted, f.name) for f in fields(crafted)}
+        moved: dict[str, Any] = {
+            name: part.to(device) for name, part in held.items() if isinstance(part, Tensor)
+        }
+        crafted = replace(crafted, **moved)
     passes = crafted.forwards + crafted.backwards
-    nothing, never = torch.zeros_like(passes), torch.full_like(passes, -1)
+    nothing, once = torch.zeros_like(passes), torch.ones_like(passes)
     return replace(
         crafted,
         success=torch.zeros_like(crafted.success),
-        first_step=never,
-        first_query=never.clone(),
-        forwards=nothing,
+        first_step=nothing,
+        first_query=once,
+        forwards=nothing.clone(),
         backwards=nothing.clone(),
-        queries=nothing.clone(),
+        queries=once.clone(),
         aside=passes,
         descent=None,
     )

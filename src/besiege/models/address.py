@@ -110,7 +110,9 @@ class Address:
         """
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"is not trusted: {error.verify_message}. {_advice(self.host)}"
-        if isinstance(error, socket.gaierror):
+        if isinstance(error, socket.gaierror) and not (
+            answered or error.errno == socket.EAI_AGAIN  # names are not found for a while, too
+        ):
             return f"cannot be reached: {error}"
         if isinstance(error, ssl.SSLError) and not isinstance(error, _PASSING) and not answered:
             reason = (error.reason or str(error)).replace("_", " ").lower()

@@ -108,8 +108,10 @@ def _unpacked(found: object, rows: int, reader: Reader) -> Any:
         return found
     named = next((name for name in _SCORES if name in found), None)
     if "top" in found and (named is None or reader.top_k is not None):
-        return found["top"]
-    few = None if named is None else _few(found, named, rows)
+        top = found["top"]
+        alone = rows == 1 and isinstance(top, list) and all(isinstance(one, Mapping) for one in top)
+        return [top] if alone else top
+    few = None if named is None else _few(found, named, rows, reader.top_k is not None)
     if few is not None and reader.top_k is None:
         return few
     labels = _LABELS if reader.access is Access.DECISION and reader.top_k is None else ()
@@ -135,11 +137,16 @@ def _unpacked(found: object, rows: int, reader: Reader) -> Any:
     raise VictimError(f"{said} holds none of {', '.join(wanted)}")
 
 
-def _few(found: Mapping[str, Any], scores: str, rows: int) -> dict[str, Any] | None:
-    """Scores with the classes they are of, where these stand beside them."""
+def _few(found: Mapping[str, Any], scores: str, rows: int, declared: bool) -> dict[str, Any] | None:
+    """Scores with the classes they are of, where these stand beside them.
+
+    A plain list of labels or classes is one of names, the same for every image, unless it was
+    `declared` that answers are of a few.
+    """
     told = _nested(found[scores], rows)
     for name in _INDICES:
-        some = _nested(found.get(name), rows)
+        some = found.get(name)
+        some = _nested(some, rows) if declared or name == "indices" else some
         if isinstance(some, list) and isinstance(told, list):
             alike = _lengths(some)
             if name == "indices" or (alike is not None and alike == _lengths(told)):

@@ -14,10 +14,11 @@ from besiege.core.ball import ball
 from besiege.core.errors import InputError, VictimError
 from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
-from besiege.core.threat import Linf
+from besiege.core.threat import Access, Linf
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
 from besiege.models.classifier import Classifier
+from besiege.models.walled import know_classes, walled
 from besiege.training.fitting import build
 from besiege.training.labelling import Account, labelled
 from besiege.training.loop import train
@@ -179,6 +180,7 @@ def steal(
     _check_numbers(rounds, epochs, beside, queries)
     first, checked = _pixels(seeds, asked), None if held is None else _pixels(held, asked)
     _must_differ(seeds, len(first), 0 if checked is None else len(checked), queries)
+    _must_know_classes(asked, seeds)
     account = Account(asked, seed, queries)
     substitute, made = _begun(account, architecture, seeds, first, device)
     if checked is not None:
@@ -205,6 +207,17 @@ def steal(
         account.missing,
         made,
     )
+
+
+def _must_know_classes(victim: Victim, seeds: Samples | Data) -> None:
+    """Refuse a victim of labels of which nobody says how many there are, before it is paid."""
+    if isinstance(seeds, Data):
+        know_classes(victim, seeds.classes, seeds.labels)
+    if walled(victim) is not None and victim.classes is None and victim.access is Access.DECISION:
+        raise InputError(
+            "the victim answers labels, and nobody says how many classes there are: declare "
+            "classes=10, or as many as there are"
+        )
 
 
 def _begun(
