@@ -164,3 +164,11 @@ def test_on_a_coarse_grid_the_first_steps_are_not_rounded_away() -> None:
     rounded = Samples.of((samples.images * 15).round() / 15, samples.labels, ids=samples.ids)
     made = craft(victim, Evolutionary(), rounded, Threat(L2, None), queries=60)
     assert made.distance.median() < 1.5
+
+
+def test_an_entry_drawn_twice_is_moved_once() -> None:
+    spread = torch.ones(1, 400)
+    spread[0, 7] = 4000.0  # nine of ten points fall on it
+    dice = Dice.throw(0, torch.arange(1))
+    drawn = torch.stack([mutation(dice, spread, step)[0, 7] for step in range(400)])
+    assert drawn.std().item() == pytest.approx(math.sqrt(4000.0), rel=0.1)

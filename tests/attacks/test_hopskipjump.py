@@ -10,7 +10,7 @@ from tests.victims import Spy, siege
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, length, narrow, unit, votes
+from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, _clear, length, narrow, unit, votes
 from besiege.core import siege as core
 from besiege.core.answer import Answer
 from besiege.core.ball import ball
@@ -293,3 +293,10 @@ def test_votes_in_pieces_are_those_of_a_row_alone(
         alone = craft(victim, parse(text), some(samples, [row]), Threat(L2, None))
         assert torch.equal(alone.images, pieces.images[row : row + 1])
         assert torch.equal(alone.queries, pieces.queries[row : row + 1])
+
+
+def test_in_linf_entries_without_clear_votes_move_less() -> None:
+    normal = torch.tensor([[[[4.0, -4.0], [0.1, 0.0]]]])
+    v = _clear(normal)
+    assert v.flatten()[:2].tolist() == [1.0, -1.0]
+    assert 0.0 < v[0, 0, 1, 0] < 0.2 and v[0, 0, 1, 1] == 0.0

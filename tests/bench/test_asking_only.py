@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 import besiege
 from besiege.attacks import parse
 from besiege.bench import estimate
+from besiege.bench.weapons import passes
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples
@@ -198,3 +200,30 @@ def test_a_substitute_that_does_not_fit_is_named_before_anybody_is_asked() -> No
     with pytest.raises(InputError, match=r"the substitute .* cannot take the images .*adapt"):
         besiege.evaluate(victim, "digits", substitute=Linear((3, 5, 5), 10), **how)
     assert asked == []
+
+
+def _no_curve(found: besiege.Evaluation) -> Any:
+    return found.figures["no_curve"]
+
+
+def test_a_short_search_is_not_made_of_a_few_answers(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"threat": "linf:0.15", "access": "score", "count": 8}
+    found = besiege.evaluate(
+        "zoo:digits-natural", "digits", attacks="square(steps=30)", out=tmp_path / "short", **how
+    )
+    assert _no_curve(found).startswith("Attacks that ask")
+    full = besiege.evaluate(
+        "zoo:digits-natural",
+        "digits",
+        attacks="square(steps=30)",
+        curve="full",
+        out=tmp_path / "full",
+        **how,
+    )
+    assert _no_curve(full) is None
+
+
+def test_time_left_is_reckoned_in_queries() -> None:
+    for text in ("hopskipjump", "geoda", "averaged(rays, 5)"):
+        attack = parse(text)
+        assert passes(attack, (1, 8, 8), 10) == attack.cost((1, 8, 8), 10)

@@ -17,8 +17,9 @@ from tests.models.serving import serving
 import besiege
 from besiege.bench import estimate
 from besiege.core.errors import AccessError, EndpointError
-from besiege.models import transport
+from besiege.models import load, transport
 from besiege.models.ledger import Ledger
+from besiege.models.walled import Changed
 
 NOISE = f"{Path(__file__).parent / 'walk.py'}:Noise"
 ASK: dict[str, Any] = {"threat": "linf:0.3", "count": 15, "attacks": NOISE}
@@ -65,8 +66,8 @@ def test_a_run_that_is_lost_is_replayed_from_the_ledger(tmp_path: Path) -> None:
                 file.unlink()
             record.rmdir()
         again = besiege.evaluate(server.url, "digits", out=tmp_path, **ask)
-        # Pre-flight, clean images twice and successes: what a record says afresh.
-        assert server.images == paid + 7 + 2 * 15 + int(first.rows["success"].sum())
+        # Known images, pre-flight, clean images twice and successes: what a record says afresh.
+        assert server.images == paid + 8 + 7 + 2 * 15 + int(first.rows["success"].sum())
         assert first.paid is not None and again.paid is not None
         for column in ("success", "queries", "first_query", "linf"):
             assert np.array_equal(first.rows[column], again.rows[column])
@@ -88,7 +89,7 @@ def test_a_server_that_stops_in_the_middle_stops_the_run_and_loses_nothing(tmp_p
         assert found.complete
         with serving() as other:
             whole = besiege.evaluate(other.url, "digits", **{**ask, "out": tmp_path / "other"})
-            assert server.images == other.images + 1  # a known image, before it goes on
+            assert server.images == other.images + 8  # known images, before it goes on
         assert np.array_equal(found.rows["success"], whole.rows["success"])
         assert not [w for w in found.warnings if w.id == "FAILED"]
 
@@ -105,9 +106,20 @@ def test_another_model_at_the_same_address_is_noticed(tmp_path: Path) -> None:
         paid = server.images
         with pytest.raises(EndpointError, match="another model answers there"):
             besiege.evaluate(server.url, "digits", **{**ask, "queries": 21, "seed": 1})
-        assert server.images == paid + 1
+        assert server.images == paid + 8
         other = besiege.evaluate(f"{server.url}(version=2)", "digits", **ask)
         assert other.clean.value < 0.5
+
+
+def test_another_model_is_noticed_by_its_labels_alone(tmp_path: Path) -> None:
+    """Clean images are read alike by both; those that were asked about last are not."""
+    ask = {**ASK, "attacks": "rays", "access": "decision", "out": tmp_path}
+    with serving(labels_only=True) as server:
+        besiege.evaluate(server.url, "digits", **ask, queries=60)
+        server.victim, paid = load("zoo:digits-pgd-at"), server.images
+        with pytest.raises(Changed, match="another model answers there"):
+            besiege.evaluate(server.url, "digits", **ask, queries=80)
+        assert server.images == paid + 8
 
 
 def test_chance_is_found_out_and_nothing_is_repeated_then(tmp_path: Path) -> None:
@@ -253,8 +265,8 @@ def test_killed_and_resumed_it_pays_for_nothing_twice(tmp_path: Path) -> None:
         found = besiege.evaluate(url, "digits", out=tmp_path / "killed", **ask)
         total, server.images = server.images, 0
         whole = besiege.evaluate(url, "digits", out=tmp_path / "whole", **ask)
-        # Sent twice at most: what was on its way, and a known image before it goes on.
-        assert server.images <= total <= server.images + flying + 1
+        # Sent twice at most: what was on its way, and known images before it goes on.
+        assert server.images <= total <= server.images + flying + 8
     names = [{p.name for p in (tmp_path / f / "records").iterdir()} for f in ("killed", "whole")]
     assert names[0] == names[1]
     for column in ("sample", "success", "queries", "first_query", "linf", "prediction"):

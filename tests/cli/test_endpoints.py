@@ -30,7 +30,11 @@ def test_labels_behind_an_address_end_to_end(besiege: Besiege, tmp_path: Path) -
         most = next(line for line in would.out.splitlines() if line.startswith("in all"))
         assert server.images <= int(most.split()[-1].replace(",", ""))
         assert "linf:0.3 decision" in said.out
+        (page,) = (tmp_path / "besiege-runs").glob("*/report.html")
+        shown = page.read_text("utf-8")
+        assert "misread as" in shown and "Confidence" not in shown
         found = json.loads(besiege(*ask, "--json", "--no-page").out)
+        assert {one["confidence"] for one in found["evaluations"][0]["gallery"]} == {None}
         assert sum(account["sent"] for account in found["paid"].values()) == server.images
     again = besiege(*ask)  # all is there: nobody needs to answer
     assert again.code == 0
@@ -77,3 +81,14 @@ def test_a_server_that_is_not_there_is_named(
         assert "What was answered is kept in run; the same command goes on." in said.flat
     said = besiege("evaluate", f"{url}(retries=0)", *ASK[:6], "--attacks", "square", "--out", "no")
     assert said.code == 3 and "Connection refused" in said.flat and "kept" not in said.flat
+
+
+def test_labels_have_no_confidence_in_the_list_of_images(besiege: Besiege) -> None:
+    with serving(labels_only=True) as server:
+        model = f"{server.url}(access='decision', classes=10)"
+        ask = ("--images", "digits", "--count", "4", "--attack", NOISE, "--threat", "linf:0.3")
+        said = besiege("attack", model, *ask, "--out", "made")
+        assert said.code == 0, said.flat
+    found = json.loads(Path("made", "results.json").read_text())
+    assert {image["confidence"] for image in found["images"]} == {None}
+    assert "100 %" not in said.out

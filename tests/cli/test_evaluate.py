@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from tests.cli.conftest import Besiege
 
+from besiege.cli import screen
 from besiege.cli.evaluate import default_folder, typed
 
 ASK = ("evaluate", "zoo:digits-natural", "--data", "digits", "--threat", "linf:0.15")
@@ -62,6 +66,44 @@ def test_the_same_command_goes_on_and_does_nothing_twice(besiege: Besiege, tmp_p
     assert {k: v for k, v in after.items() if k != lost} == {
         k: v for k, v in before.items() if k != lost
     }
+
+
+def test_nothing_is_left_to_do_where_all_is_there(besiege: Besiege) -> None:
+    first = besiege(*SMALL, "--no-curve", "--no-page", "--out", "here")
+    assert "records are kept in here" in first.err
+    again = besiege(*SMALL, "--no-curve", "--no-page", "--out", "here")
+    assert "nothing is left to do: all records are in here" in again.err
+    other = besiege(*ASK, "--count", "20", "--attacks", "bim(steps=2)", "--out", "here")
+    assert other.code == 0 and "goes on in here" in other.err
+
+
+def test_what_is_crafted_elsewhere_has_no_steps_here(besiege: Besiege) -> None:
+    attack = ("--count", "20", "--attacks", "pgd(steps=3)", "--no-curve")
+    alone = json.loads(besiege(*ASK, *attack, "--json").out)["evaluations"][0]
+    assert [curve["attack"] for curve in alone["steps_curve"]] == ["pgd(steps=3)"]
+    lent = besiege(
+        *ASK, *attack, "--substitute", "zoo:digits-pgd-at", "--access", "score", "--json"
+    )
+    found = json.loads(lent.out)["evaluations"][0]
+    assert found["attacks"][0]["transfer"] and found["steps_curve"] == []
+
+
+def test_paths_are_never_broken(besiege: Besiege, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    folder = "a folder whose name is longer than a line/of-a-terminal/that-is-narrow"
+    said = besiege(*ASK, "--count", "10", "--attacks", "fgsm", "--no-curve", "--out", folder)
+    assert f"records are kept in {folder}\n" in said.err
+    assert said.out.endswith(f"page  {Path(folder, 'report.html')}\n")
+    assert besiege("report", folder).out.endswith(f"page  {Path(folder, 'report.html')}\n")
+
+
+def test_a_sentence_is_broken_between_words_alone() -> None:
+    file = io.StringIO()
+    path = "runs/a-path-that-is-longer-than-the-line"
+    words = Text("  What is finished stays in ").append(path, "bold").append("; go on.\nDone.")
+    screen.say(Console(file=file, width=20), words)
+    lines = ["  What is finished", "stays in", f"{path};", "go on.", "Done."]
+    assert file.getvalue().splitlines() == lines
 
 
 def test_json_is_alone_on_standard_output(besiege: Besiege, tmp_path: Path) -> None:

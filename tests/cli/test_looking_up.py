@@ -55,6 +55,12 @@ def test_a_model_may_be_shown_without_its_scheme(besiege: Besiege) -> None:
     assert besiege("show", "digits-pgd-at").out == besiege("show", "zoo:digits-pgd-at").out
 
 
+def test_what_is_shown_has_whole_paths(besiege: Besiege, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = json.loads(besiege("show", "digits-natural", "--json").out)["facts"]["weights"]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert path in besiege("show", "digits-natural").out
+
+
 def test_attacks(besiege: Besiege) -> None:
     said = besiege("attacks")
     assert all(name in said.out for name in ATTACKS.names())
@@ -63,6 +69,17 @@ def test_attacks(besiege: Besiege) -> None:
     assert told["rfgsm"]["norms"] == ["linf"] and told["rfgsm"]["access"] == "gradient"
     assert told["llc"]["goals"] == ["untargeted", "targeted:least-likely"]
     assert told["minimal"]["made_of_attacks"]
+
+
+def test_a_suite_tells_its_lists_in_every_norm(besiege: Besiege) -> None:
+    shown = [line.split() for line in besiege("show", "decision").out.splitlines()]
+    assert ["attacks", "rays,", "hopskipjump"] in shown
+    assert ["in", "l2", "geoda,", "evolutionary"] in shown
+    listed = " ".join(besiege("attacks").out.split())
+    assert "rays, hopskipjump; in l2: geoda, evolutionary; in l1: geoda" in listed
+    told = json.loads(besiege("attacks", "--json").out)["suites"]
+    assert told["decision"]["others"]["l2"] == ["geoda", "evolutionary"]
+    assert told["plus"]["others"] == {}
 
 
 def test_data(besiege: Besiege) -> None:

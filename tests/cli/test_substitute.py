@@ -145,7 +145,7 @@ def test_behind_an_address_nothing_is_paid_for_twice(
         url = f"{server.url}(access=decision, retries=0, patience=0)"
         given = ("substitute", url, *STEAL[2:-1], "deep/sub.safetensors", *FEW)
         server.trick = lambda handler, number: (
-            number > 4 and handler.say(500, {"error": "gone"}) is None
+            number > 5 and handler.say(500, {"error": "gone"}) is None
         )
         said = besiege(*given)
         assert said.code == 3 and "gone" in said.flat
@@ -154,7 +154,7 @@ def test_behind_an_address_nothing_is_paid_for_twice(
         server.trick = None
         said = besiege(*given)
         assert said.code == 0, said.err
-        assert server.images == 170 + 1  # a known image, before it goes on
+        assert server.images == 170 + 8  # known images, before it goes on
         assert json.loads((tmp_path / "deep/sub.json").read_text())["queries"] == 170
 
 
@@ -173,23 +173,70 @@ def test_interrupted_behind_an_address_it_says_that_answers_are_kept(
         assert "lost" not in said.flat
 
 
-def test_labels_alone_are_refused_with_what_this_command_takes(besiege: Besiege) -> None:
+@pytest.mark.parametrize(
+    ("form", "declared"),
+    [
+        ({"labels_only": True}, ""),
+        ({"top_k": 3}, ""),
+        ({"top_k": 3}, "(access=score, outputs=probabilities, top_k=2)"),
+        ({"probabilities": True}, ""),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_of_an_address_labels_are_taken_whatever_it_answers(
+    form: dict[str, Any], declared: str, besiege: Besiege
+) -> None:
+    with serving(**form) as server:
+        said = besiege("substitute", server.url + declared, *STEAL[2:], *FEW)
+        assert said.code == 0, said.err
+        assert server.images == 170 and "queries    170 in all" in said.out
+    assert "--access decision" in said.out[said.out.index("besiege evaluate") :]
+
+
+def test_what_to_type_next_works_at_an_address_of_labels(besiege: Besiege) -> None:
     with serving(labels_only=True) as server:
         said = besiege("substitute", server.url, *STEAL[2:], *FEW)
-    assert said.code == 3 and "declare access=decision" in said.flat
-    assert "--access" not in said.flat
+        told = said.out[said.out.index("besiege evaluate") :].replace("\\\n", " ")
+        found = besiege(*shlex.split(told)[1:], "--count", "10", "--no-curve", "--no-page")
+        assert found.code == 0, found.err
 
 
-def test_a_first_answer_of_another_kind_is_asked_for_once_and_nothing_is_called_kept(
+def test_a_first_answer_that_cannot_be_read_costs_a_few_images_and_nothing_is_called_kept(
     besiege: Besiege, tmp_path: Path
 ) -> None:
     with serving(labels_only=True) as server:
-        said = besiege("substitute", f"{server.url}(batch=60)", *STEAL[2:], *FEW)
-        assert said.code == 3 and server.images == 60
+        server.answer = lambda images: {"labels": [10] * len(images)}
+        said = besiege("substitute", server.url, *STEAL[2:], *FEW)
+        assert said.code == 3 and "the labels are 0 to 9" in said.flat
+        assert server.requests == 1 and server.images == 8
         assert list((tmp_path / "ledgers").glob("*.sqlite"))
         assert "kept" not in said.flat and "goes on" not in said.flat
-        # What another model has answered there is no reason to say so either.
-        other = f"{server.url}(access=decision)"
-        assert besiege("substitute", other, *STEAL[2:], *FEW).code == 0
-        said = besiege("substitute", server.url, *STEAL[2:-1], "another.safetensors", *FEW)
-        assert said.code == 3 and "kept" not in said.flat
+
+
+def test_scores_tell_of_more_classes_than_the_data_have(besiege: Besiege, tmp_path: Path) -> None:
+    with serving() as server:
+        answer = server.answer
+        server.answer = lambda images: {
+            "logits": [[*row, -99.0, -99.0] for row in answer(images)["logits"]]
+        }
+        said = besiege("substitute", server.url, *STEAL[2:], *FEW)
+        assert said.code == 0, said.err
+        assert "never answered: class 10, 11" in said.out
+
+
+def test_another_model_at_the_address_is_not_asked_on(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "FIRST_WAIT", 0.005)
+    with serving(labels_only=True) as server:
+        url = f"{server.url}(retries=0, patience=0)"
+        server.trick = lambda handler, number: (
+            number > 5 and handler.say(500, {"error": "gone"}) is None
+        )
+        assert besiege("substitute", url, *STEAL[2:], *FEW).code == 3
+        server.trick, paid, answer = None, server.images, server.answer
+        server.answer = lambda images: {"labels": [9 - n for n in answer(images)["labels"]]}
+        said = besiege("substitute", url, *STEAL[2:], *FEW)
+        assert said.code == 3 and "another model answers there" in said.flat
+        assert "goes on" not in said.flat and server.images == paid + 8

@@ -16,7 +16,7 @@ from besiege.core.record import Keep, Leave
 from besiege.core.siege import BLOCK, Siege, fitting, target_class
 from besiege.core.threat import L2, Access, Goal, Linf
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Linear
+from besiege.testing.victims import Around, Linear
 
 # One pixel decides: below 0.5 class 0 (the label), above it class 1.
 STEP = affine(torch.tensor([[-1.0, 0, 0, 0], [1.0, 0, 0, 0]]), torch.tensor([0.5, -0.5]))
@@ -828,3 +828,42 @@ def test_other_layouts_are_made_contiguous() -> None:
     s.logits(x[:, None].expand(-1, 2, -1, -1, -1))
     assert torch.equal(plain, odd)
     assert all(strided)
+
+
+def test_candidates_of_one_request_are_one_step_and_counted_in_their_order() -> None:
+    s = laid(0.4, 0.4, queries=3, leave="end")
+    some = torch.stack([dots(0.45, 0.45), dots(0.6, 0.45), dots(0.6, 0.6)], 1)
+    s.logits(some)
+    assert s.record.asked.tolist() == [1, 1]
+    assert s.record.first_query.tolist() == [2, 3]
+    # Of two candidates the second alone can be paid for by nobody: the first is seen, and counted.
+    poor = laid(0.4, 0.4, queries=2, leave="end")
+    poor.logits(some)
+    assert poor.record.first_query.tolist() == [2, -1]
+    assert poor.record.meter.queries.tolist() == [2, 2]
+
+
+def test_a_scan_of_a_sample_held_twice_is_as_asking_one_by_one() -> None:
+    s = laid(0.4, 0.4, queries=3, leave="end").view(torch.tensor([0, 0, 1]))
+    found = s.scan(
+        dots(0.6, 0.6, 0.6)[:, None].repeat(1, 4, 1, 1, 1), lambda told: told.labels == 1
+    )
+    assert found.choice.tolist() == [0, 0, 0]
+    assert s.record.meter.queries.tolist() == [2, 1]
+
+
+class Ballot(Around):
+    """Labels alone; every third answer is another one."""
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        labels = torch.tensor([1, 1, 0]).repeat(len(x))[: len(x)]
+        return torch.where(nn.functional.one_hot(labels, 2) > 0, 0.0, -torch.inf)
+
+
+def test_a_scan_by_votes_counts_labels_as_requests_do() -> None:
+    ballot = Ballot(STEP)
+    ballot.access, ballot.metered = Access.DECISION, True
+    s = siege(ballot, dots(0.4), torch.zeros(1).long(), 0.3, access=Access.DECISION, leave="end")
+    view = s.averaged(3)
+    assert view.labels(dots(0.6)).labels.tolist() == [1]
+    assert view.scan(dots(0.6)[:, None], lambda told: told.labels == 1).choice.tolist() == [0]

@@ -47,6 +47,16 @@ def test_a_refusal_offers_only_what_would_run() -> None:
     assert "prgf" not in fitting(Threat.parse("linf:0.1 score"))
 
 
+def test_another_norm_or_goal_is_refused_with_what_fits() -> None:
+    fit = "attacks that fit: " + ", ".join(fitting(Threat.parse("linf:0.2 decision")))
+    with pytest.raises(ThreatError, match=f"works in l2, not in linf; {fit}"):
+        fits(parse("evolutionary"), Threat.parse("linf:0.2 decision"))
+    with pytest.raises(ThreatError, match=r"threat='linf:0.2 targeted:random'; attacks that fit"):
+        fits(parse("nes_labels"), Threat.parse("linf:0.2"))
+    with pytest.raises(ThreatError, match=r"threat='linf:0.2 decision'; .* geoda, hopskipjump"):
+        fits(parse("rays"), Threat.parse("linf:0.2 targeted:random decision"))
+
+
 @pytest.mark.parametrize("norm", [Linf, L2, L1])
 def test_the_budget_of_an_advice_is_one_of_its_norm(norm: Norm) -> None:
     Threat.parse(BUDGETS[norm]).check_units((0.0, 1.0), 3 * 32 * 32)

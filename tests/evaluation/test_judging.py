@@ -16,7 +16,7 @@ from torch import Tensor
 import besiege
 from besiege.core.dice import Dice
 from besiege.core.samples import Samples
-from besiege.core.threat import L0, L1, L2, Linf, Threat
+from besiege.core.threat import L0, L1, L2, Access, Linf, Threat
 from besiege.evaluation import Crafted, judge
 from besiege.evaluation.judging import look
 from besiege.models.classifier import Classifier
@@ -107,6 +107,17 @@ def test_predictions_and_confidences_are_the_victims() -> None:
     assert torch.equal(verdicts.correct, victim(samples.images).argmax(1) == samples.labels)
     assert torch.equal(verdicts.reached, probabilities.argmax(1) != samples.labels)
     assert torch.equal(verdicts.share, verdicts.reached.double())
+
+
+def test_where_classes_are_all_there_is_nobody_is_confident() -> None:
+    victim = Linear((1, 4, 4), 5)
+    victim.access = Access.DECISION
+    samples = Samples.of(images_of((1, 4, 4), 9), torch.arange(9) % 5)
+    verdicts = judge(victim, claimed(samples.images), samples, THREAT)
+    sight = look(victim, samples)
+    assert bool(verdicts.confidence.isnan().all()) and bool(sight.confidence.isnan().all())
+    assert torch.equal(verdicts.prediction, victim(samples.images).argmax(1))
+    assert torch.equal(sight.prediction, verdicts.prediction)
 
 
 def test_targets_must_be_reached_not_only_errors() -> None:

@@ -217,3 +217,48 @@ def test_the_first_few_of_one_image_without_a_row_of_their_own() -> None:
         server.trick = always({"top": top})
         answer = load(f"{server.url}(classes=10, top_k=2)")(DATA.images[:1])
         assert int(torch.isfinite(answer).sum()) == 2 and int(answer.argmax(1)) == int(LABELS[0])
+
+
+@pytest.mark.parametrize("declared", [1, 2, 5])
+def test_another_number_of_classes_than_was_declared_stops_at_once(declared: int) -> None:
+    with serving(top_k=3) as server:
+        for before, after in (("", ", classes=10"), ("classes=10, ", "")):
+            text = f"{server.url}({before}top_k={declared}{after}, outputs=probabilities)"
+            with pytest.raises(EndpointError) as stopped:
+                load(text)(DATA.images)
+            right = text.replace(f"top_k={declared}", "top_k=3")
+            assert f"answers 3 classes with a score for each, but top_k={declared} was" in str(
+                stopped.value
+            )
+            assert str(stopped.value).endswith(f"declare top_k=3; write '{right}'")
+            assert torch.equal(load(right)(DATA.images).argmax(1), LABELS)
+        assert server.requests == 4
+        # What else is not said is said with it.
+        with pytest.raises(EndpointError, match="top_k=3, outputs=probabilities; write") as stopped:
+            load(f"{server.url}(top_k={declared}, classes=10)")(DATA.images)
+        typed = f"{server.url}(top_k=3, classes=10, outputs=probabilities)"
+        assert f"write '{typed}'" in str(stopped.value)
+        # Of labels alone, the first one is enough.
+        labels = load(f"{server.url}(access=decision, top_k={declared}, classes=10)")(DATA.images)
+        assert torch.equal(labels.argmax(1), LABELS)
+
+
+@pytest.mark.parametrize("declared", [1, 2, 5, 20])
+def test_a_function_answers_as_many_classes_as_it_said(declared: int) -> None:
+    with pytest.raises(VictimError, match=rf"3 classes .* top_k={declared} was .* top_k=3$"):
+        besiege.function_model(lambda x: ranked(3), classes=10, top_k=declared)(DATA.images)
+
+
+def test_of_fewer_classes_than_k_all_are_told() -> None:
+    model = besiege.function_model(lambda x: ranked(10), classes=10, top_k=20)
+    assert torch.equal(model(DATA.images).argmax(1), LABELS)
+
+
+def test_more_classes_for_one_image_than_for_another_are_refused() -> None:
+    where, what = (part[:2].tolist() for part in ranked(3))
+
+    def some(images: Any) -> Any:
+        return [where[0], where[1][:2]], [what[0], what[1][:2]]
+
+    with pytest.raises(VictimError, match="2 classes for one image and 3 for another"):
+        besiege.function_model(some, classes=10, top_k=3)(DATA.images[:2])

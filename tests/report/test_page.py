@@ -25,11 +25,12 @@ from tests.report.sample import (
     rate,
     smallest_run,
     suite,
+    threat,
 )
 
 from besiege.core.errors import DataError
 from besiege.report import fragment, write
-from besiege.report.charts import charts
+from besiege.report.charts import charts, steps_chart
 from besiege.report.page import rendered
 from besiege.report.pictures import gallery
 
@@ -281,6 +282,31 @@ def test_the_gallery_names_classes_confidences_and_what_it_was_misread_as() -> N
     thousand = read(minimal_run()).text
     assert "class number 999, with its synonyms misread as class number 7" in thousand
     assert "Read as class number 998, with its synonyms even before." in thousand
+
+
+def test_no_confidence_is_told_where_the_model_tells_none() -> None:
+    silent = item(0, clean_confidence=None, confidence=None)
+    page = read(figures(evaluation(gallery=[silent])))
+    assert "three misread as eight" in page.text
+    assert "Confidence" not in page.text
+    before = read(figures(evaluation(gallery=[silent | {"clean_prediction": 9}])))
+    assert "Read as nine even before." in before.text
+
+
+def test_attacks_on_a_substitute_have_no_steps_on_the_model() -> None:
+    attacks = [attack("pgd", 51, transfer=True), attack("mim", 60, transfer=False)]
+    drawn = steps_chart(evaluation(attacks=attacks))
+    assert drawn is not None and [curve.name for curve in drawn.chart.curves] == ["mim"]
+    given = [one | {"transfer": True} for one in attacks]
+    assert "Accuracy against steps" not in read(figures(evaluation(attacks=given))).text
+    assert "Accuracy against steps" in read(figures()).text
+
+
+def test_broken_means_the_target_where_there_is_one() -> None:
+    assert "right before, wrong under this attack" in read(figures()).text
+    aimed = threat("linf:0.15 targeted:random", 0.15) | {"goal": "targeted:random"}
+    page = read(figures(evaluation(threat=aimed)))
+    assert "right before, read as the target under this attack" in page.text
 
 
 def test_the_three_pictures_of_a_sample_are_in_order() -> None:

@@ -36,6 +36,15 @@ def printed(given: Figures, width: int = 80, page: str | None = "runs/one/report
     return file.getvalue()
 
 
+def test_a_path_is_whole() -> None:
+    path = "besiege-runs/zoo-digits-natural-digits-linf-0.15-671d000e/report.html"
+    assert printed(figures(), 80, path).splitlines()[-1] == f"page  {path}"
+    assert printed(figures(), len(path), path).splitlines()[-2:] == ["page", path]
+    file = io.StringIO()
+    Console(file=file, width=40).print(table(figures(), path), soft_wrap=True)
+    assert file.getvalue().splitlines()[-1] == f"page  {path}"
+
+
 CASES: dict[str, Callable[[], Figures]] = {
     "one": figures,
     "four": four,
