@@ -108,7 +108,9 @@ def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = run("transfer.md")
+    with serving(labels_only=True) as server:
+        names = run("transfer.md", server.server_address[1])
+        assert server.images == 600 + 1  # a known one on the way
     said = capsys.readouterr().out
     assert "--substitute digits_cnn:sub.safetensors" in said
     assert int(names["right"].sum()) < 0.7 * len(names["right"])

@@ -169,8 +169,8 @@ def test_labels_that_are_none_are_named(answer: Callable[[Any], Any], said: str)
     [
         (scores, "answer is .indices, scores."),
         (lambda x: (np.zeros((12, 2)), np.zeros((12, 2))), "stands once"),
-        (lambda x: (np.zeros((12, 1)), np.full((12, 1), np.nan)), "NaN"),
-        (lambda x: (np.full((12, 1), 7), np.zeros((12, 1))), "the label 7"),
+        (lambda x: ([[0, 1]] * 12, np.full((12, 2), np.nan)), "NaN"),
+        (lambda x: ([[0, 7]] * 12, np.zeros((12, 2))), "the label 7"),
     ],
 )
 def test_first_few_that_are_none_are_named(answer: Callable[[Any], Any], said: str) -> None:

@@ -202,7 +202,8 @@ def _print(
         classes = [_named(line[key], names) for key in ("labels", "before", "after")]
         size = "-" if line["distance"] is None else f"{line['distance']:.4g}"
         state = ("yes" if line["rounded"] else "no") if line["success"] else "not broken"
-        rows.add_row(line["name"], *classes, f"{100 * line['confidence']:.0f} %", size, state)
+        sure = "-" if line["confidence"] is None else f"{100 * line['confidence']:.0f} %"
+        rows.add_row(line["name"], *classes, sure, size, state)
     console.print(rows)
     if n > _SHOWN:
         console.print(Text(f"... and {n - _SHOWN} more in results.json", "dim"))
@@ -211,7 +212,7 @@ def _print(
         console.print(Text(f"{finding.level} {finding}", "yellow"))
     written = [f"{sum(line['file'] is not None for line in found['images'])} PNG files"] * png
     written += [f"adversarial.{exact}"] * (exact is not None)
-    screen.say(console, Text(f"{', '.join([*written, 'results.json'])} in {out}"))
+    screen.verbatim(console, Text(f"{', '.join([*written, 'results.json'])} in {out}"))
 
 
 def _named(number: int, names: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from besiege.core.threat import ALL_GOALS, Goal, Norm
 
 if TYPE_CHECKING:
     from besiege.attacks.attack import Attack
+    from besiege.attacks.suites import Suite
 
 command = App(
     name="attacks",
@@ -28,7 +29,7 @@ def attacks(*, as_json: AsJson = False) -> None:
     from besiege.core.siege import ATTACKS
 
     found = [described(name, thing) for name, thing in ATTACKS.items()]
-    suites = {name: {"attacks": s.attacks, "about": s.told} for name, s in SUITES.items()}
+    suites = {name: _suite(s) for name, s in SUITES.items()}
     if as_json:
         screen.print_json({"attacks": found, "suites": suites})
         return
@@ -53,7 +54,9 @@ def attacks(*, as_json: AsJson = False) -> None:
     console.print()
     rows = screen.columns("suite", "")
     for name, suite in SUITES.items():
-        rows.add_row(Text(name, "bold"), f"{suite.told}: {', '.join(suite.attacks)}")
+        lists = [", ".join(suite.attacks)]
+        lists += [f"in {norm}: {', '.join(others)}" for norm, others in suite.others.items()]
+        rows.add_row(Text(name, "bold"), f"{suite.told}: {'; '.join(lists)}")
     console.print(rows)
     console.print()
     console.print("`besiege show NAME` tells all about one.")
@@ -76,6 +79,12 @@ def described(name: str, thing: Any) -> dict[str, Any]:
         "minimal": bool(attack.minimal),
         "about": told(attack),
     }
+
+
+def _suite(suite: Suite) -> dict[str, Any]:
+    """A suite as plain values; ``others`` has the lists of norms that have one of their own."""
+    others = {str(norm): attacks for norm, attacks in suite.others.items()}
+    return {"attacks": suite.attacks, "others": others, "about": suite.told}
 
 
 def first_line(kind: type) -> str:

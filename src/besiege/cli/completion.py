@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
+from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.grammar import Flag, examples, flowing
@@ -56,6 +57,7 @@ def completion(
         ) from None
     if install or out is not None:
         path = APP.install_completion(shell=chosen, output=out, add_to_startup=install)
-        screen.out().print(f"The {chosen} completion is in {path}; open a new shell to use it.")
+        done = Text(f"The {chosen} completion is in {path}; open a new shell to use it.")
+        screen.verbatim(screen.out(), done)
     else:
         sys.stdout.write(APP.generate_completion(shell=chosen))

@@ -77,6 +77,8 @@ class Outcome:
             number = line.pop("ids")
             if line["distance"] == float("inf"):
                 line["distance"] = None
+            if math.isnan(line["confidence"]):  # the model answers classes alone
+                line["confidence"] = None
             listed.append(
                 {"name": self.inputs.names[number], "file": files.get(number), "id": number, **line}
             )

@@ -194,7 +194,9 @@ def evaluate(
         )
         return 130
     except EndpointError as problem:
-        kept = (folder / "run.json").exists()
+        from besiege.models.walled import Changed
+
+        kept = (folder / "run.json").exists() and not isinstance(problem, Changed)
         screen.complain(
             as_options(str(problem), evaluate),
             f"What was answered is kept in {folder}; the same command goes on." if kept else "",
@@ -230,8 +232,7 @@ def _measured(
             nonlocal said
             if not said:  # not before the input is known to be right
                 said = True
-                kept = "goes on in" if again else "records are kept in"
-                screen.say(console, Text(f"{kept} {folder}", "dim"))
+                screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
         return measure(
@@ -243,6 +244,16 @@ def _measured(
             **{name: value for name, value in question.items() if name != "data"},
             **others,
         )
+
+
+def _state(folder: Path, again: bool) -> str:
+    """What a folder has to do with the work that begins."""
+    if not again:
+        return "records are kept in"
+    from besiege.bench.overview import status
+
+    done = all(evaluation.complete for evaluation in status(folder))
+    return "nothing is left to do: all records are in" if done else "goes on in"
 
 
 def _fitted(question: Mapping[str, Any], fit: Mapping[str, Any]) -> Any:
@@ -322,7 +333,7 @@ def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
 
         written = write_page(folder)
         if not as_json:
-            screen.say(screen.out(), Text(f"page  {written}"))
+            screen.verbatim(screen.out(), Text(f"page  {written}"))
     return 0 if found.complete else 3
 
 

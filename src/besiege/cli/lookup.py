@@ -72,7 +72,9 @@ def _light() -> dict[str, Found]:
         about = f"{row.architecture}, trained on {row.data}, {row.clean} clean"
         found[short] = found[row.name] = Found("model", row.name, about, told)
     for name, suite in SUITES.items():
-        listed = {"attacks": list(suite.attacks), "how": "each on what the ones before left"}
+        listed: dict[str, Any] = {"attacks": list(suite.attacks)}
+        listed |= {f"in {norm}": list(others) for norm, others in suite.others.items()}
+        listed["how"] = "each on what the ones before left"
         found[name] = Found("suite", name, suite.told, listed)
     for name, entry in DATA.items():
         found[name] = Found(

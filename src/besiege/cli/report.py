@@ -56,7 +56,7 @@ def report(
         from besiege.report import table
 
         screen.out().print(table(figures))
-        screen.say(screen.out(), Text(f"page  {page}"))
+        screen.verbatim(screen.out(), Text(f"page  {page}"))
     if show and page is not None:
         import webbrowser
 

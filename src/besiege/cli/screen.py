@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import Any, NoReturn, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -53,8 +55,20 @@ def complain(text: str, advice: str = "") -> None:
 
 def say(console: Console, text: Text) -> None:
     """Print a text wrapped between words; a long path stays whole, so that it can be copied."""
-    text.overflow = "ignore"
-    console.print(text, crop=False)
+    for line in text.split("\n", allow_blank=True):
+        for part in line.divide(_breaks(line.plain, console.width)):
+            part.rstrip()
+            verbatim(console, part)
+
+
+def _breaks(line: str, width: int) -> list[int]:
+    """Where a line is broken, always before a word: rich would break long words too."""
+    places, start = [], 0
+    for word in re.finditer(r"\S+", line):
+        full = cell_len(line[start : word.end()]) > width
+        if full and line[start : word.start()].strip():
+            places.append(start := word.start())
+    return places
 
 
 def verbatim(console: Console, text: Text) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.table import Table
 from rich.text import Text
 
 from besiege.cli import screen
@@ -48,16 +48,23 @@ def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson 
     for title, values in (("", found.facts), ("parameters", found.parameters)):
         if values:
             console.print(f"\n{title}" if title else "")
-            console.print(_grid(values))
+            for line in _lines(values, console.width):
+                screen.verbatim(console, line)
 
 
-def _grid(values: Mapping[str, Any]) -> Table:
-    rows = Table.grid(padding=(0, 2, 0, 0))
-    rows.add_column(style="dim", no_wrap=True)
-    rows.add_column(overflow="fold")
+def _lines(values: Mapping[str, Any], width: int) -> Iterator[Text]:
+    """Names with what is known beside them; words are never broken, for paths are among them."""
+    margin = max(map(len, values)) + 4
+    room = max(width - margin, 1)
     for name, value in values.items():
-        rows.add_row(f"  {name}", Text(_text(value)))
-    return rows
+        told = [
+            part
+            for line in _text(value).splitlines()
+            for part in wrap(line, room, break_long_words=False, break_on_hyphens=False)
+        ]
+        for place, line in enumerate(told or [""]):
+            title = f"  {name}" if place == 0 else ""
+            yield Text(title.ljust(margin), "dim").append(line, "not dim")
 
 
 def _text(value: Any) -> str:

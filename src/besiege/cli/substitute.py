@@ -84,7 +84,7 @@ def substitute(
     Parameters
     ----------
     model
-        What is asked for labels.
+        What is asked for labels; of an address any form of answer will do.
     data
         The images it is asked about.
     arch
@@ -156,7 +156,8 @@ def substitute(
         screen.note(f"Interrupted. {_kept(asked) or lost}")
         return 130
     except EndpointError as problem:
-        screen.complain(as_options(str(problem), substitute), _kept(asked))
+        again = "" if _is_another(problem) else _kept(asked)
+        screen.complain(as_options(str(problem), substitute), again)
         return 3
     card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
     if as_json:
@@ -167,6 +168,13 @@ def substitute(
     screen.say(screen.out(), Text(_summary(card, path)))
     screen.verbatim(screen.out(), Text("\n".join(_next(card, model, data))))
     return 0
+
+
+def _is_another(problem: EndpointError) -> bool:
+    """Whether another model answers now: the same command would stop there again."""
+    from besiege.models.walled import Changed
+
+    return isinstance(problem, Changed)
 
 
 def _kept(victim: Victim | None) -> str:
@@ -223,6 +231,10 @@ def _summary(card: dict[str, Any], path: Path) -> str:
     return "\n".join(lines)
 
 
+def _is_address(model: str) -> bool:
+    return model.startswith(("http://", "https://"))
+
+
 def _next(card: dict[str, Any], model: str, data: str) -> list[str]:
     """What to type now."""
     from besiege.data.catalogue import CATALOGUE
@@ -237,5 +249,6 @@ def _next(card: dict[str, Any], model: str, data: str) -> list[str]:
         ["--threat", threat],
         ["--substitute", card["source"]],
         ["--attacks", "mim"],
+        *([["--access", "decision"]] if _is_address(model) else []),
     )
     return ["Craft on it, and judge on the model:", *(f"  {x}" for x in command.splitlines())]

@@ -151,7 +151,7 @@ def train(
         console.print(Text("There was nothing left to do: this training is done.", "dim"))
     elif begun:
         console.print(Text(f"went on after epoch {history[0].number - 1}", "dim"))
-    screen.say(screen.out(), Text(f"weights  {path}\ncard     {card}"))
+    screen.verbatim(screen.out(), Text(f"weights  {path}\ncard     {card}"))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, get_args
 
 import torch
@@ -80,23 +81,40 @@ def fits(
     """
     granted = threat.access if granted is None else granted
     if attack.access > granted:
-        fit = ", ".join(fitting(threat, granted, advised)) or "none"
         raise AccessError(
             f"the attack '{attack}' needs {attack.access} access, but only {granted} access is "
-            f"granted; attacks that fit: {fit}"
+            f"granted; {_offer(threat, granted, advised)}"
         )
     if threat.norm not in attack.norms:
         norms = ", ".join(sorted(map(str, attack.norms)))
-        raise ThreatError(f"the attack '{attack}' works in {norms}, not in {threat.norm}")
+        raise ThreatError(
+            f"the attack '{attack}' works in {norms}, not in {threat.norm}; "
+            f"{_offer(threat, granted, advised)}"
+        )
     if threat.goal not in attack.goals:
         goals = ", ".join(sorted(map(str, attack.goals)))
-        raise ThreatError(f"the attack '{attack}' has the goals {goals}, not {threat.goal}")
+        raise ThreatError(
+            f"the attack '{attack}' has the goals {goals}, not {threat.goal}"
+            f"{_example(attack, threat, granted)}; {_offer(threat, granted, advised)}"
+        )
     if threat.eps is None and not attack.minimal:
         raise ThreatError(
             f"the attack '{attack}' needs a budget: write for example '{BUDGETS[threat.norm]}' for "
             f"the threat, or search for the smallest change with 'minimal({attack})'"
         )
     check_goal(threat, granted)
+
+
+def _offer(threat: Threat, granted: Access, advised: bool) -> str:
+    """What would run instead, where something else does not."""
+    return f"attacks that fit: {', '.join(fitting(threat, granted, advised)) or 'none'}"
+
+
+def _example(attack: Attack, threat: Threat, granted: Access) -> str:
+    """The same threat with a goal that an attack has and can see; those first that need no more."""
+    unseen = (Goal.LEAST_LIKELY, Goal.SECOND) if granted is Access.DECISION else ()
+    goals = [goal for goal in Goal if goal in attack.goals and goal not in unseen]
+    return f": write for example threat='{replace(threat, goal=goals[0])}'" if goals else ""
 
 
 def check_goal(threat: Threat, granted: Access) -> None:

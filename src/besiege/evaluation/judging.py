@@ -10,7 +10,7 @@ from torch import Tensor
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
-from besiege.core.oracle import Oracle, Victim, plainly
+from besiege.core.oracle import Access, Oracle, Victim, plainly
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.checking import answers
@@ -41,7 +41,7 @@ class Verdicts:
     within : Tensor
         Whether it is within the threat's budget.
     prediction, confidence : Tensor
-        The class answered and its probability.
+        The class answered and its probability; NaN of a victim that answers classes alone.
     reached : Tensor
         Whether the goal is reached; for a stochastic victim by at least half of the draws.
     share : Tensor
@@ -84,7 +84,8 @@ class Sight:
     Attributes
     ----------
     prediction, confidence : Tensor
-        The class answered and its probability, over all draws of a stochastic victim.
+        The class answered and its probability, over all draws of a stochastic victim; NaN of a
+        victim that answers classes alone.
     share : Tensor
         In how many of the draws the answer is right; 0 or 1 for a victim without chances.
     draws : Tensor
@@ -117,9 +118,7 @@ def look(victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS)
         findings = answers(victim, scores[0])
         right = scores.argmax(2) == samples.labels
         share = right.double().mean(0)
-        confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
-        if many == 1:
-            prediction = scores[0].argmax(1)
+        confidence, prediction = _confidence(victim, scores)
         correct = share > 0.5
         again = 1 if victim.stochastic or victim.metered else PASSES - 1
         findings += _sober(victim, samples, scores, correct, again)
@@ -173,13 +172,10 @@ def judge(
         within = goal.inside(shown)
         once = _wins(scores, samples, aimed)
         again = _confirm(victim, shown, scores, once[0] & valid & within)
-        wins, labels = _wins(scores, samples, aimed), scores.argmax(2)
+        wins = _wins(scores, samples, aimed)
         findings = [_chance(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
-        mean = torch.softmax(scores.double(), 2).mean(0)
-        confidence, prediction = mean.max(1)
-        if many == 1:
-            prediction = labels[0]
+        confidence, prediction = _confidence(victim, scores)
         reached = share >= 0.5  # a tie is no defense
         correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
         sizes = {
@@ -206,6 +202,16 @@ def judge(
             + again,
             tuple(findings),
         )
+
+
+def _confidence(victim: Victim, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The class answered and its probability, from ``[draws, rows, classes]``."""
+    confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
+    if len(scores) == 1:
+        prediction = scores[0].argmax(1)
+    if victim.access is Access.DECISION:  # its scores only stand for a class: they say nothing
+        confidence = torch.full_like(confidence, torch.nan)
+    return confidence, prediction
 
 
 def _sober(

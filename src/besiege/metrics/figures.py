@@ -102,7 +102,7 @@ def curve_figures(curve: Curve) -> dict[str, Any]:
 
 
 def steps_figures(evidence: Evidence) -> list[dict[str, Any]]:
-    """Accuracy against steps, for every attack that takes more than one.
+    """Accuracy against steps, for every attack that takes more than one on the model itself.
 
     None without a budget: there the first success may be one of any size.
     """
@@ -110,8 +110,8 @@ def steps_figures(evidence: Evidence) -> list[dict[str, Any]]:
     if evidence.eps is None:
         return curves
     for trial in evidence.trials:
-        asks = trial.access in ("score", "decision")  # its steps are no unit: queries are
-        if trial.one_step or trial.steps is None or asks:
+        # The steps of what asks are no unit: queries are. On a substitute they tell nothing here.
+        if trial.one_step or trial.steps is None or trial.access != "gradient":
             continue
         curve = against_steps(evidence, trial)
         if curve is not None and len(curve.x) > 1:
@@ -212,6 +212,11 @@ def _gallery_at_median(evidence: Evidence) -> list[dict[str, Any]]:
     return shown
 
 
+def _known(value: float) -> float | None:
+    """A figure, or None where the model does not tell it."""
+    return None if np.isnan(value) else float(value)
+
+
 def _picture(norm: str, seen: dict[str, Any], trial: Trial, row: int) -> dict[str, Any]:
     """What the gallery says about a sample, and where its two images are."""
     rows = trial.rows
@@ -220,9 +225,9 @@ def _picture(norm: str, seen: dict[str, Any], trial: Trial, row: int) -> dict[st
         "attack": trial.text,
         "label": int(seen["label"]),
         "clean_prediction": int(seen["prediction"]),
-        "clean_confidence": float(seen["confidence"]),
+        "clean_confidence": _known(seen["confidence"]),
         "prediction": int(rows["prediction"][row]),
-        "confidence": float(rows["confidence"][row]),
+        "confidence": _known(rows["confidence"][row]),
         "distance": float(rows[norm][row]),
         "norm": norm,
         "distances": {name: float(rows[name][row]) for name in NORMS if name in rows},

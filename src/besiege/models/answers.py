@@ -55,6 +55,8 @@ class Reader:
     assumed : bool
         Whether nobody said what scores are: what looks like the first of many probabilities is then
         not taken for logits.
+    supposed : bool
+        Whether the number of classes is only that of the data: scores of more classes tell better.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Reader:
     classes: int | None = None
     top_k: int | None = None
     assumed: bool = False
+    supposed: bool = False
     _likely: set[bytes] = field(default_factory=set, repr=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +134,8 @@ class Reader:
     def _scores(self, values: Array, rows: int) -> NDArray[np.float32]:
         if len(values) != rows:
             raise VictimError(f"{self.name} answered {len(values)} rows of scores to {rows} images")
-        if self.classes is not None and values.shape[1] != self.classes:
+        more = self.supposed and self.classes is not None and values.shape[1] > self.classes
+        if self.classes is not None and values.shape[1] != self.classes and not more:
             raise Undeclared(
                 f"{self.name} answered {values.shape[1]} classes, but {self.classes} are "
                 "expected: declare the right number with classes=, or mend the model"
@@ -196,6 +200,8 @@ class Reader:
         if len(lines) != rows:
             raise VictimError(f"{self.name} answered {len(lines)} rows to {rows} images")
         logits = np.full((rows, self.count()), -np.inf, dtype=np.float32)
+        if self.access is Access.SCORE:  # of labels alone, the first one is enough
+            self._must_be_as_many(lines)
         for row, (indices, scores) in enumerate(lines):
             where, what = self._array(indices).reshape(-1), self._array(scores).reshape(-1)
             if len(where) != len(what) or not len(where) or len(set(where.tolist())) < len(where):
@@ -207,6 +213,25 @@ class Reader:
             self._must_not_be_probabilities(what)
             logits[row, self._labels(where, len(where))] = self._logits(what)
         return logits
+
+    def _must_be_as_many(self, lines: Lines) -> None:
+        """Stop where other than the first k are told; of fewer classes than k, all are."""
+        assert self.top_k is not None
+        told = {np.size(scores) for _, scores in lines} - {0}
+        if not told or told == {min(self.top_k, self.count())}:
+            return
+        if len(told) == 1:
+            declare = self._to_declare(lines)
+            raise Undeclared(
+                f"{self.name} answers {max(told)} classes with a score for each, but top_k="
+                f"{self.top_k} was declared: declare {declare}",
+                declare,
+            )
+        raise Undeclared(
+            f"{self.name} answers {min(told)} classes for one image and {max(told)} for another, "
+            f"but top_k={self.top_k} was declared, which is as many for each: declare "
+            "access='decision', of which the first is enough"
+        )
 
     def _must_not_be_probabilities(self, scores: Array) -> None:
         """Stop where row after row could be the largest probabilities of many, and nobody said.
@@ -229,15 +254,18 @@ class Reader:
 
     def _must_say(self, lines: Lines) -> Undeclared:
         """What to declare where an answer says which classes its scores are of."""
-        told = max(len(scores) for _, scores in lines)
+        told, declare = max(np.size(scores) for _, scores in lines), self._to_declare(lines)
+        return Undeclared(
+            f"{self.name} answers {told} classes by their indices, with a score for each, but the "
+            f"scores of all classes in their order are expected: declare {declare}",
+            declare,
+        )
+
+    def _to_declare(self, lines: Lines) -> str:
         scores = [np.asarray(scores) for _, scores in lines]
         likely = all(one.dtype.kind in "fiu" and _could_be_probabilities(one) for one in scores)
         more = ", outputs=probabilities" if likely and self.assumed else ""
-        return Undeclared(
-            f"{self.name} answers {told} classes by their indices, with a score for each, but the "
-            f"scores of all classes in their order are expected: declare top_k={told}{more}",
-            f"top_k={told}{more}",
-        )
+        return f"top_k={max(one.size for one in scores)}{more}"
 
     def _lines(self, answer: object) -> Lines:
         """Indices and scores of every row, however they are written."""

@@ -128,7 +128,7 @@ class Endpoint(Walled):
             "url": self.transport.url,
             "version": self.version,
             "format": self.format,
-            "access": str(self.access),
+            "access": str(self.reader.access),
             "outputs": self.reader.outputs,
             "top_k": self.reader.top_k,
             "classes": self.declared,

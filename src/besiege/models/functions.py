@@ -40,7 +40,7 @@ class FunctionModel(Walled):
 
     def digest(self) -> str:
         """SHA-256 of the function, with what it uses, and of how its answers are read."""
-        reader = (self.access, self.reader.outputs, self.reader.top_k, self.declared)
+        reader = (self.reader.access, self.reader.outputs, self.reader.top_k, self.declared)
         about = (*reader, self.box, self.grid, self.stochastic)
         return hashlib.sha256(f"function {self._text()} {about}".encode()).hexdigest()
 

@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, logits BLOB, at REAL) 
 CREATE TABLE IF NOT EXISTS requests (
     at REAL, account TEXT, images INTEGER, attempt INTEGER, status TEXT, seconds REAL);
 CREATE TABLE IF NOT EXISTS accounts (name TEXT PRIMARY KEY, asked INTEGER, sent INTEGER);
+CREATE TABLE IF NOT EXISTS latest (
+    name TEXT, key BLOB, dtype TEXT, shape TEXT, pixels BLOB, PRIMARY KEY (name, key));
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT);
 """
 _AT_A_TIME = 500
@@ -148,6 +150,38 @@ class Ledger:
         with self._lock:
             self._do(
                 "INSERT OR IGNORE INTO facts VALUES (?, ?)", (f"canary {name}", json.dumps(held))
+            )
+
+    def latest(self, name: str, most: int) -> list[tuple[bytes, NDArray[Any]]]:
+        """Up to so many images of one shape that were answered last, with their keys."""
+        if self._held is None and not self.path.exists():
+            return []
+        with self._lock:
+            rows = self._do(
+                "SELECT key, dtype, shape, pixels FROM latest WHERE name = ? "
+                "ORDER BY rowid DESC LIMIT ?",
+                (name, most),
+            )
+        return [
+            (bytes(key), np.frombuffer(pixels, dtype=dtype).reshape(json.loads(shape)))
+            for key, dtype, shape, pixels in rows
+            if (dtype, shape) == rows[0][1:3]
+        ]
+
+    def keep_latest(
+        self, name: str, keys: Sequence[bytes], images: NDArray[Any], most: int
+    ) -> None:
+        """Keep the last images of a piece, to be asked about again; older ones make room."""
+        rows = [
+            (name, key, image.dtype.str, json.dumps(image.shape), image.tobytes())
+            for key, image in zip(keys[-most:], images[-most:], strict=True)
+        ]
+        with self._lock:
+            self._many("INSERT OR REPLACE INTO latest VALUES (?, ?, ?, ?, ?)", rows)
+            self._do(
+                "DELETE FROM latest WHERE name = ? AND rowid NOT IN "
+                "(SELECT rowid FROM latest WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
+                (name, name, most),
             )
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,22 @@ from besiege.models.ledger import Ledger
 
 Pixels = NDArray[Any]
 Logits = NDArray[np.float32]
+Kept = tuple[bytes, Pixels]
+"""An image whose answer is known, by its key."""
 Keep = Callable[[int, Logits], None]
 """Told of answers as they arrive: the first row they are about, and the logits."""
 
 LEVELS = 255
 CANARY = 500
 """After so many images a known one is asked about again: whether the model is still the same."""
+KNOWN = 8
+"""Before a run goes on, so many are: of one image, or of clean ones, other models say the same."""
 _CHANGED = 1e-3
 """What a known answer may differ by, of its size, and still be the same model's."""
+
+
+class Changed(EndpointError):
+    """Another model answers than the one whose answers are kept: the same again would not help."""
 
 
 class Walled(ABC):
@@ -80,6 +89,7 @@ class Walled(ABC):
         self.ledger: Ledger | None = None
         self._kept_as: str | None = None
         self._since: int | None = None
+        self._careful = False
         self.counts: dict[str, list[int]] = {}
         self._account, self._fresh = "asked", False
         self._lock = threading.Lock()
@@ -93,7 +103,7 @@ class Walled(ABC):
     @property
     def classes(self) -> int | None:
         """How many classes there are, as far as that is known."""
-        return self.reader.classes
+        return None if self.reader.supposed else self.reader.classes
 
     @classes.setter
     def classes(self, classes: int | None) -> None:
@@ -132,11 +142,18 @@ class Walled(ABC):
 
         Chances of a stochastic victim behind a wall are its own: the dice are not used.
         """
+        if self._careful:
+            self._careful, few = False, x[:KNOWN]
+            first = self(few, dice)
+            self.reader.supposed = False
+            return torch.cat([first, self(x[KNOWN:], dice)]) if len(x) > KNOWN else first
         pixels = self.pixels(x)
         self._count(asked=len(pixels))
         if self.ledger is not None and self.recalls and not self._fresh:
             found = self._through(self.ledger, pixels)
         else:
+            if self.ledger is not None and self.recalls and self._since is None:
+                self._must_be_the_same(self.ledger, self._key())
             found = self._answers(pixels, None)
         return torch.from_numpy(found).to(x.device)
 
@@ -170,6 +187,24 @@ class Walled(ABC):
         finally:
             self._account, self._fresh = before
 
+    @contextmanager
+    def labels(self) -> Iterator[None]:
+        """Ask for labels alone for a while, in whatever form they come.
+
+        What the scores are does not matter then. Nobody need have said how many classes there are:
+        where whole rows of scores come, they tell. A few images are asked about first, so that an
+        answer that cannot be read costs no more.
+        """
+        said, declared = self.reader, self.declared
+        guess = said.access is Access.SCORE and said.classes is None
+        self.reader = replace(said, access=Access.DECISION, outputs="logits", supposed=guess)
+        self._kept_as, self._careful = None, True
+        try:
+            yield
+        finally:
+            self.reader, self.declared = said, declared
+            self._kept_as, self._careful = None, False
+
     def afresh(self) -> AbstractContextManager[None]:
         """Have no answer come from the ledger for a while; the account stays."""
         return self.account(self._account, fresh=True)
@@ -197,11 +232,18 @@ class Walled(ABC):
         if self.ledger is not None:
             self.ledger.count(self._account, asked, sent)
 
+    def _key(self) -> str:
+        """What answers are kept under."""
+        if self._kept_as is None:  # once: what answers may count its calls, and be the same
+            # Labels that are asked of what gives scores are no answers of the same kind.
+            apart = "" if self.reader.access is self.access else " labels"
+            self._kept_as = self.digest() + apart
+        return self._kept_as
+
     def _through(self, ledger: Ledger, pixels: Pixels) -> Logits:
         """Answers from the ledger, and from the victim where it has none; each image once."""
-        if self._kept_as is None:  # once: what answers may count its calls, and be the same
-            self._kept_as = self.digest()
-        base = f"{self._kept_as} {pixels.dtype} {pixels.shape[1:]}".encode()
+        name = self._key()
+        base = f"{name} {pixels.dtype} {pixels.shape[1:]}".encode()
         keys = [hashlib.sha256(base + row.tobytes()).digest() for row in pixels]
         known = ledger.read(keys)
         new: dict[bytes, int] = {}
@@ -209,17 +251,19 @@ class Walled(ABC):
             if key not in known:
                 new.setdefault(key, row)
         if new:
-            self._must_be_the_same(ledger, self._kept_as)
             wanted = [*new]
+            self._must_be_the_same(ledger, name)
 
             def keep(first: int, logits: Logits) -> None:
-                ledger.write(wanted[first : first + len(logits)], logits)
+                some = wanted[first : first + len(logits)]
+                ledger.write(some, logits)
+                ledger.keep_latest(name, some, pixels[[new[key] for key in some]], KNOWN)
 
             answers = self._answers(pixels[[*new.values()]], keep)
             known |= dict(zip(wanted, answers, strict=True))
-            ledger.keep_canary(self._kept_as, wanted[0], pixels[new[wanted[0]]])
+            ledger.keep_canary(name, wanted[0], pixels[new[wanted[0]]])
             self._since = (self._since or 0) + len(new)
-        if self.reader.classes is None and known:
+        if known and (self.reader.classes is None or self.reader.supposed):
             self.reader.classes = len(next(iter(known.values())))
         if not keys:
             return np.zeros((0, self.classes or 1), dtype=np.float32)
@@ -228,20 +272,23 @@ class Walled(ABC):
     def _must_be_the_same(self, ledger: Ledger, name: str) -> None:
         """Stop where another model answers than the one whose answers the ledger holds.
 
-        Looked at before the first image that is sent, and now and then after it.
+        Looked at before the first image that is sent, and now and then, by one, after it.
         """
         if self._since is not None and self._since < CANARY:
             return
-        self._since, held = 0, ledger.canary(name)
-        if held is None:
+        held = ledger.latest(name, KNOWN) if self._since is None else []
+        self._since, first = 0, ledger.canary(name)
+        if first is not None and (not held or (len(held) < KNOWN and _fits(first, held))):
+            held.append(first)
+        known = ledger.read([key for key, _ in held])
+        held = [one for one in held if one[0] in known]
+        if not held:
             return
-        key, pixels = held
-        once = ledger.read([key]).get(key)
         with self.account("canary", fresh=True):
-            self._count(asked=1)
-            again = self._answers(pixels[None], None)[0]
-        if once is not None and _differ(once, again):
-            raise EndpointError(
+            self._count(asked=len(held))
+            again = self._answers(np.stack([pixels for _, pixels in held]), None)
+        if any(_differ(known[key], now) for (key, _), now in zip(held, again, strict=True)):
+            raise Changed(
                 f"{self.name} answers an image differently now than when it was first asked: "
                 "another model answers there, or it answers by chance. Say version= (or "
                 "stochastic=True), or use another folder"
@@ -283,10 +330,20 @@ def afresh(victim: object) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def labels_alone(victim: object) -> Iterator[None]:
+    """Have a victim behind a wall asked for labels alone for a while; others grant what they do."""
+    inner = walled(victim)
+    with nullcontext() if inner is None else inner.labels():
+        yield
+
+
 def know_classes(victim: object, classes: int, labels: Tensor) -> None:
     """Tell a victim that answers labels, or the first few, how many classes its data have."""
     inner = walled(victim)
-    if inner is not None and (inner.access is Access.DECISION or inner.reader.top_k is not None):
+    if inner is None:
+        return
+    if inner.reader.access is Access.DECISION or inner.reader.top_k is not None:
         inner.declare(max(classes, int(labels.max()) + 1, 2))
 
 
@@ -298,6 +355,13 @@ def paid(victim: object) -> dict[str, tuple[int, int]] | None:
     if inner.ledger is not None:
         return inner.ledger.accounts()
     return {name: (asked, sent) for name, (asked, sent) in inner.counts.items()}
+
+
+def _fits(one: Kept, others: list[Kept]) -> bool:
+    """Whether an image is not among others, and can be sent with them."""
+    key, pixels = one
+    alike = pixels.dtype == others[0][1].dtype and pixels.shape == others[0][1].shape
+    return alike and key not in {other for other, _ in others}
 
 
 def _differ(once: Logits, again: Logits) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Mapping
@@ -96,9 +97,15 @@ def decoded(reply: Reply, rows: int, reader: Reader) -> Array:
 
 
 def _written(name: str, more: str) -> str:
-    """The text of an address with more behind it, to be typed."""
+    """The text of an address with more behind it, to be typed; what was wrong is replaced."""
     if not more or not name.startswith(("http://", "https://")):
         return ""
+    key, _, rest = more.partition(",")
+    wrong = re.compile(rf"(?<=[(\s,]){key.partition('=')[0]}\s*=\s*[\w.]+(?=\s*[,)])")
+    if name.endswith(")") and wrong.search(name):
+        name, more = wrong.sub(key, name), rest.strip()
+        if not more:
+            return f"; write '{name}'"
     return f"; write '{name[:-1]}, {more})'" if name.endswith(")") else f"; write '{name}({more})'"
 
 

@@ -63,8 +63,10 @@ def charts(evaluation: dict[str, Any]) -> list[Figure]:
 
 
 def steps_chart(evaluation: dict[str, Any]) -> Figure | None:
-    """Accuracy against the steps of each attack."""
-    return _progress(evaluation["steps_curve"], "steps", "step")
+    """Accuracy against the steps of each attack that takes them on the model itself."""
+    elsewhere = {a["text"] for a in evaluation["attacks"] if a.get("transfer")}
+    here = [curve for curve in evaluation["steps_curve"] if curve["attack"] not in elsewhere]
+    return _progress(here, "steps", "step")
 
 
 def queries_chart(evaluation: dict[str, Any]) -> Figure | None:

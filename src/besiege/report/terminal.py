@@ -59,7 +59,8 @@ def table(figures: dict[str, Any], page: Path | str | None = None) -> Renderable
     figures : dict
         The content of ``figures.json``.
     page : path, optional
-        Where the HTML page is; named in the last line.
+        Where the HTML page is; named in the last line. Printed with ``soft_wrap=True``, a path
+        that is longer than a line stays whole.
 
     Returns
     -------
@@ -107,7 +108,7 @@ class _Report:
             yield _warnings(evaluations)
             yield ""
         if self.page is not None:
-            yield _pair(Text("page", "dim"), Text(self.page, "underline"))
+            yield from _page(self.page, options)
 
 
 def _legend(evaluations: Sequence[Evaluation]) -> str:
@@ -130,13 +131,17 @@ def _rows(width: int) -> Table:
     return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
 
 
-def _pair(left: Text, right: Text) -> Table:
-    """A word, and a text that is wrapped beside it."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(left, right)
-    return grid
+def _page(path: str, options: ConsoleOptions) -> Iterator[RenderableType]:
+    """Where the page is: beside its name, or below it where that leaves it whole.
+
+    A console cuts off what is wider than itself, so a path that is must be folded, but for one
+    that was told to let lines run on.
+    """
+    if options.overflow == "ignore" or len("page  ") + cell_len(path) <= options.max_width:
+        yield Text("page  ", "dim", no_wrap=True).append(path, "not dim underline")
+        return
+    yield Text("page", "dim")
+    yield Text(path, "underline", no_wrap=cell_len(path) <= options.max_width, overflow="fold")
 
 
 def _name(evaluation: Evaluation) -> str:

@@ -17,7 +17,7 @@ from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
 from besiege.models.classifier import Classifier
 from besiege.models.endpoint import kept_below
-from besiege.models.walled import accounted, know_classes, walled
+from besiege.models.walled import accounted, know_classes, labels_alone, walled
 from besiege.training.checkpoints import make_room
 from besiege.training.fitting import made_already, write
 from besiege.training.substitutes import Round, steal
@@ -44,7 +44,7 @@ def fit_substitute(
     Parameters
     ----------
     victim : Victim or str
-        What is asked.
+        What is asked. One behind a wall is asked for labels, whatever it was declared to answer.
     data : str, path, pair or Data
         Images to ask about: `count` seeds, and of the others `check` to measure the agreement on,
         or as many as there are.
@@ -78,6 +78,26 @@ def fit_substitute(
     rest = samples.take(~torch.isin(samples.ids, seeds.ids))
     held = rest.subset(min(check, len(rest)), seed) if check and len(rest) else None
     asked = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
+    with labels_alone(asked):
+        return _fitted(
+            asked, samples, seeds, held, arch, target, rounds, seed, resume, about, watch, given
+        )
+
+
+def _fitted(
+    asked: Victim,
+    samples: Data,
+    seeds: Data,
+    held: Data | None,
+    arch: str,
+    target: Path,
+    rounds: int,
+    seed: int,
+    resume: bool,
+    about: dict[str, Any] | None,
+    watch: Callable[[Round], None] | None,
+    given: dict[str, Any],
+) -> Path:
     know_classes(asked, samples.classes, samples.labels)
     own = getattr(asked, "digest", None)
     decided = {k: v for k, v in given.items() if k not in ("tick", "device") and v is not None}
