@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.attacks.test_estimates import ENTRIES, SHAPE, cosines, expected, plane
-from tests.victims import affine, normal, siege, uniform
+from tests.victims import Spy, affine, normal, siege, uniform
 from torch import Tensor
 from torch.nn import functional
 
@@ -264,3 +264,17 @@ def test_values() -> None:
     }.items():
         with pytest.raises(AttackError, match=said):
             parse(text)
+
+
+def test_probes_that_a_coarse_grid_hides_do_not_shrink() -> None:
+    """A victim that shows nothing: probes grow, or stay, but are never less than at first."""
+    victim = affine(torch.zeros(3, 16), torch.tensor([2.0, 0.0, -3.0]))
+    coarse = Classifier(victim.module, grid=1 / 7)
+    images = torch.full((1, 1, 4, 4), 3 / 7)
+    spy = Spy(coarse)
+    made = Samples.of(images, torch.zeros(1).long())
+    craft(
+        spy, PRGF(steps=12, probes=8), made, Threat(Linf, 0.3), substitute=untrained((1, 4, 4), 3)
+    )
+    moves = [float((call - images).abs().max()) for call in spy.images]
+    assert min(move for move in moves if move > 0) >= 3 / 7 - 1e-6, moves

@@ -257,29 +257,7 @@ def _run(
     if leave == "success":  # a failure returns the clean image, whatever was kept on the way
         lost = ~record.success
         record.images[lost] = record.clean[lost]
-    gone = record.vanished & ~record.success
-    if bool(gone.any()):
-        findings.append(
-            Finding(
-                "W11",
-                f"the gradient was zero or not finite for {int(gone.sum())} of {len(samples)} "
-                "samples that were not broken.",
-                "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
-                "or give a non-differentiable layer its surrogate.",
-            )
-        )
-    idle = record.no_start & ~record.success
-    if bool(idle.any()):
-        findings.append(
-            Finding(
-                "W40",
-                f"no starting point was found for {int(idle.sum())} of {len(samples)} samples: "
-                "nothing that was tried lay beyond the boundary.",
-                "They count as not broken only because the attack could not begin: give more "
-                "queries, evaluate on more images (some of every class are what attacks begin at), "
-                "or use an attack that sees scores.",
-            )
-        )
+    findings += _left_open(record)
     return Crafted(
         record.images,
         record.success,
@@ -300,6 +278,36 @@ def _run(
         record.no_start,
         record.aside,
     )
+
+
+def _left_open(record: Record) -> list[Finding]:
+    """What speaks against calling the samples that were not broken robust."""
+    findings: list[Finding] = []
+    many = len(record.labels)
+    gone = record.vanished & ~record.success
+    if bool(gone.any()):
+        findings.append(
+            Finding(
+                "W11",
+                f"the gradient was zero or not finite for {int(gone.sum())} of {many} "
+                "samples that were not broken.",
+                "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
+                "or give a non-differentiable layer its surrogate.",
+            )
+        )
+    idle = record.no_start & ~record.success
+    if bool(idle.any()):
+        findings.append(
+            Finding(
+                "W40",
+                f"no starting point was found for {int(idle.sum())} of {many} samples: "
+                "nothing that was tried lay beyond the boundary.",
+                "They count as not broken only because the attack could not begin: give more "
+                "queries, evaluate on more images (some of every class are what attacks begin at), "
+                "or use an attack that sees scores.",
+            )
+        )
+    return findings
 
 
 def _targets(goal: Goal, samples: Samples) -> Tensor | None:
