@@ -17,6 +17,7 @@ from besiege.core.oracle import Victim
 from besiege.core.threat import Access
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
 from besiege.models.classifier import Classifier
+from besiege.models.secrecy import must_hold_no_secret
 from besiege.models.sources import find
 
 
@@ -134,6 +135,8 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
 
 def split(text: str) -> tuple[str, list[str]]:
     """The model and the layers of a text, from the right: what is no layer belongs to the model."""
+    if "://" in text:  # first: other messages repeat the text
+        must_hold_no_secret(text)
     layers: list[str] = []
     while found := _LAST.fullmatch(text[: _opening(text)].rstrip()):
         name = found["name"]

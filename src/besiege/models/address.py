@@ -8,16 +8,13 @@ import socket
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from besiege.core.errors import InputError
+from besiege.models.deadline import passed_on, reached, secured
+from besiege.models.secrecy import filled, must_hold_no_secret
 
-_KEYS = frozenset(
-    {"key", "apikey", "token", "accesstoken", "auth", "password", "secret", "signature", "sig"}
-    | {"subscriptionkey", "xapikey", "clientsecret", "appkey"}
-)
-"""Names of parameters that hold what nobody else may know; without hyphens and underscores."""
 _PASSING = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What TLS says when a connection ends too early, which a new one may mend."""
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -30,6 +27,7 @@ class Proxy:
     host: str
     port: int
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets: list[str] = field(default_factory=list, repr=False)
 
     @classmethod
     def towards(cls, scheme: str, host: str, port: int | None) -> Proxy | None:
@@ -49,10 +47,12 @@ class Proxy:
                 f"{scheme.upper()}_PROXY=http://HOST:PORT, or NO_PROXY={host} to do without it"
             )
         headers = {}
+        secrets = []
         if parts.username is not None:
+            secrets = [unquote(parts.password or "")]
             both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             headers["Proxy-Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
-        return cls(place, gate, headers)
+        return cls(place, gate, headers, secrets)
 
 
 class Address:
@@ -65,7 +65,9 @@ class Address:
     Parameters
     ----------
     url : str
-        ``http://`` or ``https://``, a host, and perhaps a port, a path and a query.
+        ``http://`` or ``https://``, a host, and perhaps a port, a path and a query. The address
+        is shown and kept in records, so one that holds a key is refused; in place of ``{NAME}``
+        in the path or the query, what the environment variable holds is sent.
 
     Examples
     --------
@@ -74,33 +76,43 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
+        must_hold_no_secret(url)
         self.url = url
-        self.scheme, self.host, self.port, self.target = _parts(url)
+        self.scheme, self.host, self.port, target = _parts(url)
+        self.target, self.secrets = _filled(target)
         self.proxy = Proxy.towards(self.scheme, self.host, self.port)
         self.headers: dict[str, str] = {}
         """What a proxy is told with every request."""
+        if self.proxy is not None:
+            self.secrets += self.proxy.secrets
         if self.proxy is not None and self.scheme == "http":
             self.headers = self.proxy.headers
             self.target = f"http://{_bracketed(self.host, self.port)}{self.target}"
         # One for all connections: reading the authorities takes longer than greeting a server.
         self._trust = ssl.create_default_context() if self.scheme == "https" else None
 
-    def connect(self, timeout: float) -> http.client.HTTPConnection:
-        """A new connection, open; over TLS it is one to the server that the certificate names."""
-        proxy, host, port = self.proxy, self.host, self.port
-        at = (host, port) if proxy is None else (proxy.host, proxy.port)
+    def connect(self, end: float) -> http.client.HTTPConnection:
+        """A new connection, open; over TLS it is one to the server that the certificate names.
+
+        `end` is the moment of `time.monotonic` until which all of that may take.
+        """
+        proxy, trust = self.proxy, self._trust
+        port = self.port or (80 if trust is None else 443)
+        held = reached(*((self.host, port) if proxy is None else (proxy.host, proxy.port)), end)
         connection: http.client.HTTPConnection
-        if self._trust is None:
-            connection = http.client.HTTPConnection(*at, timeout=timeout)
-        else:
-            connection = http.client.HTTPSConnection(*at, timeout=timeout, context=self._trust)
-            if proxy is not None:
-                connection.set_tunnel(host, port or 443, proxy.headers)
         try:
-            connection.connect()
+            if trust is None:
+                connection = http.client.HTTPConnection(self.host, port)
+            else:
+                connection = http.client.HTTPSConnection(self.host, port, context=trust)
+                if proxy is not None:
+                    passed_on(held, _bracketed(self.host, port), proxy.headers)
+                held = secured(held, trust, self.host)
         except BaseException:
-            connection.close()
+            held.close()
             raise
+        connection.auto_open = 0  # it would go another way
+        connection.sock = held
         return connection
 
     def hopeless(self, error: Exception, answered: bool) -> str | None:
@@ -168,28 +180,32 @@ def _bracketed(host: str, port: int | None) -> str:
 
 def _parts(url: str) -> tuple[str, str, int | None, str]:
     """Scheme, host, port and what comes after them."""
+    shown = "what was given" if "@" in url else f"'{url}'"  # it may be a password after all
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
     except ValueError as problem:
-        raise InputError(f"'{url}' is no address: {problem}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"'{url}' is no address: write for example http://127.0.0.1:8000/predict")
-    if parts.username is not None:
         raise InputError(
-            "the address holds a user name or a password, which would be kept in records: name "
-            "an environment variable with token=NAME instead"
-        )
-    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
-        if name.lower().replace("-", "").replace("_", "") in _KEYS:
-            raise InputError(
-                f"the address holds a key ('{name}='), which would be kept in records: name an "
-                "environment variable with token=NAME, or ask it in a function and use "
-                "besiege.function_model"
-            )
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+            f"{shown} is no address: {'check the port' if '@' in url else problem}"
+        ) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError(f"{shown} is no address: write for example http://127.0.0.1:8000/predict")
+    return (
+        parts.scheme,
+        host,
+        port,
+        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+    )
+
+
+def _filled(target: str) -> tuple[str, list[str]]:
+    """What is asked for, with keys in their places, and these."""
     if not all("!" <= letter <= "~" for letter in target):
         raise InputError(
-            f"'{url}' is no address: a path is written in ASCII without spaces, others as %20"
+            f"'{target}' is no path: it is written in ASCII without spaces, others as %20"
         )
-    return parts.scheme, host, port, target
+    target, secrets = filled(target)
+    if " " in target:
+        raise InputError("a key in an address holds a space: write it as %20")
+    return target, secrets

@@ -145,6 +145,8 @@ class Reader:
         return self._logits(values)
 
     def _numbers(self, values: Array) -> None:
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float32)  # as they are used: 1e300 is infinite
         if not bool((values < np.inf).all()):  # NaN compares false; minus infinity is ruled out
             raise VictimError(
                 f"{self.name} answered NaN or infinite scores, so nothing can be said about its "
@@ -163,7 +165,8 @@ class Reader:
     def _logits(self, values: Array) -> NDArray[np.float32]:
         if self.outputs == "probabilities":
             values = np.log(np.maximum(values.astype(np.float64), SMALLEST_PROBABILITY))
-        return np.ascontiguousarray(values, dtype=np.float32)
+        with np.errstate(over="ignore"):  # what is far below zero is ruled out
+            return np.ascontiguousarray(values, dtype=np.float32)
 
     def _labels(self, values: Array, rows: int) -> NDArray[np.int64]:
         flat = values.reshape(-1)
@@ -172,7 +175,7 @@ class Reader:
                 f"{self.name} answered an array {list(values.shape)} to {rows} images, but labels "
                 "are one whole number per image"
             )
-        whole = np.isfinite(flat) & (flat == np.floor(flat))
+        whole = (np.abs(flat) < 2.0**63) & (flat == np.floor(flat))
         if not bool(whole.all()):
             raise Undeclared(
                 f"{self.name} answered the label {flat[~whole][0]}, but labels are whole numbers"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import numpy as np
 from besiege.core.errors import InputError, near
 from besiege.core.threat import Access
 from besiege.models.functions import checked_count
+from besiege.models.secrecy import from_environment
 from besiege.models.transport import Job, Reply, Transport
 from besiege.models.walled import Keep, Logits, Pixels, Walled
 from besiege.models.wire import BYTES, FORMATS, SIZES, decoded, encoded
@@ -31,7 +30,8 @@ class Endpoint(Walled):
     Parameters
     ----------
     url : str
-        Where images are posted to: ``http://127.0.0.1:8000/predict``.
+        Where images are posted to: ``http://127.0.0.1:8000/predict``. A key in it is refused;
+        ``?code={NAME}`` sends the one that the environment variable holds.
     format : {"json", "raw", "uint8", "png"}
         How they are sent. Bytes and PNG files have 256 levels: then the model's `grid` is a
         255th of its box, and what is sent is what is judged.
@@ -42,7 +42,8 @@ class Endpoint(Walled):
     concurrency : int
         The most requests on their way at once.
     timeout, retries, patience
-        Seconds for one answer, attempts at one request, and seconds the server may be away.
+        Seconds for one attempt (connecting, sending and the whole answer), attempts at one
+        request, and seconds the server may be away.
     rate, request_rate : float, optional
         The most images, and the most requests, per second.
     version : str
@@ -184,21 +185,7 @@ def fitting(form: str, entries: int) -> int:
 
 
 def _key(token: str | None) -> Mapping[str, str]:
-    if token is None:
-        return {}
-    named = re.fullmatch(r"\w+", str(token)) is not None  # else it may be the key itself
-    held = os.environ.get(str(token), "").strip()
-    if not held:
-        raise InputError(
-            f"token is {repr(token) if named else 'no name'}, but no environment variable of this "
-            "name is set: it names the variable that holds the key, so that the key is in no record"
-        )
-    if not all(" " <= letter <= "~" for letter in held):
-        raise InputError(
-            f"the environment variable {token} holds what no key can hold: line breaks, or letters "
-            "that are not ASCII"
-        )
-    return {"Authorization": f"Bearer {held}"}
+    return {} if token is None else {"Authorization": f"Bearer {from_environment(str(token))}"}
 
 
 def kept_below(victim: Walled | None, folder: Path) -> None:

@@ -33,6 +33,7 @@ from besiege.models.checkpoints import (
 )
 from besiege.models.classifier import Classifier
 from besiege.models.public import PUBLIC
+from besiege.models.secrecy import must_hold_no_secret
 
 _WRITTEN = "a model is " + ", ".join(f"'{form}'" for form in FORMS)
 # What the text of a weights source may say about the victim; the rest goes to the architecture.
@@ -80,6 +81,8 @@ def find(text: str) -> Victim:
         return _from_zoo(name)
     if scheme == "public":
         return _from_public(name)
+    if name.startswith("//"):
+        must_hold_no_secret(text)
     if scheme in ("http", "https"):
         return _from_endpoint(text)
     if scheme not in ARCHITECTURES and re.fullmatch(r"[^(]+\.onnx\s*(\(.*\))?", text, re.DOTALL):

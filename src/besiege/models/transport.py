@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from weakref import finalize
 
 from besiege.core.errors import EndpointError, InputError
 from besiege.models.address import Address, is_open, without_query
+from besiege.models.deadline import allow
+from besiege.models.secrecy import Veil
 
 T = TypeVar("T")
 
@@ -29,8 +32,6 @@ LARGEST = 1 << 28
 _AGAIN = frozenset({408, 425, 429})
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _SHOWN = 200
-_TELLING = 6
-"""Letters at the beginning of a key that already tell something of it."""
 
 
 class Unreadable(Exception):
@@ -59,9 +60,8 @@ class Reply:
 
     @property
     def said(self) -> str:
-        """The beginning of the body, in one line."""
-        text = " ".join(self.body[: 4 * _SHOWN].decode("utf-8", "replace").split())
-        return text[:_SHOWN] or "nothing"
+        """The beginning of the body, as it is; `Transport` makes it fit to be shown."""
+        return self.body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN].strip() or "nothing"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Transport:
     url : str
         ``http://`` or ``https://``.
     timeout : float
-        Seconds for one answer.
+        Seconds for one attempt: connecting, sending and the whole answer.
     retries : int
         Attempts after the first, at least; before the server has ever answered, at most.
     patience : float
@@ -171,7 +171,7 @@ class Transport:
         self.timeout, self.retries, self.patience = float(timeout), retries, float(patience)
         self.rate, self.concurrency = rate, concurrency
         self.headers = {**self.address.headers, **(headers or {})}
-        self._secrets = _secrets(self.headers)
+        self._veil = Veil([*self.address.secrets, *_secrets(self.headers)])
         self._note = note or (lambda *_: None)
         self._limits = [
             (Bucket(float(limit)), per_image)
@@ -241,8 +241,8 @@ class Transport:
                 problem = str(said)
             except (OSError, http.client.HTTPException) as error:
                 if (why := self.address.hopeless(error, self._answered)) is not None:
-                    raise self._error(why) from error
-                problem = str(error) or type(error).__name__
+                    raise self._error(why) from None  # it holds what the server said
+                problem = str(error)[:_SHOWN] or type(error).__name__
                 if isinstance(error, TimeoutError):
                     problem = f"no answer within {self.timeout:g} s"
             failing = begin if failing is None else failing
@@ -267,17 +267,13 @@ class Transport:
         return max(least or 0.0, usual * (0.5 + 0.5 * self._chance.random()))
 
     def _error(self, what: str) -> EndpointError:
-        """What went wrong, in words that may be kept: a server may repeat a key it was sent."""
-        for secret in self._secrets:
-            for end in range(
-                len(secret), min(len(secret), _TELLING) - 1, -1
-            ):  # it may be cut short
-                what = what.replace(secret[:end], "[key]")
-        return EndpointError(f"{self.url} {what}")
+        """What went wrong, in words that may be kept: all that a server says passes here."""
+        return EndpointError(self._veil(f"{self.url} {what}"))
 
     def _refused(self, reply: Reply) -> EndpointError:
         if reply.status in _MOVED:
             where = "somewhere else" if reply.elsewhere is None else without_query(reply.elsewhere)
+            where = where[:_SHOWN]
             return self._error(
                 f"sends to {where} (status {reply.status}), and nobody is followed to another "
                 "address: give the right one, if you know it to be the same model"
@@ -291,12 +287,13 @@ class Transport:
         return self._error(f"refused with status {reply.status}: {reply.said} ({advice})")
 
     def _once(self, job: Job[T], attempt: int) -> Reply:
-        connection = self._connected()
+        end = time.monotonic() + self.timeout
+        connection = self._connected(end)
         begin, how = time.monotonic(), "no answer"
         try:
             headers = {**self.headers, **job.headers}
             connection.request("POST", self.address.target, job.body, headers)
-            reply, reusable = self._read(connection, begin + self.timeout)
+            reply, reusable = self._read(connection)
             how = str(reply.status)
         except BaseException:
             connection.close()
@@ -310,31 +307,34 @@ class Transport:
             connection.close()
         return reply
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _connected(self, end: float) -> http.client.HTTPConnection:
+        """An open connection, whose next reads and writes are over at `end`."""
         with self._lock:
-            if self._idle:
+            while self._idle:
                 connection = self._idle.pop()
                 if is_open(connection.sock):
-                    connection.sock.settimeout(self.timeout)
+                    allow(connection, end)
                     return connection
                 connection.close()
-        connection = self.address.connect(min(CONNECT, self.timeout))
-        connection.sock.settimeout(self.timeout)
+        limit = min(CONNECT, self.timeout)
+        try:
+            connection = self.address.connect(min(end, time.monotonic() + limit))
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {limit:g} s") from None
+        allow(connection, end)
         return connection
 
-    def _read(self, connection: http.client.HTTPConnection, end: float) -> tuple[Reply, bool]:
+    def _read(self, connection: http.client.HTTPConnection) -> tuple[Reply, bool]:
         answer = connection.getresponse()
         pieces, size = [], 0
         while piece := answer.read1(1 << 16):
             pieces.append(piece)
             size += len(piece)
-            if time.monotonic() > end:  # a server that sends drop by drop
-                raise TimeoutError
             if size > LARGEST:
                 raise Unreadable(f"more than {LARGEST >> 20} MiB")
         answer.close()  # or the connection would take itself for busy
         wanted = answer.getheader("Content-Length", "")
-        if wanted.isdigit() and size < int(wanted):
+        if re.fullmatch(r"[0-9]{1,18}", wanted) and size < int(wanted):
             raise http.client.IncompleteRead(b"".join(pieces))
         kind = answer.getheader("Content-Type", "").partition(";")[0].strip().lower()
         wait_for = _seconds(answer.getheader("Retry-After"))
@@ -357,7 +357,7 @@ def _seconds(text: str | None) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
     return max(0.0, seconds)
 

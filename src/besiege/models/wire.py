@@ -94,6 +94,8 @@ def decoded(reply: Reply, rows: int, reader: Reader) -> Array:
         raise Foreign(f"{problem}{_written(reader.name, problem.declare)}") from None
     except VictimError as problem:
         raise Unreadable(str(problem)) from None
+    except RecursionError:
+        raise Unreadable("the answer is nested too deeply to be one") from None
 
 
 def _written(name: str, more: str) -> str:
