@@ -92,3 +92,32 @@ def test_labels_have_no_confidence_in_the_list_of_images(besiege: Besiege) -> No
     found = json.loads(Path("made", "results.json").read_text())
     assert {image["confidence"] for image in found["images"]} == {None}
     assert "100 %" not in said.out
+
+
+def test_a_key_in_an_address_is_refused_before_anything_is_written(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    secret = "Zm9vYmFyMTIzNDU2Nzg5MA=="
+    for more in ((), ("--dry-run",), ("--access", "decision")):
+        said = besiege("evaluate", f"https://h.test/p?code={secret}", *ASK, *more, "--out", "run")
+        assert said.code == 2 and "holds a key ('code=')" in said.flat
+        assert "write {NAME} in its place" in said.flat
+        assert secret not in said.err + said.out and not list(tmp_path.iterdir())
+
+
+def test_what_a_server_says_cannot_steer_the_terminal(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OWN_KEY", "sk-not-for-others")
+    content = "\x1b[2J\u202e[red]SK-NOT-FOR-OTHERS[/red]".encode()
+    with serving() as server:
+        server.trick = lambda handler, number: handler.say(403, content) is None
+        said = besiege("evaluate", f"{server.url}(token=OWN_KEY)", *ASK[:6], "--debug")
+    assert said.code == 3 and "403: [2J[red][key][/red] (check" in said.flat
+    assert "\x1b" not in said.err and "\u202e" not in said.err
+
+
+def test_a_name_cannot_steer_the_terminal(besiege: Besiege, tmp_path: Path) -> None:
+    (tmp_path / "a\x1b[2J\u202eb").mkdir()
+    said = besiege("evaluate", "zoo:digits-natural", "--data", "a\x1b[2J\u202eb", *ASK[4:])
+    assert said.code == 2 and r"a\x1b[2J\u202eb" in said.flat and "\x1b" not in said.err

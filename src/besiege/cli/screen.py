@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from besiege.report.console import Harmless
 
-class Screen(Console):
+
+class Screen(Harmless):
     """A console that takes texts as they are, and tells its caller when nobody reads any more."""
 
     def print(self, *objects: Any, **options: Any) -> None:

@@ -235,3 +235,19 @@ def _number(node: ast.expr, source: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"'{ast.unparse(node)}' in '{source}' is not a number")
     return value
+
+
+_HARMFUL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb]"
+)
+
+
+def harmless(text: str) -> str:
+    r"""A text for a terminal: what would steer it, or turn the direction of writing, is spelled.
+
+    Examples
+    --------
+    >>> print(harmless("a \x1b[31mname"))
+    a \x1b[31mname
+    """
+    return _HARMFUL.sub(lambda found: ascii(found[0])[1:-1], text)

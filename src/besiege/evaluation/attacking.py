@@ -302,7 +302,7 @@ def _bar(wanted: bool, title: str, samples: int) -> Iterator[Callable[[Record], 
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed} of {task.total} broken, {task.fields[passes]} passes"),
         TimeElapsedColumn(),

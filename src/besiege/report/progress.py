@@ -19,6 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from besiege.core.errors import Finding
+from besiege.report.console import Harmless
 from besiege.report.formats import seconds, sentence
 
 
@@ -87,7 +88,7 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     >>> with bar("zoo:digits-natural", Console(file=io.StringIO())) as tell:
     ...     tell(SimpleNamespace(done=100, total=400, text="pgd"))
     """
-    shown = Console(stderr=True) if console is None else console
+    shown = Harmless(stderr=True) if console is None else console
     if not shown.is_terminal:
         yield _lines(title, shown)
         return
