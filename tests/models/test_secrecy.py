@@ -50,6 +50,13 @@ def test_an_address_that_holds_a_key_is_refused_without_repeating_it(rest: str) 
         assert secret not in str(told.value)
 
 
+def test_a_factory_is_given_no_key_in_an_address() -> None:
+    with pytest.raises(InputError, match="holds a key"):
+        load(f"no_such.py:make(url='https://h.test/p?code={CODE}')")
+    with pytest.raises(besiege.BesiegeError, match=r"no_such\.py"):
+        load("no_such.py:make(url='https://h.test/p?code={NAME}')")
+
+
 @pytest.mark.parametrize("text", ["http://me:pass@h/", "http://me:pa/ss@h/", "ftp://me:pass@h/"])
 def test_a_password_is_not_repeated(text: str) -> None:
     with pytest.raises(InputError) as told:

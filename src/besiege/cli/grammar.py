@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveInt
 
 from besiege.core.errors import InputError
+from besiege.models.secrecy import must_hold_no_secret
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -173,7 +174,12 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-Model = Annotated[str, Parameter(completer=known_models)]
+def _may_be_shown(_: type, model: str) -> None:
+    """Refuse the text of a model that holds a key before it is the title of a progress bar."""
+    must_hold_no_secret(model)
+
+
+Model = Annotated[str, Parameter(completer=known_models, validator=_may_be_shown)]
 DataSource = Annotated[str, Parameter(completer=known_data, metavar="DATA")]
 ThreatText = Annotated[str, Parameter(metavar="THREAT")]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]

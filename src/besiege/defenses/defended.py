@@ -135,8 +135,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
 
 def split(text: str) -> tuple[str, list[str]]:
     """The model and the layers of a text, from the right: what is no layer belongs to the model."""
-    if "://" in text:  # first: other messages repeat the text
-        must_hold_no_secret(text)
+    must_hold_no_secret(text)  # first: other messages repeat the text
     layers: list[str] = []
     while found := _LAST.fullmatch(text[: _opening(text)].rstrip()):
         name = found["name"]

@@ -78,24 +78,24 @@ def _is_random(run: str) -> bool:
 
 
 def must_hold_no_secret(text: str) -> None:
-    """Refuse an address, or a model's text that begins with one, which would show a secret.
+    """Refuse a model's text with an address in it, or in its arguments, that would show a secret.
 
     It would be in records, on pages and on the screen. No message repeats the value.
     """
-    address, _, given = text.partition("(")
-    rest = address.partition("://")[2]
-    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "@" in host:
-        raise InputError(
-            "the address holds a user name or a password, which would be kept in records: name "
-            "an environment variable with token=NAME instead"
-        )
-    for where, name, value in (*_pieces(rest[len(host) :]), *_arguments(given)):
-        if may_be_secret(name, value):
+    for rest in re.findall(r"://([^\s\"'()]*)", text):
+        host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+        if "@" in host:
             raise InputError(
-                f"the address holds a key ({where}), which would be kept in records: put it into "
-                "an environment variable NAME, and write {NAME} in its place"
+                "the address holds a user name or a password, which would be kept in records: name "
+                "an environment variable with token=NAME instead"
             )
+        given = text.partition("(")[2]
+        for where, name, value in (*_pieces(rest[len(host) :]), *_arguments(given)):
+            if may_be_secret(name, value):
+                raise InputError(
+                    f"the address holds a key ({where}), which would be kept in records: put it "
+                    "into an environment variable NAME, and write {NAME} in its place"
+                )
 
 
 def _pieces(rest: str) -> Iterator[tuple[str, str, str]]:

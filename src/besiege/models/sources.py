@@ -76,13 +76,12 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
 
 def find(text: str) -> Victim:
     """The victim that a text names: a factory in a file may return any kind."""
+    must_hold_no_secret(text)
     scheme, _, name = text.partition(":")
     if scheme == "zoo":
         return _from_zoo(name)
     if scheme == "public":
         return _from_public(name)
-    if name.startswith("//"):
-        must_hold_no_secret(text)
     if scheme in ("http", "https"):
         return _from_endpoint(text)
     if scheme not in ARCHITECTURES and re.fullmatch(r"[^(]+\.onnx\s*(\(.*\))?", text, re.DOTALL):
