@@ -103,9 +103,10 @@ def test_a_key_in_an_address_is_refused_before_anything_is_written(
         assert said.code == 2 and "holds a key ('code=')" in said.flat
         assert "write {NAME} in its place" in said.flat
         assert secret not in said.err + said.out and not list(tmp_path.iterdir())
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")  # on a terminal a bar has the model as its title
     said = besiege("evaluate", f"https://h.test/p?code={secret}", *ASK)
-    assert said.code == 2 and secret not in said.err
+    assert said.code == 2 and secret[:8] not in said.err
 
 
 def test_what_a_server_says_cannot_steer_the_terminal(

@@ -189,7 +189,7 @@ def test_a_connection_that_is_used_again_has_a_new_deadline() -> None:
             held.sendall(OK + b"Content-Length: 13\r\n\r\n[[1,2],[3,4]]")
 
     with acting(act) as place:
-        model = Endpoint(f"http://{place}/p", format="raw", timeout=0.75, retries=0)
+        model = Endpoint(f"http://{place}/p", format="raw", timeout=0.75, retries=0, patience=0)
         for _ in range(2):
             assert model(IMAGES).tolist() == [[1, 2], [3, 4]]
 

@@ -83,7 +83,6 @@ def secured(held: Timed, trust: ssl.SSLContext, host: str) -> Timed:
     trust.sslsocket_class = TimedTLS
     made = trust.wrap_socket(held, server_hostname=host)
     assert isinstance(made, Timed)
-    made.end = held.end
     return made
 
 
