@@ -145,7 +145,7 @@ class Plan(Value):
     def damage(self) -> tuple[str, ...]:
         """What is wrong with its text, for whoever lists what is damaged."""
         what = f"{self.model.name} against {self.threat}"
-        said = f"{FILE} was changed after it was written: what it says of {what} may be untrue"
+        said = f"what {FILE} says of {what} was changed after it was written"
         return (said,) if self.changed else ()
 
     @property
