@@ -166,7 +166,6 @@ def _check_out(out: Path, source: Path) -> None:
     """Refuse a folder in which something could be overwritten or taken for an input."""
     from besiege.bench.folder import run_folder
 
-    run_folder(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a new folder")
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
@@ -176,6 +175,7 @@ def _check_out(out: Path, source: Path) -> None:
         )
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is not empty, and nothing is overwritten: name a new folder")
+    run_folder(out)
 
 
 def _print(
