@@ -41,7 +41,7 @@ OTHERS: dict[str, set[str]] = {
     "training": {"torch", "safetensors"},
     "evaluation": {"torch", "rich"},  # rich only inside the progress bar a caller asks for
     "metrics": {"numpy", "scipy", "pandas"},  # pandas only where a caller asks for its frame
-    "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb"},
+    "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb", "fsspec"},
     "report": {"numpy", "PIL", "jinja2", "markupsafe", "rich"},
     "cli": {"cyclopts", "rich", "numpy", "torch", "PIL", "safetensors"},
     "testing": {"torch", "numpy", "pytest"},

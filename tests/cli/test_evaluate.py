@@ -165,7 +165,8 @@ def test_interrupted_it_says_what_stays(
     said = besiege(*SMALL, "--out", "here")
     assert said.code == 130 and "nothing was written" in said.flat
     (tmp_path / "here").mkdir()
-    (tmp_path / "here/run.json").write_text("{}")
+    asked = {"schema_number": 1, "created": "", "versions": {}, "plans": []}
+    (tmp_path / "here/run.json").write_text(json.dumps(asked))
     said = besiege(*SMALL, "--out", "here")
     assert said.code == 130
     assert said.flat == ("Interrupted. What is finished stays in here; the same command goes on.")

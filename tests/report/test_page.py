@@ -28,7 +28,7 @@ from tests.report.sample import (
     threat,
 )
 
-from besiege.core.errors import DataError
+from besiege.core.errors import DataError, StoreError
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
 from besiege.report.page import rendered
@@ -381,7 +381,7 @@ def test_the_file_is_written_whole_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     for step in ("fsync", "replace"):
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        with monkeypatch.context() as patch, pytest.raises(StoreError, match="is full"):
             patch.setattr(os, step, full)
             write(four(), pictures, path)
         assert path.read_text(encoding="utf-8") == before

@@ -74,7 +74,7 @@ def status(folder: Path | str) -> list[Status]:
             if (line := known.get(task.key)) is not None and line.damaged
         ]
         attacks = tuple(_progress(name, pairs, known) for name, pairs in stages)
-        told.append(Status(plan, attacks, tuple(damaged)))
+        told.append(Status(plan, attacks, (*damaged, *plan.damage)))
     return told
 
 

@@ -72,7 +72,7 @@ def gather(store: Store, plan: Plan) -> Gathered:
         collector.seconds,
         collector.failures,
         collector.missing,
-        tuple(collector.damaged),
+        (*collector.damaged, *plan.damage),
         tuple(dict.fromkeys(collector.findings)),
         collector.judged,
     )

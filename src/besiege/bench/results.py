@@ -42,9 +42,9 @@ def summarise(folder: Path | str) -> dict[str, Any]:
     }
 
 
-def write_figures(folder: Path | str) -> dict[str, Any]:
-    """Summarise a run folder and write ``figures.json`` into it."""
-    found = summarise(folder)
+def write_figures(folder: Path | str, figures: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Write ``figures.json`` into a run folder, summarised now where no figures are given."""
+    found = summarise(folder) if figures is None else figures
     Store(folder).write_file(FILE, json.dumps(found, indent=1, allow_nan=False).encode())
     return found
 

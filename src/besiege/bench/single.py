@@ -20,6 +20,7 @@ from besiege.bench.aids import Aids, each, read_aids, read_fuse
 from besiege.bench.asking import Question, check_numbers, read_curve, read_question
 from besiege.bench.command import command_of
 from besiege.bench.drafting import plan_of, with_curve
+from besiege.bench.folder import run_folder
 from besiege.bench.reading import gather
 from besiege.bench.results import write_figures
 from besiege.bench.shards import shards_of, usual_size
@@ -232,6 +233,7 @@ def evaluate(
     True
     """
     check_numbers(queries=queries, count=count, seed=seed, shard=shard, batch=batch)
+    out = None if out is None else run_folder(out)
     question = read_question(
         model,
         data,
@@ -327,7 +329,7 @@ def _run(store: Store, question: Question, plan: Plan, aids: Aids, **how: Any) -
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         run = read_run(store) or Run(created=begun, versions=versions())
         earlier = run.plan(plan.name)
-        if earlier is not None and plan.no_curve is None:
+        if earlier is not None and not earlier.changed and plan.no_curve is None:
             plan = plan.model_copy(update={"curve": earlier.curve})
         run = run.model_copy(update={"versions": versions()}).with_plan(plan)
         write_run(store, run)

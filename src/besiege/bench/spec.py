@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from besiege.bench.store import Store, canonical, key_of
+from besiege.bench.store import Store, key_of
 from besiege.core.errors import StoreError
 
 SCHEMA = 1
@@ -138,6 +138,15 @@ class Plan(Value):
     curve: Curve | None = None
     no_curve: str | None = None
     """Why there is no curve of accuracy against the budget, where there will be none."""
+    changed: bool = Field(default=False, exclude=True)
+    """Whether its text is not what was written: found when it is read, and not written."""
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with its text, for whoever lists what is damaged."""
+        what = f"{self.model.name} against {self.threat}"
+        said = f"what {FILE} says of {what} was changed after it was written"
+        return (said,) if self.changed else ()
 
     @property
     def awaits_curve(self) -> bool:
@@ -203,7 +212,11 @@ class Run(Value):
 
 
 def read_run(store: Store) -> Run | None:
-    """The run of a folder, None where nothing was asked yet."""
+    """The run of a folder, None where nothing was asked yet.
+
+    A plan that does not have the digest it was written with is `changed`. Plans of releases that
+    wrote none are taken as they are.
+    """
     path = store.folder / FILE
     try:
         content = json.loads(path.read_bytes())
@@ -212,10 +225,15 @@ def read_run(store: Store) -> Run | None:
                 f"{path} has the schema {content.get('schema_number')!r}, but this release reads "
                 f"{SCHEMA}: it was written by another release"
             )
+        for plan in content["plans"]:
+            digest = plan.pop("digest", None)
+            plan["changed"] = digest is not None and digest != _digest(content, plan)
         return Run.model_validate(content)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, AttributeError, ValidationError) as problem:
+    except OSError as problem:
+        raise StoreError(f"{path} cannot be read ({problem.strerror})") from None
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as problem:
         raise StoreError(
             f"{path} cannot be read ({type(problem).__name__}): move it away and run the "
             "evaluation again; its records are used again"
@@ -223,7 +241,21 @@ def read_run(store: Store) -> Run | None:
 
 
 def write_run(store: Store, run: Run) -> None:
-    """Replace the run of a folder in one move."""
-    content = json.dumps(run.model_dump(mode="json"), indent=1)
-    assert canonical(json.loads(content))  # what is not JSON is found now, not by a reader
-    store.write_file(FILE, content.encode())
+    """Replace the run of a folder in one move; every plan carries a digest.
+
+    A plan that was changed stays one that was: only asking for it again replaces it.
+    """
+    # As a reader will find it: what is not JSON is found now.
+    content = json.loads(json.dumps(run.model_dump(mode="json"), allow_nan=False))
+    for plan, written in zip(run.plans, content["plans"], strict=True):
+        written["digest"] = _CHANGED if plan.changed else _digest(content, written)
+    store.write_file(FILE, json.dumps(content, indent=1).encode())
+
+
+_CHANGED = "changed after it was written"
+
+
+def _digest(run: dict[str, Any], plan: dict[str, Any]) -> str:
+    """SHA-256 of a plan as it stands in the file, and of what the file says of the whole run."""
+    about = {name: value for name, value in run.items() if name != "plans"}
+    return key_of({**about, "plan": plan})

@@ -13,16 +13,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import numpy as np
 from safetensors.numpy import load as read_arrays
 from safetensors.numpy import save as write_arrays
 
+from besiege.bench.folder import telling
+from besiege.bench.parquet import packed, unpacked
 from besiege.core.errors import Finding, StoreError
 from besiege.metrics.rows import Column, Rows
 
@@ -30,6 +30,7 @@ SCHEMA = 1
 """Raised when records change so that older ones must not be taken for newer ones."""
 _READABLE = frozenset({1})
 _PARTIAL = ".partial-"
+_ROWS, _IMAGES = "rows.parquet", "images.safetensors"
 
 
 class DamagedError(StoreError):
@@ -140,7 +141,7 @@ class Store:
         """Keys of everything that was committed, sound or not."""
         try:
             return {e.name for e in os.scandir(self.records) if not e.name.startswith(".")}
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return set()
 
     def read(self, key: str, *, whole: bool = False, files: Iterable[str] = ()) -> Record | None:
@@ -149,7 +150,36 @@ class Store:
         `files` names what is compared with its digest now, `whole` compares everything; the rest
         is compared when it is read.
         """
+        found = self._found(key, None if whole else files)
+        return None if found is None else found[0]
+
+    def rows(self, keys: Iterable[str]) -> Rows:
+        """The rows of some records, in the order of the keys.
+
+        The columns ``record`` and ``row`` say where each one lies.
+        """
+        tables = []
+        for key in keys:
+            found = self._found(key, [_ROWS])
+            if found is None:
+                raise StoreError(f"there is no record {key[:12]} in {self.folder}")
+            if _ROWS in found[1]:
+                tables.append((key, found[1][_ROWS]))
+        return Rows(unpacked(tables))
+
+    def images(self, key: str) -> dict[str, Column]:
+        """The arrays that were stored with a record."""
+        found = self._found(key, [_IMAGES])
+        if found is None or _IMAGES not in found[1]:
+            raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
+        return dict(read_arrays(found[1][_IMAGES]))
+
+    def _found(
+        self, key: str, files: Iterable[str] | None
+    ) -> tuple[Record, dict[str, bytes]] | None:
+        """A record and the content of some of its files, or of all, each of its digest."""
         folder = self.records / key
+        about = f"the record {key[:12]} in {self.folder}"
         try:
             content = json.loads((folder / "record.json").read_bytes())
             if not isinstance(content, dict):
@@ -157,64 +187,25 @@ class Store:
             record = Record.from_json(content)
             if record.key != key:
                 raise DamagedError("is the record of another task")
-            for name in record.files:
-                if whole or name in files:
-                    self._bytes(key, name, record)
-        except FileNotFoundError:
-            if not folder.exists():
+            wanted = record.files if files is None else set(files).intersection(record.files)
+            return record, {name: _checked(folder, name, record) for name in wanted}
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            if not os.path.lexists(folder):
                 return None
-            raise DamagedError(f"the record {key[:12]} in {self.folder} is incomplete") from None
-        except (ValueError, KeyError, TypeError) as problem:
-            raise DamagedError(
-                f"the record {key[:12]} in {self.folder} cannot be read ({type(problem).__name__})"
-            ) from None
+            raise DamagedError(f"{about} is incomplete") from None
+        except OSError as problem:
+            raise StoreError(f"{about} cannot be read ({problem.strerror})") from None
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+            raise DamagedError(f"{about} cannot be read ({type(problem).__name__})") from None
         except DamagedError as problem:
-            raise DamagedError(f"the record {key[:12]} in {self.folder} {problem}") from None
-        return record
-
-    def rows(self, keys: Iterable[str]) -> Rows:
-        """The rows of some records, in the order of the keys.
-
-        The columns ``record`` and ``row`` say where each one lies.
-        """
-        paths = []
-        for key in keys:
-            record = self.read(key)
-            if record is None:
-                raise StoreError(f"there is no record {key[:12]} in {self.folder}")
-            if "rows.parquet" in record.files:
-                self._bytes(key, "rows.parquet", record)
-                paths.append(str(self.records / key / "rows.parquet"))
-        if not paths:
-            return Rows({})
-        with _duck() as duck:
-            found = duck.execute(
-                "SELECT * EXCLUDE (filename, file_row_number), "
-                "parse_path(filename)[-2] AS record, file_row_number AS row FROM "
-                "read_parquet(?, union_by_name=true, filename=true, file_row_number=true)",
-                [paths],
-            ).fetchnumpy()
-            return Rows(_plain(found))
-
-    def images(self, key: str) -> dict[str, Column]:
-        """The arrays that were stored with a record."""
-        record = self.read(key)
-        if record is None or "images.safetensors" not in record.files:
-            raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
-        return dict(read_arrays(self._bytes(key, "images.safetensors", record)))
-
-    def _bytes(self, key: str, name: str, record: Record) -> bytes:
-        content = (self.records / key / name).read_bytes()
-        if hashlib.sha256(content).hexdigest() != record.files[name]:
-            raise DamagedError(f"has a {name} that was changed after it was written")
-        return content
+            raise DamagedError(f"{about} {problem}") from None
 
     # Writing.
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the folder for writing: one process at a time; what a killed one left is swept."""
-        with _told(self.folder):
+        with telling(self.folder):
             self.records.mkdir(parents=True, exist_ok=True)
             _flush(self.folder)
             lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -224,7 +215,8 @@ class Store:
                 shutil.rmtree(left, ignore_errors=True)
             for left in self.folder.glob(f"{_PARTIAL}*"):
                 if not _lives(left):
-                    left.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        left.unlink()
             yield
         finally:
             os.close(lock)  # gives the lock back, as a killed process does by dying
@@ -242,14 +234,14 @@ class Store:
         key = record.key
         final = self.records / key
         partial = self.records / f"{_PARTIAL}{key[:16]}-{os.urandom(4).hex()}"
-        with _told(self.folder):
+        with telling(self.folder):
             try:
                 partial.mkdir(parents=True)
                 files: dict[str, str] = {}
                 if rows is not None:
-                    _write_parquet(partial / "rows.parquet", rows)
+                    _write(partial / _ROWS, packed(rows))
                 if images is not None:
-                    _write(partial / "images.safetensors", write_arrays(dict(images)))
+                    _write(partial / _IMAGES, write_arrays(dict(images)))
                 for path in sorted(partial.iterdir()):
                     files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
                 whole = Record(**{**vars(record), "files": files})
@@ -283,7 +275,7 @@ class Store:
 
     def set_aside(self, key: str) -> Path:
         """Move a damaged record to ``damaged/``, so that its task can be done again."""
-        with _told(self.folder):
+        with telling(self.folder):
             aside = self.folder / "damaged"
             aside.mkdir(exist_ok=True)
             target = aside / f"{key[:16]}-{os.urandom(3).hex()}"
@@ -295,7 +287,7 @@ class Store:
         path = self.folder / name
         # Named after the process: readers write figures, too, and must not sweep each other's.
         partial = self.folder / f"{_PARTIAL}{os.getpid()}-{os.urandom(4).hex()}"
-        with _told(self.folder):
+        with telling(self.folder):
             try:
                 _write(partial, content)
                 _flush(partial)
@@ -306,36 +298,15 @@ class Store:
         return path
 
 
+def _checked(folder: Path, name: str, record: Record) -> bytes:
+    content = (folder / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != record.files[name]:
+        raise DamagedError(f"has a {name} that was changed after it was written")
+    return content
+
+
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-
-
-def _write_parquet(path: Path, rows: Mapping[str, Column]) -> None:
-    columns = {name: np.ascontiguousarray(column) for name, column in rows.items()}
-    with _duck() as duck:
-        duck.register("columns", columns)
-        where = str(path).replace("'", "''")
-        duck.execute(f"COPY columns TO '{where}' (FORMAT parquet, COMPRESSION zstd)")
-
-
-@contextmanager
-def _duck() -> Iterator[duckdb.DuckDBPyConnection]:
-    # One thread: the rows keep their order, and the cores belong to the attacks.
-    duck = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
-    try:
-        yield duck
-    finally:
-        duck.close()
-
-
-def _plain(columns: Mapping[str, Any]) -> dict[str, Column]:
-    """Arrays without masks and with text as text; what is no number comes back masked."""
-    plain = {}
-    for name, column in columns.items():
-        masked = isinstance(column, np.ma.MaskedArray) and column.dtype.kind == "f"
-        array = column.filled(np.nan) if masked else np.ma.getdata(column)
-        plain[name] = array.astype(str) if array.dtype == object else array
-    return plain
 
 
 def _flush(path: Path) -> None:
@@ -371,25 +342,3 @@ def _lives(partial: Path) -> bool:
     except (ValueError, OSError):
         return False
     return int(number) != os.getpid()
-
-
-@contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """What the disk refuses, in words: finished records stay, and running again goes on."""
-    try:
-        yield
-    except (OSError, duckdb.Error) as problem:
-        number = getattr(problem, "errno", None)
-        text = str(problem)
-        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
-            what = f"the disk that holds {folder} is full: free some space"
-        elif number in (errno.EROFS, errno.EACCES, errno.EPERM) or "Permission denied" in text:
-            what = f"{folder} cannot be written ({os.strerror(number or errno.EACCES)}): choose "
-            what += "another folder, or change its permissions"
-        elif number in (errno.ENOTDIR, errno.EEXIST):
-            what = f"{folder} is not a folder: choose another name"
-        else:
-            what = f"{folder} cannot be written ({text.splitlines()[0]})"
-        raise StoreError(
-            f"{what}. What was finished stays; running the same command again goes on from there"
-        ) from problem

@@ -15,6 +15,7 @@ from besiege.cli.grammar import (
     Device,
     Flag,
     Model,
+    Place,
     Seed,
     Size,
     Threads,
@@ -54,7 +55,7 @@ def attack(
     /,
     *,
     images: Annotated[str, Parameter(metavar="PATH", completer=known_data)],
-    out: Annotated[Path, Parameter(metavar="FOLDER")],
+    out: Annotated[Place, Parameter(metavar="FOLDER")],
     attack: Annotated[str, Parameter(metavar="ATTACK")],
     threat: ThreatText,
     labels: Annotated[str | None, Parameter(metavar="LABELS")] = None,
@@ -163,6 +164,8 @@ def attack(
 
 def _check_out(out: Path, source: Path) -> None:
     """Refuse a folder in which something could be overwritten or taken for an input."""
+    from besiege.bench.folder import run_folder
+
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: name a new folder")
     if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
@@ -172,6 +175,7 @@ def _check_out(out: Path, source: Path) -> None:
         )
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is not empty, and nothing is overwritten: name a new folder")
+    run_folder(out)
 
 
 def _print(

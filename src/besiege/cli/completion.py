@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
 from besiege.cli import screen
-from besiege.cli.grammar import Flag, examples, flowing
+from besiege.cli.grammar import Flag, Place, examples, flowing
 from besiege.core.errors import InputError
 
 command = App(
@@ -31,7 +30,7 @@ def completion(
     /,
     *,
     install: Flag = False,
-    out: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    out: Annotated[Place | None, Parameter(metavar="FILE")] = None,
 ) -> None:
     """Let the shell complete what you type: prints a script for it, or installs it.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -156,16 +158,20 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
         page = f"besiege {chain} --help" if chain else "besiege --help"
         screen.complain(f"{problem}{_meant(problem)}", f"`{page}` shows how it is written.")
         return USAGE
+    full = INCOMPLETE if _is_full(problem) else USAGE
     if isinstance(problem, BesiegeError):
         command = _BY_NAME.get(next((word for word in given if not word.startswith("-")), ""))
         screen.complain(as_options(str(problem), command) if command else str(problem))
-        return USAGE
+        return full
     if isinstance(problem, UnicodeError):
         screen.complain(f"what was typed or read is not UTF-8 ({problem}): write it in UTF-8.")
         return USAGE
     if isinstance(problem, OSError) and problem.filename is not None:
         screen.complain(f"{problem.filename}: {problem.strerror}.")
-        return USAGE
+        return full
+    if full == INCOMPLETE:
+        screen.complain("the disk is full: free some space, and run the same command again.")
+        return full
     screen.complain(
         f"{type(problem).__name__}: {problem}",
         "This was not expected."
@@ -173,6 +179,16 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
         else "This was not expected. Add --debug to see where it happened.",
     )
     return GATE
+
+
+def _is_full(problem: BaseException | None) -> bool:
+    """Whether a full disk is behind it, in the words of whichever library wrote."""
+    while problem is not None:
+        said = getattr(problem, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if said or re.search(r"No space left on device|database or disk is full", str(problem)):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
 
 
 def _meant(problem: CycloptsError) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 from rich.text import Text
 
+from besiege.bench.folder import run_folder
 from besiege.cli import screen
 from besiege.cli.grammar import (
     Accesses,
@@ -25,6 +25,7 @@ from besiege.cli.grammar import (
     Flag,
     Goals,
     Model,
+    Place,
     Seed,
     Size,
     Threads,
@@ -34,6 +35,7 @@ from besiege.cli.grammar import (
     examples,
     flowing,
     known_suites,
+    shell,
     side,
 )
 from besiege.core.errors import EndpointError, InputError, StoreError
@@ -79,7 +81,7 @@ def evaluate(
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
-    out: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
+    out: Annotated[Place | None, Parameter(metavar="FOLDER")] = None,
     resize: Size = None,
     crop: Size = None,
     channels: Literal[1, 3] | None = None,
@@ -173,6 +175,7 @@ def evaluate(
     fit = {"resize": resize, "crop": crop, "channels": channels}
     if dry_run:
         return _estimated(model, question, fit, device, as_json)
+    run_folder(RUNS if out is None else out)
     folder = default_folder(model, question | fit) if out is None else out
     try:
         found = _measured(
@@ -221,17 +224,23 @@ def _measured(
     console = screen.err()
     with bar(model, console) as watch:  # first, because importing torch takes seconds
         from besiege.bench.single import evaluate as measure
+        from besiege.bench.spec import read_run
+        from besiege.bench.store import Store
         from besiege.cli.machine import prepare
 
         prepare(*where)
         source = _fitted(question, fit)
         again = (folder / "run.json").exists()
+        run = read_run(Store(folder))
+        damage = [one for plan in run.plans for one in plan.damage] if run else []
         said = False
 
         def told(event: Event) -> None:
             nonlocal said
             if not said:  # not before the input is known to be right
                 said = True
+                for one in damage:
+                    screen.say(console, Text(f"{one}: its own command writes it again", "yellow"))
                 screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
@@ -362,9 +371,9 @@ def _plain(text: str) -> str:
 
 def typed(model: str, question: Mapping[str, Any]) -> str:
     """The command that asks a question, without what changes no result."""
-    parts = ["besiege", "evaluate", model]
+    parts: list[object] = ["besiege", "evaluate", model]
     for name, value in question.items():
         if value is not None and value != _USUAL.get(name):
             for one in value if isinstance(value, list) else [value]:
-                parts += [f"--{name}", str(one)]
-    return shlex.join(parts)
+                parts += [f"--{name}", one]
+    return shell(parts)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
@@ -16,6 +18,7 @@ from besiege.core.errors import InputError
 from besiege.models.secrecy import must_hold_no_secret
 
 if TYPE_CHECKING:
+    from cyclopts import Token
     from cyclopts.completion import CompletionContext
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -162,12 +165,45 @@ def broken(*groups: Sequence[str], width: int = 78) -> str:
     """
     lines = [""]
     for group in groups:
-        words = shlex.join(group)
+        words = shell(group)
         if lines[-1] and len(f"{lines[-1]} {words} \\") > width:
             lines.append("  " + words)
         else:
             lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
     return " \\\n".join(lines)
+
+
+def shell(words: Iterable[object]) -> str:
+    r"""Words as a shell reads them back: paths that would be options, and letters nobody can see.
+
+    Examples
+    --------
+    >>> print(shell(["besiege", "report", Path("-x"), Path("my run"), "two\nlines"]))
+    besiege report ./-x 'my run' $'two\x0alines'
+    """
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: object) -> str:
+    text = str(word)
+    if isinstance(word, Path) and text.startswith(("-", "~")):
+        text = f"./{text}"
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(map(_escaped, text)) + "'"
+
+
+def _escaped(letter: str) -> str:
+    if letter.isprintable():
+        return f"\\{letter}" if letter in "\\'" else letter
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
+
+
+def _path(_: type, tokens: Sequence[Token]) -> Path:
+    """A path as it was typed; ``--out=~/x`` is one that no shell has expanded."""
+    if not tokens[0].value:
+        raise ValueError("an empty path names nothing; '.' is the current folder")
+    return Path(os.path.expanduser(tokens[0].value))
 
 
 def _indent(line: str) -> int:
@@ -179,6 +215,7 @@ def _may_be_shown(_: type, model: str) -> None:
     must_hold_no_secret(model)
 
 
+Place = Annotated[Path, Parameter(converter=_path)]
 Model = Annotated[str, Parameter(completer=known_models, validator=_may_be_shown)]
 DataSource = Annotated[str, Parameter(completer=known_data, metavar="DATA")]
 ThreatText = Annotated[str, Parameter(metavar="THREAT")]

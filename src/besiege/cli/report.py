@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
 from besiege.cli import screen
-from besiege.cli.grammar import AsJson, Flag, examples, flowing
+from besiege.cli.grammar import AsJson, Flag, Place, examples, flowing
 
 command = App(
     name="report",
@@ -24,10 +24,10 @@ command = App(
 @command.default
 @flowing
 def report(
-    run: Annotated[Path, Parameter(metavar="RUN")],
+    run: Annotated[Place, Parameter(metavar="RUN")],
     /,
     *,
-    out: Annotated[Path | None, Parameter(metavar="FILE")] = None,
+    out: Annotated[Place | None, Parameter(metavar="FILE")] = None,
     show: Annotated[Flag, Parameter(name="--open")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -45,17 +45,14 @@ def report(
     from besiege.bench.results import summarise
 
     figures = summarise(run)
-    page = None
-    if not as_json or out is not None or show:
-        from besiege.report import write_page
-
-        page = Path(write_page(run, out))
     if as_json:
         screen.print_json(figures)
     else:
         from besiege.report import table
 
         screen.out().print(table(figures))
+    page = _page(run, out, figures, needed=show) if not as_json or out or show else None
+    if page is not None and not as_json:
         screen.verbatim(screen.out(), Text(f"page  {page}"))
     if show and page is not None:
         import webbrowser
@@ -63,3 +60,19 @@ def report(
         if not webbrowser.open(page.resolve().as_uri()):
             screen.note("No browser could be opened: open the page yourself.")
     return 0 if figures["complete"] else 3
+
+
+def _page(run: Path, out: Path | None, figures: dict[str, Any], needed: bool) -> Path | None:
+    """Write the page; a run that may only be read has none, unless it is put elsewhere."""
+    from besiege.bench.folder import ReadOnlyError
+    from besiege.report import write_page
+
+    try:
+        return Path(write_page(run, out, figures))
+    except ReadOnlyError:
+        if out is not None or needed:
+            raise
+        screen.note(
+            f"{run} cannot be written, so there is no page: --out FILE writes one elsewhere."
+        )
+        return None

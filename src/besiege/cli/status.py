@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
 from besiege.cli import screen
-from besiege.cli.grammar import AsJson, examples, flowing
+from besiege.cli.grammar import AsJson, Place, examples, flowing
 
 if TYPE_CHECKING:
     from besiege.bench.overview import Progress, Status
@@ -22,7 +21,7 @@ command = App(
 
 @command.default
 @flowing
-def status(run: Annotated[Path, Parameter(metavar="RUN")], /, *, as_json: AsJson = False) -> int:
+def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJson = False) -> int:
     """How far a run is; also while it is going on.
 
     The exit code is 0 when all is done and 3 when something is missing.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from besiege.cli.grammar import (
     DataSource,
     Device,
     Model,
+    Place,
     Seed,
     Threads,
     Whole,
@@ -26,6 +26,7 @@ from besiege.cli.grammar import (
     examples,
     flowing,
     known_architectures,
+    shell,
 )
 from besiege.cli.train import Steps
 from besiege.core.errors import EndpointError
@@ -57,7 +58,7 @@ def substitute(
     *,
     data: DataSource,
     arch: Annotated[str, Parameter(metavar="ARCH", completer=known_architectures)],
-    out: Annotated[Path, Parameter(metavar="FILE")],
+    out: Annotated[Place, Parameter(metavar="FILE")],
     rounds: Annotated[NonNegativeInt, Parameter(metavar="N")] = 6,
     count: Annotated[Whole, Parameter(metavar="N")] = 100,
     check: Annotated[NonNegativeInt, Parameter(metavar="N")] = 200,
@@ -202,12 +203,12 @@ def _typed(
     """The command that does the same again, for the card."""
     words = {"data": data, "arch": arch, "rounds": rounds, "count": count, "check": check, **given}
     words |= {"split": split if split != "test" else None, "seed": seed or None, "out": out}
-    parts = ["besiege", "substitute", model]
+    parts: list[object] = ["besiege", "substitute", model]
     for name, value in words.items():
         if value is not None:
             values = value if isinstance(value, tuple) else (value,)
-            parts += [f"--{name}", *map(str, values)]
-    return shlex.join(parts)
+            parts += [f"--{name}", *values]
+    return shell(parts)
 
 
 def _line(one: Round) -> str:

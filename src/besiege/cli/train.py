@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -18,12 +16,14 @@ from besiege.cli.grammar import (
     DataSource,
     Device,
     Flag,
+    Place,
     Seed,
     Threads,
     Whole,
     examples,
     flowing,
     known_architectures,
+    shell,
 )
 from besiege.report.progress import bar
 
@@ -52,7 +52,7 @@ def train(
     *,
     data: DataSource,
     arch: Annotated[str, Parameter(metavar="ARCH", completer=known_architectures)],
-    out: Annotated[Path, Parameter(metavar="FILE")],
+    out: Annotated[Place, Parameter(metavar="FILE")],
     epochs: Count = None,
     batch: Count = None,
     rate: Annotated[float | None, Parameter(metavar="X")] = None,
@@ -104,8 +104,8 @@ def train(
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "attack": attack, "threat": threat}
     given: dict[str, Any] = {name: v for name, v in changes.items() if v is not None}
     words = {"data": data, "arch": arch, **given, "seed": seed or None, "out": out}
-    parts = [p for name, v in words.items() if v is not None for p in (f"--{name}", str(v))]
-    typed = shlex.join(["besiege", "train", recipe, *parts, *["--half"] * half])
+    parts = [p for name, v in words.items() if v is not None for p in (f"--{name}", v)]
+    typed = shell(["besiege", "train", recipe, *parts, *["--half"] * half])
     checkpoint = out.with_suffix(".checkpoint")
     history: list[Epoch] = []
     console = screen.err()

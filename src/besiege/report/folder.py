@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from besiege.bench.results import picture, summarise, write_figures
 from besiege.report.page import write
 
 
-def write_page(folder: Path | str, path: Path | str | None = None) -> Path:
+def write_page(
+    folder: Path | str, path: Path | str | None = None, figures: dict[str, Any] | None = None
+) -> Path:
     """Write the page of a run folder; ``report.html`` inside it where no path is given.
 
-    The figures are computed again from the records, so that the page is true of what is there.
+    The figures are computed again from the records where they are not given, so that the page is
+    true of what is there. Beside ``report.html`` they are written, too.
     """
+    found = summarise(folder) if figures is None else figures
     if path is None:
-        return write(write_figures(folder), partial(picture, folder), Path(folder) / "report.html")
-    return write(summarise(folder), partial(picture, folder), Path(path))
+        write_figures(folder, found)
+    target = Path(folder) / "report.html" if path is None else Path(path)
+    return write(found, partial(picture, folder), target)

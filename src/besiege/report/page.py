@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from besiege.bench.folder import telling
 from besiege.report import answer, formats
 from besiege.report.charts import charts
 from besiege.report.pictures import ROOM, Pictures, gallery
@@ -52,16 +53,17 @@ def write(figures: dict[str, Any], pictures: Pictures, path: Path | str) -> Path
     """
     target = Path(path)
     text = rendered(figures, pictures)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
+    with telling(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
+        try:
+            with part.open("w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
     return target
 
 

@@ -95,7 +95,7 @@ class _Report:
         evaluations = self.figures["evaluations"]
         if not self.figures["complete"]:
             again = "Run the same command again to go on."
-            yield Text(f"NOT COMPLETE: records are missing. {again}", "bold red")
+            yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
             yield ""
         if len(evaluations) > 1:
             yield _comparison(evaluations, options.max_width)
