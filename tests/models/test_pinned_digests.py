@@ -128,7 +128,7 @@ def convolutions() -> nn.Module:
 
 def normed() -> nn.Module:
     module = constant(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
-    nn.utils.parametrizations.weight_norm(module[1])
+    nn.utils.parametrizations.weight_norm(module.get_submodule("1"))
     return module
 
 
