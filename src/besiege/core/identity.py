@@ -2,7 +2,7 @@
 
 Two modules with one fingerprint answer alike, in this process and in any other. What cannot be read
 (a class typed into a console, an attribute that is an object of its own) is therefore equal to
-itself alone, for as long as this process lives. Module and file names are left out where the
+itself alone, for as long as this process lives, and `noting` says that there was such a thing. Module and file names are left out where the
 source is read: a file that is moved or touched still holds the same network.
 """
 
@@ -47,6 +47,7 @@ _open = threading.local()
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HEAP = 1 << 9  # set for classes that were made by a class statement
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_BUILT_IN = frozenset({bool, int, float, str, bytes, tuple, list, dict, set, type(None), Tensor})
 # How a thing prints and what its annotations say decides no answer.
 _IDLE = ("__repr__", "__str__", "__annotate__", "__annotate_func__")
 
@@ -253,6 +254,8 @@ def _container(value: Any, seen: set[Any]) -> str:
 def _added(value: Any, seen: set[Any]) -> str:
     """What a value of a subclass has besides its content: methods, attributes, a factory."""
     kind, texts = type(value), []
+    if kind in _BUILT_IN:
+        return ""
     mine = [base for base in kind.__mro__ if not is_foreign(base)]
     if any(_has_methods(base) for base in mine):
         texts.append(code(kind, seen))
