@@ -156,7 +156,7 @@ class Workshop:
                 made = work(task)
         except (StoreError, InputError, ThreatError, EndpointError):
             raise  # not the attack's fault
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             if problem is self._untold:
                 raise
             # An attack that fails is a result of its own; it must not cost the other attacks.

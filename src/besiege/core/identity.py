@@ -2,8 +2,8 @@
 
 Two modules with one fingerprint answer alike, in this process and in any other. What cannot be read
 (a class typed into a console, an attribute that is an object of its own) is therefore equal to
-itself alone, for as long as this process lives, and `noting` says that there was such a thing. Module and file names are left out where the
-source is read: a file that is moved or touched still holds the same network.
+itself alone, for as long as this process lives, and `noting` hears of it. Module and file names are
+left out where the source is read: a file that is moved or touched still holds the same network.
 """
 
 from __future__ import annotations
