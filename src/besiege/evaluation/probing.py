@@ -1,4 +1,4 @@
-"""Whether a victim computes gradients while it answers: then it changes itself as it is asked."""
+"""What a victim does while it answers: whether it computes gradients, and whether it gives any."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from besiege.core.dice import Dice
-from besiege.core.errors import Finding
-from besiege.core.oracle import Oracle, Victim
+from besiege.core.errors import Finding, VictimError
+from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
 
 _ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})
@@ -62,3 +62,23 @@ def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]
             "use attacks without gradients (square).",
         )
     ]
+
+
+def must_give_gradients(victim: Victim, samples: Samples) -> None:
+    """Ask a victim for one gradient, so that one which has none is refused before any work.
+
+    A model that writes over its images behind autograd's back would give wrong ones.
+    """
+    with victim.held(), plainly(victim.device):
+        images = samples.images.to(victim.device)
+        ids = samples.ids.to(victim.device)
+        dice = Dice.throw(0, ids).of("probe") if victim.stochastic else None
+        given = images.clone()
+        before = given._version
+        victim(given, dice)
+        if given._version == before and not torch.equal(given, images):
+            raise VictimError(
+                "the model changes its images in place where autograd does not see it (x.data, "
+                "x.numpy()), so that gradients are wrong: let it work on a copy, x.clone()"
+            )
+        Oracle(victim).gradient(images, lambda logits, _: logits.amax(1), None, dice)
