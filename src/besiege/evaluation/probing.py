@@ -1,4 +1,4 @@
-"""What a victim does while it answers: whether it computes gradients, and whether it gives any."""
+"""What a victim does while it answers: whether it computes gradients or changes its images."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import Finding, VictimError
 from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
+from besiege.models.classifier import Classifier
 
 _ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a descriptor of the class
@@ -64,21 +65,20 @@ def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]
     ]
 
 
-def must_give_gradients(victim: Victim, samples: Samples) -> None:
-    """Ask a victim for one gradient, so that one which has none is refused before any work.
+def must_keep_images(victim: Victim, samples: Samples) -> None:
+    """Refuse a model that changes its images in place such that it has no gradient, or a wrong one.
 
-    A model that writes over its images behind autograd's back would give wrong ones.
+    Most that do are no trouble: they get a copy.
     """
+    if not isinstance(victim, Classifier) or victim.metered:
+        return
     with victim.held(), plainly(victim.device):
         images = samples.images.to(victim.device)
-        ids = samples.ids.to(victim.device)
-        dice = Dice.throw(0, ids).of("probe") if victim.stochastic else None
-        given = images.clone()
-        before = given._version
-        victim(given, dice)
-        if given._version == before and not torch.equal(given, images):
+        changed, noticed = victim.overwrites(images)
+        if changed and not noticed:
             raise VictimError(
                 "the model changes its images in place where autograd does not see it (x.data, "
                 "x.numpy()), so that gradients are wrong: let it work on a copy, x.clone()"
             )
-        Oracle(victim).gradient(images, lambda logits, _: logits.amax(1), None, dice)
+        if changed:
+            Oracle(victim).gradient(images, lambda logits, _: logits.amax(1))

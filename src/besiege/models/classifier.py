@@ -139,20 +139,31 @@ class Classifier:
             float32 ``[rows, classes]``. Of float64 the class on top stays on top: what ties by
             rounding alone is told apart.
         """
+        rows = len(x)
+        return logits_of(self._answer(self._prepared(x)), rows, self.name, self.outputs)
+
+    def overwrites(self, x: Tensor) -> tuple[bool, bool]:
+        """Whether the module changes the images it is given, and whether autograd notices."""
+        given = self._prepared(x).clone()
+        before, version = given.clone(), given._version
+        self._answer(given)
+        noticed = given._version != version
+        return noticed or not torch.equal(given, before), noticed
+
+    def _prepared(self, x: Tensor) -> Tensor:
         if self.mean is not None:
             mean, std = self._scale(x)
             x = (x - mean) / std
         kind = _first(self.module)
-        if kind is not None and kind.dtype != x.dtype:
-            x = x.to(kind.dtype)
-        rows = len(x)
+        return x if kind is None or kind.dtype == x.dtype else x.to(kind.dtype)
+
+    def _answer(self, x: Tensor) -> object:
         try:
-            answer: object = self.module(x)
+            return self.module(x)
         except BaseException as problem:
             if not is_theirs(problem):
                 raise
             raise raised(problem, tuple(x.shape)) from problem
-        return logits_of(answer, rows, self.name, self.outputs)
 
     @contextmanager
     def held(self) -> Iterator[None]:
