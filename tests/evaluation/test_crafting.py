@@ -230,8 +230,9 @@ def test_everything_is_left_as_it_was(training: bool, inference: bool, how: str)
             crafted = craft(classifier, attack, samples, THREAT)
             assert not crafted.images.is_inference()
         else:
-            with pytest.raises(RuntimeError if how == "attack raises" else Failure):
+            with pytest.raises(RuntimeError if how == "attack raises" else VictimError) as said:
                 craft(classifier, attack, samples, THREAT)
+            assert how == "attack raises" or isinstance(said.value.__cause__, Failure)
     assert [m.training for m in module.modules()] == modes
     assert [p.requires_grad for p in parameters] == [False] + [True] * (len(parameters) - 1)
     assert parameters[1].grad is held and (held == 1).all()

@@ -197,12 +197,12 @@ def test_unreadable_source_does_not_share_a_digest_between_processes(
     victim = Classifier(space["Typed"]())
     before = victim.digest()
     assert victim.digest() == before
-    monkeypatch.setattr("besiege.core.identity._THIS_PROCESS", "another")
+    monkeypatch.setattr("besiege.core.sourcing._THIS_PROCESS", "another")
     assert victim.digest() != before
     # Readable source is the same in every process.
     monkeypatch.undo()
     readable = Classifier(Scaled(1.0)).digest()
-    monkeypatch.setattr("besiege.core.identity._THIS_PROCESS", "another")
+    monkeypatch.setattr("besiege.core.sourcing._THIS_PROCESS", "another")
     assert Classifier(Scaled(1.0)).digest() == readable
 
 

@@ -22,6 +22,7 @@ from besiege.core.oracle import Victim
 from besiege.core.threat import Access, Threat
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
+from besiege.evaluation.probing import must_keep_images
 
 
 def plan_of(question: Question, asked: Asked, aids: Aids) -> Plan:
@@ -35,6 +36,9 @@ def plan_of(question: Question, asked: Asked, aids: Aids) -> Plan:
     ]
     classes = probe(victim, first)
     _fits(data, classes)
+    attacks = question.attacks.values()
+    if all(one.access is Access.GRADIENT and not aids.crafts(one) for one in attacks):
+        must_keep_images(victim, first)
     shards = described(data, asked.shard, victim, question.scaled)
     return Plan(
         asked=asked,

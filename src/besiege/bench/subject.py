@@ -10,7 +10,8 @@ from torch import nn
 from besiege.bench.spec import Asked, Subject
 from besiege.bench.undefended import is_undefended
 from besiege.core.dice import Dice
-from besiege.core.errors import AccessError, InputError
+from besiege.core.errors import AccessError, Finding, InputError
+from besiege.core.identity import noting
 from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
@@ -103,6 +104,23 @@ def digest_of(victim: Victim) -> str:
             "from another's: give it one, or wrap the module in besiege.Classifier"
         )
     return str(make())
+
+
+def unread(victim: Victim) -> list[Finding]:
+    """Say where a victim's code cannot be read in full: nobody else can know it again."""
+    with noting() as names:
+        digest_of(victim)
+    if not names:
+        return []
+    return [
+        Finding(
+            "W43",
+            f"the code of this model cannot be read in full ({names[0]}).",
+            "Its records are not reused by another process: write it in a file, of classes and "
+            "plain values.",
+            "note",
+        )
+    ]
 
 
 def _parameters(victim: Victim) -> int | None:

@@ -20,6 +20,7 @@ from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.shards import boxed
 from besiege.bench.spec import Plan
 from besiege.bench.store import DamagedError, Record, Store, judges
+from besiege.bench.subject import unread
 from besiege.bench.tables import Made, of_crafted, of_sight, of_verdicts, rows_of, stored
 from besiege.bench.tally import Event, Tally, Watch
 from besiege.core import record as core_record
@@ -155,7 +156,7 @@ class Workshop:
                 made = work(task)
         except (StoreError, InputError, ThreatError, EndpointError):
             raise  # not the attack's fault
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             if problem is self._untold:
                 raise
             # An attack that fails is a result of its own; it must not cost the other attacks.
@@ -187,7 +188,9 @@ class Workshop:
 
     def _look(self, task: Task) -> Made:
         samples = self._samples(task)
-        first = preflight(self.victim, samples) if task.shard == 0 else []
+        first = []
+        if task.shard == 0:
+            first = unread(self.victim) + preflight(self.victim, samples)
         sight = look(self.victim, samples, seed=self.plan.asked.seed)
         return of_sight(samples, sight, self.victim.stochastic, first)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -59,4 +58,4 @@ def completion(
         done = Text(f"The {chosen} completion is in {path}; open a new shell to use it.")
         screen.verbatim(screen.out(), done)
     else:
-        sys.stdout.write(APP.generate_completion(shell=chosen))
+        screen.results().write(APP.generate_completion(shell=chosen))

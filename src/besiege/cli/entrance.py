@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
@@ -128,6 +129,12 @@ def main(tokens: Sequence[str] | None = None) -> int:
     debug = "--debug" in given or os.environ.get("BESIEGE_DEBUG", "0") not in ("", "0")
     for stream in (sys.stdout, sys.stderr):
         screen.tolerate(stream)
+    # What completes names is printed by cyclopts, where a shell looks for it.
+    with nullcontext() if given[:1] == ["__complete"] else screen.apart():
+        return _run(given, debug)
+
+
+def _run(given: list[str], debug: bool) -> int:
     try:
         result = APP.meta(
             given,
@@ -136,14 +143,20 @@ def main(tokens: Sequence[str] | None = None) -> int:
             result_action="return_value",
             console=screen.out(),
         )
-        sys.stdout.flush()
+        screen.results().flush()
         return result if isinstance(result, int) else FINE
     except BrokenPipeError:
-        screen.let_go(sys.stdout)
+        screen.let_go(screen.results())
         return UNREAD
     except KeyboardInterrupt:
         screen.note("Interrupted.")
         return INTERRUPTED
+    except SystemExit as problem:  # a model, an attack or a layer cannot decide our exit code
+        screen.complain(
+            f"code that was run here called sys.exit({problem.code!r}), and nothing was finished: "
+            "remove that call"
+        )
+        return USAGE
     except Exception as problem:
         if debug:
             traceback.print_exc()

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TextIO
 
 from rich.cells import cell_len
@@ -33,9 +35,60 @@ class Screen(Harmless):
         raise BrokenPipeError
 
 
+_results: TextIO | None = None
+
+
+def results() -> TextIO:
+    """The stream that results go to: standard output, while what others print goes elsewhere."""
+    return sys.stdout if _results is None else _results
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Send what a user's code prints to standard error: standard output holds results alone."""
+    global _results
+    if _results is not None or sys.stdout is None:  # a command within a command; closed
+        yield
+        return
+    before = sys.stdout
+    own, number = _own_output(before)
+    _results, sys.stdout = own, sys.stderr
+    try:
+        yield
+    finally:
+        _results, sys.stdout = None, before
+        if number is not None:
+            os.dup2(own.fileno(), number)
+            with suppress(OSError):  # a full disk, say, which was told when it was written to
+                own.close()
+
+
+def _own_output(stream: TextIO) -> tuple[TextIO, int | None]:
+    """A stream of our own to where standard output goes, and the number that now leads elsewhere.
+
+    What is written in C, or by another process, knows the number alone. A stream that stands in for
+    standard output has none.
+    """
+    if stream is not sys.__stdout__:
+        return stream, None
+    try:
+        number = stream.fileno()
+        stream.flush()
+        copy = os.dup(number)
+    except (OSError, ValueError, AttributeError):
+        return stream, None
+    own = os.fdopen(copy, "w", 1 if stream.isatty() else -1, stream.encoding, "replace")
+    try:
+        os.dup2(sys.stderr.fileno(), number)
+    except (OSError, ValueError, AttributeError):  # nobody listens there
+        own.close()
+        return stream, None
+    return own, number
+
+
 def out() -> Screen:
     """Standard output: what was asked for."""
-    return Screen(markup=False, emoji=False, highlight=False)
+    return Screen(file=results(), markup=False, emoji=False, highlight=False)
 
 
 def err() -> Screen:
@@ -80,7 +133,7 @@ def verbatim(console: Console, text: Text) -> None:
 
 def print_json(value: Any) -> None:
     """Write a value as JSON, and nothing else, to standard output."""
-    sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")
+    results().write(json.dumps(value, indent=1, default=str) + "\n")
 
 
 def columns(*names: str, right: tuple[str, ...] = ()) -> Table:

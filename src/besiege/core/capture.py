@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from besiege.core.errors import VictimError
+
 Function = Callable[..., tuple[Tensor, ...]]
 
 AFTER = 1
@@ -107,7 +109,10 @@ class Captures:
         try:
             # One pool for all: every answer is copied out before the next graph runs.
             made = Captured(function, held, self._pool, warm=1)
-        except RuntimeError:  # a model that waits for the GPU itself cannot be captured
+        except (
+            RuntimeError,
+            VictimError,
+        ):  # a model that waits for the GPU itself cannot be captured
             made = None
         torch.cuda.synchronize()
         self.seconds += time.perf_counter() - begin

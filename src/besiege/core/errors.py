@@ -74,6 +74,17 @@ class Finding:
         return f"{self.id}: {self.seen} {self.advice}"
 
 
+def described(problem: BaseException) -> str:
+    """The type of an exception of somebody else's, and the first line of what it says."""
+    try:
+        said = (str(problem).strip().splitlines() or [""])[0]
+    except Exception:  # even this may be somebody else's code
+        said = ""
+    said = "".join(letter if letter.isprintable() else " " for letter in said)
+    said = said if len(said) <= 300 else said[:299] + "…"
+    return f"{type(problem).__name__}: {said}" if said else type(problem).__name__
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """A half-sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))

@@ -2,8 +2,8 @@
 
 Two modules with one fingerprint answer alike, in this process and in any other. What cannot be read
 (a class typed into a console, an attribute that is an object of its own) is therefore equal to
-itself alone, for as long as this process lives. Module and file names are left out where the
-source is read: a file that is moved or touched still holds the same network.
+itself alone, for as long as this process lives, and `noting` hears of it. Module and file names are
+left out where the source is read: a file that is moved or touched still holds the same network.
 """
 
 from __future__ import annotations
@@ -12,36 +12,42 @@ import dis
 import hashlib
 import inspect
 import logging
-import os
-import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules import module as _all_modules
 
-# Stands in for code that cannot be read: what one process calls by a name, another may not.
-_THIS_PROCESS = os.urandom(16).hex()
+from besiege.core.sourcing import (
+    imports,
+    is_foreign,
+    methods,
+    named_source,
+    own_file,
+    script,
+    unread,
+    wrappers,
+)
+from besiege.core.sourcing import lasts as lasts
+from besiege.core.sourcing import noting as noting
 
-# Read once: a file that is edited later does not change what was made of it before.
-_sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-_files: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-
-# Modules whose fingerprint is being taken: what hangs on one may lead back to it.
+# Modules whose fingerprint is being taken, and the part whose attributes are being read: what
+# hangs on one may lead back to it.
 _open = threading.local()
 
 # What every module has; the tensors and parts among them are covered elsewhere.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HEAP = 1 << 9  # set for classes that were made by a class statement
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_BUILT_IN = frozenset({bool, int, float, str, bytes, tuple, list, dict, set, type(None), Tensor})
 # How a thing prints and what its annotations say decides no answer.
 _IDLE = ("__repr__", "__str__", "__annotate__", "__annotate_func__")
 
@@ -58,11 +64,12 @@ def fingerprint(module: nn.Module, *about: object) -> str:
         What else distinguishes it, such as a normalisation; printable.
     """
     outer: frozenset[int] = getattr(_open, "modules", frozenset())
+    part = getattr(_open, "part", None)
     _open.modules = outer | {id(module)}
     try:
         return _fingerprint(module, about)
     finally:
-        _open.modules = outer
+        _open.modules, _open.part = outer, part
 
 
 def _fingerprint(module: nn.Module, about: tuple[object, ...]) -> str:
@@ -76,18 +83,26 @@ def _fingerprint(module: nn.Module, about: tuple[object, ...]) -> str:
 
     add("classifier", *about)
     codes: dict[type, str] = {}
+    scripted: tuple[str, ...] = ()
     for path, part in module.named_modules(remove_duplicate=False):
         kind = type(part)
         if kind not in codes:
             codes[kind] = code(kind)
         add(path, codes[kind])
+        if isinstance(part, torch.jit.ScriptModule) and not path.startswith(scripted or " "):
+            add(script(part, path or kind.__name__))
+            scripted = (*scripted, f"{path}." if path else "")
+        _open.part = part
         for key, value in _attributes(part):
-            add(key, plain(value))
+            add(key, plain(value, set()))
+    for name in _HOOKS:
+        for hook in getattr(_all_modules, f"_global{name}").values():
+            add(f"global{name}", plain(hook, set()))
     for path, tensor in (
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ):
-        add(path, tensor.dtype, tuple(tensor.shape), _content(tensor))
+        add(path, tensor.dtype, tuple(tensor.shape), *_contents(tensor))
     return digest.hexdigest()
 
 
@@ -105,38 +120,55 @@ def code(thing: Any, seen: set[Any] | None = None) -> str:
     """
     seen = set() if seen is None else seen
     parts: list[str] = []
-    pending = [thing]
+    pending, home = [thing], thing.__module__
     while pending:
         one = pending.pop(0)
         if id(one) in seen:
             parts.append(one.__qualname__)
             continue
         seen.add(id(one))
-        parts.append(_named_source(one))
-        if not _is_foreign(one) and one.__module__ != thing.__module__:
-            parts.append(_own_file(one, seen))
+        parts.append(named_source(one))
+        if is_foreign(one):
+            if one is thing and (inner := _inside(one)):
+                pending, home = inner, inner[0].__module__
             continue
-        if _is_foreign(one):
+        if one.__module__ != home:
+            parts.append(own_file(one, seen))
             continue
         for name, used in _uses(one):
             if inspect.isfunction(used) or inspect.isclass(used):
                 pending.append(used)
             elif isinstance(used, ModuleType):
-                parts.append(f"{name}={_own_file(used, seen)}")
+                parts.append(f"{name}={own_file(used, seen)}")
             else:
                 parts.append(f"{name}={plain(used, seen)}")
+        function = inspect.unwrap(getattr(one, "__func__", one))
+        if isinstance(function, FunctionType):
+            parts += imports(function, seen)
     return "\n".join(parts)
+
+
+def _inside(thing: Any) -> list[Any]:
+    """What is the user's in a class of torch's: bases of one made on the fly, a forward put in."""
+    if not inspect.isclass(thing) or not issubclass(thing, nn.Module):
+        return []
+    mine = [base for base in thing.__mro__ if issubclass(base, nn.Module) and not is_foreign(base)]
+    graph = issubclass(thing, fx.GraphModule)  # whose forward is written from its code
+    put = [vars(base).get("forward") for base in thing.__mro__ if is_foreign(base) and not graph]
+    return mine[:1] + [one for one in put if isinstance(one, FunctionType) and not is_foreign(one)]
 
 
 def plain(value: object, seen: set[Any] | None = None) -> str:
     """Text of a value that may decide what a module computes."""
+    top = seen is None
     seen = set() if seen is None else seen
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes, range, slice)):
-        return repr(value)
+        return repr(value) + _added(value, seen)
     if isinstance(value, (torch.dtype, torch.device, Enum)):
-        return repr(value)
+        return repr(value) + _added(value, seen)
     if isinstance(value, Tensor):
-        return f"{value.dtype}{tuple(value.shape)}{hashlib.sha256(_content(value)).hexdigest()}"
+        whole = hashlib.sha256(b"".join(_contents(value))).hexdigest()
+        return f"{value.dtype}{tuple(value.shape)}{whole}{_added(value, seen)}"
     array: Any = value
     if type(value).__module__ == "numpy" and hasattr(value, "dtype") and not array.dtype.hasobject:
         return f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
@@ -144,13 +176,12 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
         return _container(value, seen)
     if isinstance(value, partial):
         return "partial" + plain((value.func, value.args, value.keywords), seen)
-    bound = getattr(value, "__self__", None)
-    # A method of something else than a module or a class: its object decides as well.
-    whole = bound is None or isinstance(bound, (nn.Module, type, ModuleType))
-    if inspect.ismethod(value) and not whole:
-        return f"{code(value.__func__, seen)} of {plain(bound, seen)}"
-    if inspect.isclass(value) or (inspect.isroutine(value) and whole):
-        return code(value, seen)
+    if isinstance(value, torch.jit.ScriptFunction):
+        return script(value, str(value.name))
+    if inspect.ismethod(value) or inspect.isclass(value) or inspect.isroutine(value):
+        text = _routine(value, seen, top)
+        if text is not None:
+            return text
     if is_dataclass(value) and not isinstance(value, type):
         held = {f.name: getattr(value, f.name) for f in fields(value)}
         return code(type(value), seen) + plain(held, seen)
@@ -166,12 +197,23 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
         held = vars(value)
         return _once(value, seen, lambda: code(kind, seen) + plain(held, seen))
     # Equal to itself alone.
-    return f"{type(value).__module__}.{type(value).__qualname__} {_THIS_PROCESS} {id(value)}"
+    return unread(f"{kind.__module__}.{kind.__qualname__}", id(value))
 
 
-def lasts(text: str) -> bool:
-    """Whether a text of `plain` or `code` means the same in another process."""
-    return _THIS_PROCESS not in text
+def _routine(value: Any, seen: set[Any], top: bool) -> str | None:
+    """The text of a class, function or method; None of what is neither."""
+    bound = getattr(value, "__self__", None)
+    # A method of something else than a module or a class: its object decides as well.
+    whole = bound is None or isinstance(bound, (nn.Module, type, ModuleType))
+    if inspect.ismethod(value) and not whole:
+        return f"{code(value.__func__, seen)} of {plain(bound, seen)}"
+    if not (inspect.isclass(value) or whole):
+        return None
+    text = code(value, seen)
+    if isinstance(bound, nn.Module) and not top and bound is not getattr(_open, "part", None):
+        other = plain(bound, seen)  # the method of another network, with its weights
+        return text if other == "again" else f"{text} of {other}"
+    return text
 
 
 def _once(value: object, seen: set[Any], text: Callable[[], str]) -> str:
@@ -194,100 +236,76 @@ def _container(value: Any, seen: set[Any]) -> str:
     if id(value) in seen:
         return "again"  # it contains itself
     seen.add(id(value))
+    # As the built-in class holds them: a subclass may show something else.
+    base: Any = next(base for base in type(value).__mro__ if is_foreign(base))
     if isinstance(value, dict):
-        texts = [f"{plain(k, seen)}:{plain(v, seen)}" for k, v in value.items()]
+        texts = [f"{plain(k, seen)}:{plain(v, seen)}" for k, v in base.items(value)]
     else:
-        texts = [plain(v, seen) for v in value]
+        texts = [plain(v, seen) for v in base.__iter__(value)]
+    added = _added(value, seen)
     seen.discard(id(value))  # the next one may live at the same address
     if isinstance(value, (set, frozenset)):
         texts.sort()
     # A list and a tuple of the same things decide the same.
     ends = "()" if isinstance(value, (tuple, list)) else "{}"
-    return ends[0] + ",".join(texts) + ends[1]
+    return ends[0] + ",".join(texts) + ends[1] + added
+
+
+def _added(value: Any, seen: set[Any]) -> str:
+    """What a value of a subclass has besides its content: methods, attributes, a factory."""
+    kind, texts = type(value), []
+    if kind in _BUILT_IN:
+        return ""
+    mine = [base for base in kind.__mro__ if not is_foreign(base)]
+    if any(_has_methods(base) for base in mine):
+        texts.append(code(kind, seen))
+    held = {} if isinstance(value, (Enum, Tensor)) else getattr(value, "__dict__", {})
+    slots = {
+        name: getattr(value, name)
+        for base in mine
+        for name in getattr(base, "__slots__", ())
+        if hasattr(value, name)
+    }
+    if held or slots:
+        texts.append(plain({**held, **slots}, seen))
+    if isinstance(value, defaultdict) and value.default_factory is not None:
+        texts.append(plain(value.default_factory, seen))
+    return "".join(f" with {text}" for text in texts)
+
+
+def _has_methods(kind: type) -> bool:
+    return any(not is_foreign(f) for member in vars(kind).values() for f in _functions(member))
 
 
 def _attributes(part: nn.Module) -> Iterator[tuple[str, object]]:
     if isinstance(part, fx.GraphModule):
         yield "code", part.code
-    if not _is_foreign(type(part)):
+    if isinstance(part, torch.jit.ScriptModule):
+        yield from _scripted(part)
+    elif any(not is_foreign(base) for base in type(part).__mro__):
         hidden = _OF_EVERY_MODULE
+        yield from sorted((k, v) for k, v in vars(part).items() if k not in hidden)
     else:  # a class of torch derives its private attributes from the others
         hidden = _OF_EVERY_MODULE | {key for key in vars(part) if key.startswith("_")}
-    yield from sorted((k, v) for k, v in vars(part).items() if k not in hidden)
+        yield from sorted((k, v) for k, v in vars(part).items() if k not in hidden)
     for hooks in _HOOKS:
-        for hook in getattr(part, hooks).values():
+        for number, hook in getattr(part, hooks).items():
             # torch's own hooks, such as weight normalisation's, are objects with plain fields.
             known = type(hook).__module__.startswith("torch.") and hasattr(hook, "__dict__")
             yield hooks, (type(hook), vars(hook)) if known else hook
+            if number in getattr(part, f"{hooks}_with_kwargs", ()):
+                yield f"{hooks}_with_kwargs", True
 
 
-def _is_foreign(thing: Any) -> bool:
-    """Whether it is torch's or Python's, whose versions are recorded elsewhere."""
-    home = str(getattr(thing, "__module__", None)).split(".")[0]
-    return home == "torch" or home in sys.stdlib_module_names
-
-
-def _own_file(thing: Any, seen: set[Any]) -> str:
-    """The whole file a module, class or function lives in, and those it reaches.
-
-    Nothing where it is not a user's file, or was read before.
-    """
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(thing) if callable(thing) else thing)
-    except TypeError:  # built in
-        file = None
-    home = str(getattr(thing, "__module__", None) or getattr(thing, "__name__", "")).split(".")[0]
-    if file is None or file in seen or not _is_own(file, home):
-        return ""
-    seen.add(file)
-    try:
-        if thing not in _files:
-            _files[thing] = Path(file).read_text()
-        parts = [_files[thing]]
-    except (OSError, ValueError, TypeError):
-        parts = [f"{thing.__name__}\nunread {_THIS_PROCESS}"]
-    for value in list(_surroundings(thing).values()):
-        if isinstance(value, (ModuleType, FunctionType, type)):
-            parts.append(_own_file(value, seen))
-    return "\n".join(filter(None, parts))
-
-
-def _surroundings(thing: Any) -> dict[str, Any]:
-    if isinstance(thing, ModuleType):
-        return vars(thing)
-    if isinstance(thing, FunctionType):
-        return thing.__globals__
-    home = sys.modules.get(thing.__module__)
-    return {} if home is None else vars(home)
-
-
-def _is_own(file: str, home: str) -> bool:
-    """Whether a file is a user's: not Python's, not installed, not ours."""
-    where = Path(file).parts
-    installed = "site-packages" in where or "dist-packages" in where
-    return not (installed or home in ("torch", "besiege") or home in sys.stdlib_module_names)
-
-
-def _named_source(thing: Any) -> str:
-    name = f"{thing.__module__}.{thing.__qualname__}"
-    if _is_foreign(thing) or inspect.isbuiltin(thing):
-        return name
-    try:
-        if thing not in _sources:
-            _sources[thing] = inspect.getsource(thing)
-        return f"{thing.__qualname__}{_place(thing)}\n{_sources[thing]}"
-    except (OSError, TypeError):
-        return f"{name}\nunread {_THIS_PROCESS}"
-
-
-def _place(thing: Any) -> str:
-    """Where in its lines a lambda stands: two on one line have the same source."""
-    if getattr(thing, "__name__", "") != "<lambda>":
-        return ""
-    body: CodeType = thing.__code__
-    places = [(line, column) for line, _, column, _ in body.co_positions() if line and column]
-    line, column = min(places, default=(body.co_firstlineno, 0))
-    return f" {line - body.co_firstlineno}:{column}"
+def _scripted(part: Any) -> Iterator[tuple[str, object]]:
+    """What a TorchScript module holds besides tensors and parts."""
+    yield "methods", methods(part)
+    elsewhere = set(_OF_EVERY_MODULE).union(
+        *(held.keys() for held in (part._parameters, part._buffers, part._modules))
+    )
+    for name in sorted(part._concrete_type.get_attributes()):
+        if name not in elsewhere:
+            yield name, getattr(part, name)
 
 
 def _uses(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -305,6 +323,7 @@ def _uses(thing: Any) -> Iterator[tuple[str, Any]]:
     function = inspect.unwrap(getattr(thing, "__func__", thing))
     if not isinstance(function, FunctionType):
         return
+    yield from (("wrapper", one) for one in wrappers(getattr(thing, "__func__", thing)))
     yield "defaults", (function.__defaults__, function.__kwdefaults__)
     surroundings = dict(_enclosed(function))
     for name in sorted(_globals_read(function.__code__)):
@@ -343,6 +362,30 @@ def _globals_read(body: CodeType) -> set[str]:
     return read - kept
 
 
-def _content(tensor: Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+def _contents(tensor: Tensor) -> list[memoryview]:
+    """The bits of a tensor; of a sparse one those of its parts, of one without values none."""
+    tensor = tensor.detach()
+    if tensor.is_meta:
+        return [memoryview(b"meta")]
+    try:
+        return [_bits(part) for part in _parts(tensor)]
+    except (RuntimeError, TypeError, NotImplementedError):
+        return [memoryview(unread(f"a tensor {tensor.dtype}", id(tensor)).encode())]
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor.to_dense(),)
+
+
+def _bits(tensor: Tensor) -> memoryview:
+    flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from besiege.core.answer import Aim
 from besiege.core.ball import TOLERANCE, Ball
 from besiege.core.dice import Dice
+from besiege.core.door import not_numbers, tops
 from besiege.core.means import Means
-from besiege.core.oracle import Oracle, no_numbers, not_numbers
+from besiege.core.oracle import Oracle
 from besiege.core.record import Keep, Leave, Record
 
 
@@ -115,7 +117,7 @@ class Lookout:
 
     def _must_be_numbers(self, logits: Tensor) -> None:
         # Others than a patient oracle have looked already.
-        if self._oracle.patient and bool(no_numbers(logits)):
+        if self._oracle.patient and not math.isfinite(tops(logits)):
             raise not_numbers()
 
     def _note_new(
@@ -148,7 +150,7 @@ class Lookout:
         By then it is there, and nobody has waited. Rows that it broke were asked once more.
         """
         record, device = self.record, x.device
-        flags = torch.stack((new.any(), no_numbers(logits))).to("cpu", non_blocking=True)
+        flags = torch.stack((new.any().double(), tops(logits))).to("cpu", non_blocking=True)
         ready = torch.Event(device) if device.type == "cuda" else None
         if ready is not None:
             ready.record()
@@ -157,8 +159,8 @@ class Lookout:
         def pending() -> bool:
             if ready is not None:
                 ready.synchronize()
-            news, wrong = flags.tolist()
-            if wrong:
+            news, whole = flags.tolist()
+            if not math.isfinite(whole):
                 raise not_numbers()
             if news:
                 rows = new.nonzero()[:, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -14,6 +15,16 @@ from torch import Tensor
 from besiege.core.answer import Aim
 from besiege.core.capture import Captures, Function, rounded
 from besiege.core.dice import Dice
+from besiege.core.door import (
+    is_theirs,
+    must_be_real,
+    not_numbers,
+    out_of_memory,
+    raised,
+    raised_backwards,
+    tops,
+)
+from besiege.core.door import rounded as to_float32
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.threat import Access
 
@@ -273,8 +284,7 @@ class Oracle:
             said.append(logits)
             self.padded += part.padded - padded
         fused: Tensor = self.victim.fused(said)  # type: ignore[attr-defined]  # it has parts
-        self._check(fused, len(x))
-        return gradient, value, fused
+        return gradient, value, self._checked(fused, len(x))
 
     def _graphed(
         self, what: Hashable, function: Function, x: Tensor, aim: Aim | None = None
@@ -327,7 +337,7 @@ class Oracle:
                 each = image.new_empty(len(image), wanted.shape[1], *image.shape[1:])
                 for c in range(wanted.shape[1]):
                     total = wanted[:, c].sum()
-                    each[:, c] = torch.autograd.grad(total, image, retain_graph=True)[0]
+                    each[:, c] = _backward(total, image, retain=True)
             return each, logits.detach()
 
         gradients, logits = self._batched(x, one)
@@ -354,21 +364,18 @@ class Oracle:
         if dice is not None:
             key = dice.key[rows]
             dice = Dice(torch.cat([key, key[-1:].expand(short)]) if short else key)
+        many = len(x)
         try:
             logits = self.victim(x, dice)
-        except RuntimeError as problem:
-            if _out_of_memory(problem):
+        except BaseException as problem:
+            if not is_theirs(problem):
                 raise
-            said = (str(problem).splitlines() or [type(problem).__name__])[0]
-            raise VictimError(
-                f"the model could not take images {tuple(x.shape)}: {said}. Images are "
-                "[rows, channels, height, width]; for channels last, pass "
-                "images.permute(0, 3, 1, 2)"
-            ) from problem
-        self._check(logits, len(x))
+            raise raised(problem, tuple(x.shape)) from problem
+        logits = self._checked(logits, many)
         return logits[:count] if short else logits
 
-    def _check(self, logits: Tensor, rows: int) -> None:
+    def _checked(self, logits: Tensor, rows: int) -> Tensor:
+        """The logits of so many rows, or an error that says why they are none."""
         if logits.dim() != 2 or logits.shape[0] != rows:
             raise VictimError(
                 f"the model answered {rows} images with a tensor of shape {tuple(logits.shape)}, "
@@ -382,8 +389,10 @@ class Oracle:
                 f"{max(self.classes, 2)} are expected; declare Classifier(..., classes="
                 f"{logits.shape[1]}) or check the model's last layer (two classes at least)"
             )
-        if not self.patient and bool(no_numbers(logits)):
+        must_be_real(logits)
+        if not self.patient and not math.isfinite(tops(logits)):
             raise not_numbers()
+        return to_float32(logits) if logits.dtype == torch.float64 else logits
 
     def _batched(self, x: Tensor, one: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Run slice after slice, halving the batch whenever memory runs out."""
@@ -396,7 +405,7 @@ class Oracle:
                 done = rows.stop
                 continue
             except (torch.OutOfMemoryError, RuntimeError) as problem:
-                if not _out_of_memory(problem) or size <= self.pad:
+                if not out_of_memory(problem) or size <= self.pad:
                     raise
             # Outside the handler, where the exception no longer holds the tensors it met.
             if self.victim.device.type == "cuda":
@@ -427,19 +436,6 @@ def _must_depend(answer: Tensor) -> None:
         )
 
 
-def no_numbers(logits: Tensor) -> Tensor:
-    """Whether some logit is NaN or infinite; -inf is a class ruled out."""
-    return ~(logits < torch.inf).all()  # NaN compares false
-
-
-def not_numbers() -> VictimError:
-    """What is said of such logits."""
-    return VictimError(
-        "the model answered NaN or infinite logits, so nothing can be said about its "
-        "robustness; check its weights and its normalisation"
-    )
-
-
 def _slope(
     x: Tensor, ask: Callable[[Tensor], Tensor], loss: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -450,15 +446,14 @@ def _slope(
         value = loss(logits)
         _must_depend(value)
         # The sum, never the mean: a row's gradient must not shrink with the batch.
-        (gradient,) = torch.autograd.grad(value.sum(), image)
+        gradient = _backward(value.sum(), image)
     return gradient, value.detach(), logits.detach()
 
 
-def _out_of_memory(problem: Exception) -> bool:
-    # Of the CPU allocator there is only the message, and that depends on the system.
-    said = str(problem)
-    return (
-        isinstance(problem, torch.OutOfMemoryError)
-        or "not enough memory" in said
-        or "can't allocate memory" in said
-    )
+def _backward(total: Tensor, image: Tensor, retain: bool = False) -> Tensor:
+    try:
+        return torch.autograd.grad(total, image, retain_graph=retain)[0]
+    except BaseException as problem:
+        if not is_theirs(problem):
+            raise
+        raise raised_backwards(problem) from problem

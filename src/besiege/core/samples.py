@@ -99,11 +99,17 @@ class Samples:
 
 def _tensor(values: Any, name: str) -> Tensor:
     try:
-        return torch.as_tensor(values).detach()
+        tensor = torch.as_tensor(values).detach()
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"{name} must be a tensor or an array, not {type(values).__name__}"
         ) from None
+    if tensor.is_meta:
+        raise InputError(f"{name} are a meta tensor, which has no values")
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+        raise InputError(f"{name} are a tensor of layout {kind}: pass {name}.to_dense()")
+    return tensor
 
 
 def _images(images: Any, box: tuple[float, float]) -> Tensor:

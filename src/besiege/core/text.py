@@ -18,7 +18,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from besiege.core.errors import BesiegeError, InputError, UnknownNameError, near
+from besiege.core.errors import BesiegeError, InputError, UnknownNameError, described, near
 from besiege.core.registry import Registry
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -187,11 +187,9 @@ def _module(path: Path, source: str) -> Any:
         spec.loader.exec_module(module)
     except BaseException as problem:
         del sys.modules[name]
-        if isinstance(problem, BesiegeError) or not isinstance(problem, Exception):
+        if isinstance(problem, (BesiegeError, KeyboardInterrupt)):
             raise
-        raise InputError(
-            f"'{source}' could not be run: {type(problem).__name__}: {problem}"
-        ) from problem
+        raise InputError(f"'{source}' could not be run: {described(problem)}") from problem
     finally:
         sys.path.remove(str(path.parent))
     return module

@@ -1,4 +1,4 @@
-"""Whether a victim computes gradients while it answers: then it changes itself as it is asked."""
+"""What a victim does while it answers: whether it computes gradients or changes its images."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from besiege.core.dice import Dice
-from besiege.core.errors import Finding
-from besiege.core.oracle import Oracle, Victim
+from besiege.core.errors import Finding, VictimError
+from besiege.core.oracle import Oracle, Victim, plainly
 from besiege.core.samples import Samples
+from besiege.models.classifier import Classifier
 
 _ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a descriptor of the class
@@ -62,3 +63,22 @@ def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]
             "use attacks without gradients (square).",
         )
     ]
+
+
+def must_keep_images(victim: Victim, samples: Samples) -> None:
+    """Refuse a model that changes its images in place such that it has no gradient, or a wrong one.
+
+    Most that do are no trouble: they get a copy.
+    """
+    if not isinstance(victim, Classifier) or victim.metered:
+        return
+    with victim.held(), plainly(victim.device):
+        images = samples.images.to(victim.device)
+        changed, noticed = victim.overwrites(images)
+        if changed and not noticed:
+            raise VictimError(
+                "the model changes its images in place where autograd does not see it (x.data, "
+                "x.numpy()), so that gradients are wrong: let it work on a copy, x.clone()"
+            )
+        if changed:
+            Oracle(victim).gradient(images, lambda logits, _: logits.amax(1))

@@ -166,7 +166,7 @@ class Reader:
         if self.outputs == "probabilities":
             values = np.log(np.maximum(values.astype(np.float64), SMALLEST_PROBABILITY))
         with np.errstate(over="ignore"):  # what is far below zero is ruled out
-            return np.ascontiguousarray(values, dtype=np.float32)
+            return _rounded(values)
 
     def _labels(self, values: Array, rows: int) -> NDArray[np.int64]:
         flat = values.reshape(-1)
@@ -282,6 +282,19 @@ class Reader:
         if answer is None or isinstance(answer, (Mapping, str)):
             raise VictimError(said)
         raise Undeclared(said)
+
+
+def _rounded(values: Array) -> NDArray[np.float32]:
+    """Scores in float32, the highest still the highest: see `besiege.core.door.rounded`."""
+    short = np.ascontiguousarray(values, dtype=np.float32)
+    if values.dtype in (np.float32, np.float16) or not values.size:
+        return short
+    top = np.expand_dims(values.argmax(-1), -1)
+    highest, level = (np.take_along_axis(some, top, -1) for some in (values, short))
+    tied = ((short == level) & (values < highest)).any(-1, keepdims=True)
+    above = np.nextafter(level, np.float32(np.inf))
+    np.put_along_axis(short, top, np.where(tied, above, level), -1)
+    return short
 
 
 def _pairs(answer: object) -> Lines | None:

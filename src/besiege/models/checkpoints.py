@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as read_safetensors
 from torch import Tensor, nn
 
-from besiege.core.errors import BesiegeError, DataError, InputError, near
+from besiege.core.errors import BesiegeError, DataError, InputError, described, near
 
 PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin", ".tar")
 SUFFIXES = (".safetensors", *PICKLED)
@@ -216,10 +216,10 @@ def called(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -
     check_arguments(make, arguments, where)
     try:
         return make(**arguments)
-    except BesiegeError:
-        raise
-    except Exception as error:
-        raise InputError(f"'{where}' failed: {type(error).__name__}: {error}") from error
+    except BaseException as error:
+        if isinstance(error, (BesiegeError, KeyboardInterrupt)):
+            raise
+        raise InputError(f"'{where}' failed: {described(error)}") from error
 
 
 def check_arguments(

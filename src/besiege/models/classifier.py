@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from besiege.core.capture import Captures
 from besiege.core.dice import Dice
+from besiege.core.door import is_theirs, logits_of, raised
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.identity import fingerprint
 from besiege.core.oracle import Victim
 from besiege.core.threat import Access
 
-_SMALLEST_PROBABILITY = 1e-30
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -136,31 +136,44 @@ class Classifier:
         Returns
         -------
         Tensor
-            float32 ``[rows, classes]``.
+            float32 ``[rows, classes]``. Of float64 the class on top stays on top: what ties by
+            rounding alone is told apart.
         """
+        rows = len(x)
+        return logits_of(self._answer(self._prepared(x)), rows, self.name, self.outputs)
+
+    def overwrites(self, x: Tensor) -> tuple[bool, bool]:
+        """Whether the module changes the images it is given, and whether autograd notices."""
+        given = self._prepared(x).clone()
+        before, version = given.clone(), given._version
+        self._answer(given)
+        noticed = given._version != version
+        return noticed or not torch.equal(given, before), noticed
+
+    def _prepared(self, x: Tensor) -> Tensor:
         if self.mean is not None:
             mean, std = self._scale(x)
             x = (x - mean) / std
         kind = _first(self.module)
-        if kind is not None and kind.dtype != x.dtype:
-            x = x.to(kind.dtype)
-        answer: object = self.module(x)
-        if not isinstance(answer, Tensor) or answer.ndim != 2 or len(answer) != len(x):
-            shape = list(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
-            raise VictimError(
-                f"{self.name} answered {shape} to {len(x)} images, but a classifier answers a "
-                "tensor [rows, classes]: wrap the module so that it returns its logits alone"
-            )
-        answer = answer.float()
-        if self.outputs == "probabilities":
-            answer = answer.clamp_min(_SMALLEST_PROBABILITY).log()
-        return answer
+        return x if kind is None or kind.dtype == x.dtype else x.to(kind.dtype)
+
+    def _answer(self, x: Tensor) -> object:
+        try:
+            return self.module(x)
+        except BaseException as problem:
+            if not is_theirs(problem):
+                raise
+            raise raised(problem, tuple(x.shape)) from problem
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Evaluation mode and frozen parameters for the time of a siege, then all as it was."""
         modes = [(m, m.training) for m in self.module.modules()]
         grads = [(p, p.requires_grad) for p in self.module.parameters()]
+        if any(p.is_meta for p, _ in grads):
+            raise VictimError(
+                f"{self.name} has weights on the meta device, which have no values: load them first"
+            )
         try:
             for module, _ in modes:
                 # The flag itself: train() would also run what a module overrides it with.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from besiege.core.errors import BesiegeError, InputError, VictimError
+from besiege.core.errors import BesiegeError, InputError, VictimError, described
 from besiege.core.identity import lasts, plain
 from besiege.core.threat import Access
 from besiege.models.walled import Keep, Logits, Pixels, Walled
@@ -68,12 +68,11 @@ class FunctionModel(Walled):
             self._count(sent=len(some))
             try:
                 answer = self.function(some)
-            except BesiegeError:
-                raise
-            except Exception as problem:
+            except BaseException as problem:
+                if isinstance(problem, (BesiegeError, KeyboardInterrupt)):
+                    raise
                 raise VictimError(
-                    f"{self.name} failed on an array {list(some.shape)}: "
-                    f"{type(problem).__name__}: {problem}"
+                    f"{self.name} failed on an array {list(some.shape)}: {described(problem)}"
                 ) from problem
             pieces.append(self.reader(answer, len(some)))
             if keep is not None:

@@ -62,13 +62,13 @@ def twin(
         return None
     try:
         module = copy.deepcopy(classifier.module)
-    except Exception:  # whatever a module of somebody else's raises, it has no copy
+    except (Exception, SystemExit):  # whatever a module of somebody else's raises, it has no copy
         return None
     module.eval().requires_grad_(False)
     for accelerate in (_folded, _laid_out):
         try:
             fast = accelerate(copy.deepcopy(module)).to(precision)
-        except Exception:  # tracing runs the module's own code, which may raise anything
+        except (Exception, SystemExit):  # tracing runs the module's own code, which may do anything
             continue
         candidate = Classifier(
             _compiled(fast) if compiled else fast,
@@ -180,13 +180,13 @@ def _agree(
     devices = [probe.device] if probe.is_cuda else []
     # A randomised module draws: neither the caller's stream nor the comparison may be disturbed.
     with torch.random.fork_rng(devices), original.held():
-        logits, gradient = _answers(original, probe)
         try:
+            logits, gradient = _answers(original, probe)
             with roughly():
                 others, other = _answers(candidate, probe)
                 with torch.no_grad():  # compiled code is another without gradients
                     bare = candidate(probe)
-        except Exception:  # traced code can fail where the original does not
+        except Exception:  # traced code can fail; where the original does, the attack says so
             return False
     if logits.shape != others.shape or not _close(others, bare, rougher * _LOGITS_AGREE):
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from besiege.attacks.attack import Attack
 from besiege.attacks.combine import Repeat
 from besiege.core.dice import Dice
+from besiege.core.errors import VictimError
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal
@@ -177,7 +178,7 @@ def _untouched(
         before = _state(victim.module), _chances(), _context()
         images, labels = given.pop("images"), given.pop("labels")
         result = None
-        with suppress(Failure):
+        try:
             result = attack_tensors(
                 trial.attack,
                 victim,
@@ -187,6 +188,9 @@ def _untouched(
                 **given,
                 **trial.means(victim, samples),
             )
+        except VictimError as problem:
+            if not isinstance(problem.__cause__, Failure):
+                raise
         after = _state(victim.module), _chances(), _context()
         given |= {"images": images, "labels": labels}
         for name, tensor in given.items():
