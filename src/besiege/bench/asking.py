@@ -18,6 +18,7 @@ from besiege.bench.subject import as_granted, read_victim
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
+from besiege.core.text import MOST, check_whole
 from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
@@ -246,8 +247,5 @@ def read_curve(curve: str | bool) -> Curves:
 def check_numbers(**given: object) -> None:
     """Refuse what is no whole number from 1, or for the seed no whole number; None is unset."""
     for name, value in given.items():
-        if value is None and name != "seed":
-            continue
-        if type(value) is not int or (name != "seed" and value < 1):
-            least = "" if name == "seed" else " from 1"
-            raise InputError(f"{name} is {value!r}, but a whole number{least} is needed")
+        if value is not None or name == "seed":
+            check_whole(value, name, -MOST - 1 if name == "seed" else 1)

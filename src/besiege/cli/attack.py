@@ -11,14 +11,17 @@ from rich.text import Text
 from besiege.cli import screen
 from besiege.cli.grammar import (
     AsJson,
+    Channels,
     Count,
     Device,
     Flag,
+    Layout,
     Model,
     Seed,
     Size,
     Threads,
     ThreatText,
+    counted,
     examples,
     flowing,
     known_data,
@@ -58,14 +61,15 @@ def attack(
     attack: Annotated[str, Parameter(metavar="ATTACK")],
     threat: ThreatText,
     labels: Annotated[str | None, Parameter(metavar="LABELS")] = None,
-    target: Annotated[int | None, Parameter(metavar="CLASS")] = None,
+    target: Annotated[int | None, counted(0), Parameter(metavar="CLASS")] = None,
     queries: Count = None,
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
     resize: Size = None,
     crop: Size = None,
-    channels: Literal[1, 3] | None = None,
+    channels: Channels = None,
+    layout: Layout = None,
     exact: Literal["npz", "safetensors"] | None = None,
     png: Annotated[bool | None, Parameter(show_default=False)] = None,
     every: Annotated[Flag, Parameter(name="--all")] = False,
@@ -126,7 +130,8 @@ def attack(
     if not png and exact is None:
         raise InputError("nothing would be written: leave --no-png out, or add --exact npz")
     _check_out(out, Path(images).expanduser())
-    fit = {"resize": side(resize, "--resize"), "crop": side(crop, "--crop"), "channels": channels}
+    sizes = {"resize": side(resize, "--resize"), "crop": side(crop, "--crop")}
+    fit = {**sizes, "channels": channels, "layout": layout}
     with bar(model, screen.err()) as watch:  # first, because importing torch takes seconds
         from besiege.attacks import parse
         from besiege.cli.crafting import besieged, write

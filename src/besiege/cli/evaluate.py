@@ -18,18 +18,19 @@ from besiege.cli import screen
 from besiege.cli.grammar import (
     Accesses,
     AsJson,
+    Channels,
     Count,
     Curves,
     DataSource,
     Device,
     Flag,
     Goals,
+    Layout,
     Model,
     Seed,
     Size,
     Threads,
     ThreatText,
-    Whole,
     as_options,
     examples,
     flowing,
@@ -82,8 +83,9 @@ def evaluate(
     out: Annotated[Path | None, Parameter(metavar="FOLDER")] = None,
     resize: Size = None,
     crop: Size = None,
-    channels: Literal[1, 3] | None = None,
-    shard: Annotated[Whole | None, Parameter(metavar="N")] = None,
+    channels: Channels = None,
+    layout: Layout = None,
+    shard: Count = None,
     batch: Count = None,
     compile: Flag = False,
     device: Device = None,
@@ -168,9 +170,11 @@ def evaluate(
         "split": split,
         "shard": shard,
     }
-    if substitute:  # questions without one keep the folders they had
+    if substitute:  # as above
         question |= {"substitute": list(substitute), "fuse": fuse}
-    fit = {"resize": resize, "crop": crop, "channels": channels}
+    fit: dict[str, Any] = {"resize": resize, "crop": crop, "channels": channels}
+    if layout is not None:  # questions without one keep the folders they had
+        fit["layout"] = layout
     if dry_run:
         return _estimated(model, question, fit, device, as_json)
     folder = default_folder(model, question | fit) if out is None else out
@@ -264,7 +268,7 @@ def _fitted(question: Mapping[str, Any], fit: Mapping[str, Any]) -> Any:
 
     given = {name: question[name] for name in ("split", "count", "seed")}
     sizes = {name: side(fit[name], f"--{name}") for name in ("resize", "crop")}
-    fitted: dict[str, Any] = {**given, **sizes, "channels": fit["channels"]}
+    fitted: dict[str, Any] = {**given, **fit, **sizes}
     return load(question["data"], **fitted)
 
 

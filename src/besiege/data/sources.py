@@ -97,15 +97,15 @@ def load(
             from besiege.data.folders import from_folder
             from besiege.data.pictures import Fit
 
-            _refuse(layout=layout, box=box)
+            refuse(layout=layout, box=box)
             return from_folder(path, split, count, seed, Fit.of(**fitting))
-        _refuse(**fitting, box=box)
+        refuse(**fitting, box=box)
         data = from_npz(path, split, layout)
     elif isinstance(source, (tuple, list)) and len(source) == 2:
-        _refuse(**fitting)
+        refuse(**fitting)
         data = from_pair(source[0], source[1], layout, box or (0.0, 1.0))
     else:
-        _refuse(**fitting, layout=layout, box=box)
+        refuse(**fitting, layout=layout, box=box)
         data = _in_hand(source, split)
     return data if count is None else data.subset(count, seed)
 
@@ -140,7 +140,8 @@ def _named(known: Entry, split: str) -> Data:
     )
 
 
-def _refuse(**options: Any) -> None:
+def refuse(**options: Any) -> None:
+    """Refuse options that do not go with the kind of data."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"{name} is for {_OPTIONS[name]}: leave it out")
