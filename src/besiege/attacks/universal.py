@@ -17,6 +17,7 @@ from besiege.attacks.fitting import Method, fit
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, InputError, ThreatError
+from besiege.core.files import must_be_file
 from besiege.core.oracle import Access, Oracle, Victim, plainly
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L2, Goal, Linf, Threat
@@ -136,6 +137,9 @@ def _loaded(file: str) -> Tensor:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if not isinstance(file, str):
+        raise ValueError(f"file is {file!r}, but the path of a file is needed")
+    must_be_file(file)
     try:
         held = load_file(file)
     except (OSError, SafetensorError) as problem:

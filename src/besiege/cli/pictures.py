@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from besiege.core.errors import DataError, InputError
+from besiege.core.files import must_be_file
 from besiege.core.text import short, whole
 from besiege.data import Data, load
 from besiege.data.arrays import MOST_CLASSES, from_npz, has_labels
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.folders import file_id, named_number
 from besiege.data.pictures import ENDINGS, Fit, Pictures, header, shown
-from besiege.data.places import must_be_file
 from besiege.data.sources import refuse
 
 PREDICTED = "predicted"

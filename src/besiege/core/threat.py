@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
+from typing import TypeVar
 
 from besiege.core.errors import Finding, InputError, ThreatError, near
 from besiege.core.text import number, short
+
+E = TypeVar("E", bound=Enum)
 
 
 class Norm(Enum):
@@ -96,8 +99,8 @@ class Threat:
     """The budget as it was written; equal budgets may be written in several ways."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", Norm(self.norm))
-        object.__setattr__(self, "goal", Goal(self.goal))
+        object.__setattr__(self, "norm", _member(Norm, self.norm, "norm"))
+        object.__setattr__(self, "goal", _member(Goal, self.goal, "goal"))
         if not isinstance(self.access, Access):
             raise ThreatError(f"access is {self.access!r}, but one of {[*Access]} is expected")
         if self.eps is None:
@@ -138,7 +141,7 @@ class Threat:
             raise ThreatError("the threat is empty: write for example 'linf:8/255'")
         text = short(text)  # as messages quote it
         name, colon, budget = words[0].partition(":")
-        norm = _member(Norm, name, "norm", text)
+        norm = _member(Norm, name, "norm", f" in the threat '{text}'")
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
         levels = {str(a): a for a in Access}
@@ -177,7 +180,7 @@ class Threat:
         return float("inf") if self.eps is None else float(self.eps)
 
     def check_units(self, box: tuple[float, float], values: int) -> None:
-        """Refuse a budget too small for pixels to notice, or that turns any image into any other."""
+        """Refuse a budget that no pixel notices, or that turns any image into any other."""
         if self.eps is None or self.norm is L0:
             return
         width = box[1] - box[0]
@@ -212,14 +215,12 @@ class Threat:
         return [Finding("W28", seen, "Any image fits such a budget; use a smaller one.")]
 
 
-def _member(kind: type[Norm], name: str, what: str, text: str) -> Norm:
+def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
     try:
         return kind(name)
     except ValueError:
-        known = [m.value for m in kind]
-        raise ThreatError(
-            f"'{short(name)}' in the threat '{text}' is not a {what}: {near(name, known)}"
-        ) from None
+        known = near(str(name), [str(member.value) for member in kind])
+        raise ThreatError(f"'{short(str(name))}'{where} is not a {what}: {known}") from None
 
 
 def _parse_eps(budget: str, text: str) -> Fraction:

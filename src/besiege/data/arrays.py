@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from besiege.core.errors import DataError, InputError
+from besiege.core.files import must_be_file
 from besiege.data.dataset import Data
-from besiege.data.places import must_be_file
 
 _SLACK = 1e-6
 """How far a pixel may lie outside [0, 1] by rounding; it is cut back."""

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from besiege.core.errors import BesiegeError, DataError, InputError
-from besiege.data.places import must_be_file
+from besiege.core.files import must_be_file
 
 ENDINGS = frozenset(
     ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .pnm .tif .tiff".split()  # noqa: SIM905

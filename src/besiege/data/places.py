@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,22 +30,6 @@ class Listing:
 
     entry: Entry
     where: Mapping[str, str]
-
-
-_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
-
-
-def must_be_file(path: Path) -> int:
-    """Refuse what is no plain file: reading a pipe or a device may never end. Its size in bytes."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise DataError(f"{path} cannot be read ({why}): check the path") from None
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
-        raise DataError(f"{path} is {kind}, not a file: remove it, or pass a file")
-    return found.st_size
 
 
 def data_root() -> Path | None:

@@ -85,10 +85,11 @@ def fits(
     `granted` is the access where the victim grants less; `advised` says that there is a substitute.
     """
     granted = threat.access if granted is None else granted
-    if isinstance(attack, Combined) and attack.all_runs(_CLASSES) > _MOST_RUNS:
+    runs = attack.all_runs(_CLASSES) if isinstance(attack, Combined) else 1
+    if runs > _MOST_RUNS:
         raise AttackError(
-            f"'{short(str(attack))}' would run attacks up to {min(attack.all_runs(_CLASSES), 10**99):.0e} times "
-            f"an image, and at most {_MOST_RUNS:,} are allowed: nest fewer attacks"
+            f"'{short(str(attack))}' would run attacks {min(runs, 10**99):.0e} times an image, and "
+            f"at most {_MOST_RUNS:,} are allowed: nest fewer"
         )
     if attack.access > granted:
         raise AccessError(
