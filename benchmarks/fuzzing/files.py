@@ -134,11 +134,11 @@ def _archives(folder: Path) -> None:
         with zipfile.ZipFile(folder / f"{name}.npz", "w") as file:
             for member, held in {"x.npy": content, **rest}.items():
                 file.writestr(member, held)
-    rows = (1 << 30) // 1024
+    rows = (1 << 28) // 1024
     with zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         with file.open("x.npy", "w", force_zip64=True) as member:
             member.write(_header((rows, 1, 32, 32), "|u1"))
-            for _ in range(1 << 10):
+            for _ in range(1 << 8):
                 member.write(b"\0" * (1 << 20))
         file.writestr("y.npy", _header((rows,), "|u1") + b"\0" * rows)
     os.mkfifo(folder / "pipe.npz")

@@ -68,7 +68,7 @@ def from_npz(
         ) from None
     images = held["x"]
     if not labelled:  # checked with the images, and taken away afterwards
-        held["y"] = np.zeros(images.shape[:1], dtype=np.int64)
+        held["y"] = np.broadcast_to(np.int64(0), images.shape[:1])
     try:
         data = _samples(
             path.stem,
