@@ -5,8 +5,8 @@ python benchmarks/fuzz.py --seed 0 --only line:17        # one case again, with 
 
 Every case runs in a process that is used again, and replaced where it dies or takes more than ten
 seconds. A finding is a traceback, an error that is no BesiegeError, an exit code that is not
-documented, a hang, a warning of Python's, or a file that was written although the input was refused.
-The exit code is 1 where there are findings.
+documented, a hang, a warning of Python's, or a file that was written although the input was
+refused. The exit code is 1 where there are findings.
 """
 
 from __future__ import annotations
@@ -229,9 +229,8 @@ def _campaign(folder: Path, seed: int, lines: int, calls: int) -> int:
     print(f"{len(findings)} findings of seed {seed}")
     for text, cases in sorted(findings.items(), key=lambda pair: -len(pair[1])):
         kind, number = min(cases, key=lambda case: len(shown(case[0], seed, case[1])))
-        print(
-            f"- {text} ({len(cases)} times)\n    --only {kind}:{number}  {shown(kind, seed, number)}"
-        )
+        print(f"- {text} ({len(cases)} times)")
+        print(f"    --only {kind}:{number}  {shown(kind, seed, number)}")
     return 1 if findings else 0
 
 

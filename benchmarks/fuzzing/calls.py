@@ -16,40 +16,47 @@ from benchmarks.fuzzing.words import (
 )
 
 VALUES = (
-    "0", "1", "2", "3", "-1", "2.5", "2**70", "-2**70", "10**5000", "True", "None", "''", "'3'", "[]",
-    "()", "{}", "float('nan')", "float('inf')", "1e-300", "np.int64(2)", "np.float32(2.5)",
+    "0", "1", "2", "3", "-1", "2.5", "2**70", "-2**70", "10**5000", "True", "None", "''", "'3'",
+    "[]", "()", "{}", "float('nan')", "float('inf')", "1e-300", "np.int64(2)", "np.float32(2.5)",
     "torch.tensor(2)", "torch.tensor([1, 2])", "object()", "b'a'", "1j", "Fraction(1, 3)", "print",
 )  # fmt: skip
 """Where a number is expected."""
 
 IMAGES = (
-    "X", "X.double()", "X.half()", "X.bfloat16()", "X.numpy()", "X.tolist()", "X[:1]", "X[:0]", "X[0]",
-    "X[:, 0]", "X[..., :0]", "X * 255", "X - 1", "(X * 255).byte()", "X.long()", "X > 0.5", "X + 0j",
-    "X * float('nan')", "X / 0", "X.to_sparse()", "X.to('meta')", "X.expand(4, 3, 8, 8)",
-    "X.requires_grad_()", "X.transpose(2, 3)", "X.flip(3)", "X.to(memory_format=torch.channels_last)",
-    "X.flatten(1)", "X[None]", "torch.zeros(4, 1, 1, 1)", "torch.zeros(4, 1, 9, 7)", "None", "3", "'a'",
-    "[]", "{}", "object()", "np.array([None] * 4)", "np.zeros((4, 1, 8, 8), 'U3')", "print",
-    "torch.nn.Parameter(X)", "X.to(torch.float8_e5m2)", "QUANTISED", "NESTED", "np.ma.masked_array(X.numpy(), X.numpy() > 0.5)",
-    "range(4)", "iter([])", "X.new_full((4, 1, 8, 8), 1e38)", "torch.zeros(4, 0, 8, 8)",
+    "X", "X.double()", "X.half()", "X.bfloat16()", "X.numpy()", "X.tolist()", "X[:1]", "X[:0]",
+    "X[0]", "X[:, 0]", "X[..., :0]", "X * 255", "X - 1", "(X * 255).byte()", "X.long()", "X > 0.5",
+    "X + 0j", "X * float('nan')", "X / 0", "X.to_sparse()", "X.to('meta')", "X.expand(4, 3, 8, 8)",
+    "X.requires_grad_()", "X.transpose(2, 3)", "X.flip(3)",
+    "X.to(memory_format=torch.channels_last)", "X.flatten(1)", "X[None]",
+    "torch.zeros(4, 1, 1, 1)", "torch.zeros(4, 1, 9, 7)", "None", "3", "'a'", "[]", "{}",
+    "object()", "np.array([None] * 4)", "np.zeros((4, 1, 8, 8), 'U3')", "print",
+    "torch.nn.Parameter(X)", "X.to(torch.float8_e5m2)", "QUANTISED", "NESTED",
+    "np.ma.masked_array(X.numpy(), X.numpy() > 0.5)", "range(4)", "iter([])",
+    "X.new_full((4, 1, 8, 8), 1e38)", "torch.zeros(4, 0, 8, 8)",
 )  # fmt: skip
 LABELS = (
-    "Y", "Y.int()", "Y.byte()", "Y.float()", "Y.numpy()", "Y.tolist()", "Y[:2]", "Y[:, None]", "Y > 1",
-    "Y - 5", "Y + 50", "Y + 2**62", "Y.double() * float('nan')", "Y + 0j", "Y.to_sparse()", "[2**70] * 4",
-    "Y.to('meta')", "torch.eye(4).long()", "None", "3", "'abcd'", "[]", "[None] * 4", "object()", "Y[0]",
-    "np.array([1, 2, 3, 4], dtype=np.uint64) + 2**63", "np.array(['a'] * 4)", "{0, 1, 2, 3}", "[[0], [1]]",
+    "Y", "Y.int()", "Y.byte()", "Y.float()", "Y.numpy()", "Y.tolist()", "Y[:2]", "Y[:, None]",
+    "Y > 1", "Y - 5", "Y + 50", "Y + 2**62", "Y.double() * float('nan')", "Y + 0j",
+    "Y.to_sparse()", "[2**70] * 4", "Y.to('meta')", "torch.eye(4).long()", "None", "3", "'abcd'",
+    "[]", "[None] * 4", "object()", "Y[0]", "np.array([1, 2, 3, 4], dtype=np.uint64) + 2**63",
+    "np.array(['a'] * 4)", "{0, 1, 2, 3}", "[[0], [1]]",
 )  # fmt: skip
 VICTIMS = (
-    "NET", "Classifier(NET)", "Classifier(NET, mean=0.5, std=0.5)", "Classifier(NET, box=(0, 1))", "MLP",
-    "function_model(lambda x: x.reshape(len(x), -1)[:, :10], classes=10)", "NET.double()", "NET.half()",
+    "NET", "Classifier(NET)", "Classifier(NET, mean=0.5, std=0.5)", "Classifier(NET, box=(0, 1))",
+    "MLP", "function_model(lambda x: x.reshape(len(x), -1)[:, :10], classes=10)", "NET.double()",
+    "NET.half()",
 )  # fmt: skip
 BAD_VICTIMS = (
-    "None", "3", "object()", "print", "torch.nn.Identity()", "torch.nn.Linear(3, 3)", "NET.to('meta')",
-    "Odd(lambda x: None)", "Odd(lambda x: x.flatten(1)[:, :1])", "Odd(lambda x: x.flatten(1)[:, :0])",
-    "Odd(lambda x: x.flatten(1)[:1])", "Odd(lambda x: x.sum())", "Odd(lambda x: x.flatten(1).long())",
-    "Odd(lambda x: x.flatten(1) / 0)", "Odd(lambda x: x.flatten(1) * float('nan'))", "Odd(lambda x: 1 / 0)",
-    "Odd(lambda x: (x.flatten(1),))", "Odd(lambda x: x.flatten(1).to_sparse())", "Odd(lambda x: {}['a'])",
-    "Odd(lambda x: x.flatten(1) + 0j)", "Odd(lambda x: x.flatten(1).to('meta'))", "Odd(lambda x: [][1])",
-    "Odd(lambda x: x.flatten(1).detach())", "Odd(lambda x: x.mul_(0.5).flatten(1))", "Odd(lambda: 3)",
+    "None", "3", "object()", "print", "torch.nn.Identity()", "torch.nn.Linear(3, 3)",
+    "NET.to('meta')", "Odd(lambda x: None)", "Odd(lambda x: x.flatten(1)[:, :1])",
+    "Odd(lambda x: x.flatten(1)[:, :0])", "Odd(lambda x: x.flatten(1)[:1])",
+    "Odd(lambda x: x.sum())", "Odd(lambda x: x.flatten(1).long())",
+    "Odd(lambda x: x.flatten(1) / 0)", "Odd(lambda x: x.flatten(1) * float('nan'))",
+    "Odd(lambda x: 1 / 0)", "Odd(lambda x: (x.flatten(1),))",
+    "Odd(lambda x: x.flatten(1).to_sparse())", "Odd(lambda x: {}['a'])",
+    "Odd(lambda x: x.flatten(1) + 0j)", "Odd(lambda x: x.flatten(1).to('meta'))",
+    "Odd(lambda x: [][1])", "Odd(lambda x: x.flatten(1).detach())",
+    "Odd(lambda x: x.mul_(0.5).flatten(1))", "Odd(lambda: 3)",
     "Odd(lambda x: x.flatten(1).numpy())", "Odd(lambda x: x.flatten(1).softmax(1))",
     "Odd(lambda x: x.flatten(1).tolist())", "Odd(lambda x: -x.flatten(1) / 0)",
     "function_model(lambda x: None, classes=10)", "function_model(lambda x: [1], classes=10)",
@@ -248,10 +255,11 @@ def _samples(draw: Draw) -> str:
 
 def _others(draw: Draw) -> str:
     number, text = draw.choice(VALUES), repr(draw.number())
+    given = draw.choice(["a=1", "a=", "1", "a=" + "-" * 3000 + "1", "a=b", ""])
     return draw.choice(
         [
             f"number({text})",
-            f"read_arguments({draw.choice(['a=1', 'a=', '1', 'a=' + '-' * 3000 + '1', 'a=b', ''])!r})",
+            f"read_arguments({given!r})",
             f"besiege.defenses.load({draw.mixed(MODELS, BAD_MODELS, 0.8)!r})",
             f"besiege.models.load({draw.mixed(MODELS, BAD_MODELS, 0.8)!r})",
             f"besiege.data.load('digits').subset({number}, {draw.choice(VALUES)})",

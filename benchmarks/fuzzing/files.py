@@ -105,7 +105,7 @@ def _header(shape: tuple[int, ...], kind: str) -> bytes:
     held = io.BytesIO()
     npy.write_array_header_1_0(
         held,
-        {"descr": kind, "fortran_order": False, "shape": shape},  # type: ignore[arg-type]
+        {"descr": kind, "fortran_order": False, "shape": shape},
     )
     return held.getvalue()
 
@@ -136,10 +136,10 @@ def _archives(folder: Path) -> None:
                 file.writestr(member, held)
     rows = (1 << 28) // 1024
     with zipfile.ZipFile(folder / "bomb.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
-        with file.open("x.npy", "w", force_zip64=True) as member:
-            member.write(_header((rows, 1, 32, 32), "|u1"))
+        with file.open("x.npy", "w", force_zip64=True) as stream:
+            stream.write(_header((rows, 1, 32, 32), "|u1"))
             for _ in range(1 << 8):
-                member.write(b"\0" * (1 << 20))
+                stream.write(b"\0" * (1 << 20))
         file.writestr("y.npy", _header((rows,), "|u1") + b"\0" * rows)
     os.mkfifo(folder / "pipe.npz")
     (folder / "folder.npz").mkdir()

@@ -17,12 +17,15 @@ from benchmarks.fuzzing.words import (
 
 OUTS = ("out", "a/b/out", "out=1", "o[u]t*", "öut", "out.safetensors", "o u t", "./out")
 BAD_OUTS = (
-    "good.py", "good.py/out", "/dev/null", "/dev/null/out", "/proc/out", "x" * 300, "pictures", ".",
-    "pipe.npz", "loop.npz", "nothing", "out\n", "-", "--", "/", "with_pipe/b/out", "run_noise",
+    "good.py", "good.py/out", "/dev/null", "/dev/null/out", "/proc/out", "x" * 300, "pictures",
+    ".", "pipe.npz", "loop.npz", "nothing", "out\n", "-", "--", "/", "with_pipe/b/out",
+    "run_noise",
 )  # fmt: skip
 SPLITS = ("test", "train", "tset", "", "all", "x" * 3000, "../..")
-LABELS = ("3,4,5", "labels.txt", "predicted", "1,2", "a", "", "wrong.txt", "bytes.txt", "large.txt",
-          "9" * 30 + ",1,2", "9" * 5000, "٣,١,٢", "pipe.npz", "/dev/zero", "1" + ",1" * 20_000, "3")  # fmt: skip
+LABELS = (
+    "3,4,5", "labels.txt", "predicted", "1,2", "a", "", "wrong.txt", "bytes.txt", "large.txt",
+    "9" * 30 + ",1,2", "9" * 5000, "٣,١,٢", "pipe.npz", "/dev/zero", "1" + ",1" * 20_000, "3",
+)  # fmt: skip
 SIZES = (
     "8",
     "8x8",
@@ -40,8 +43,9 @@ SIZES = (
     "",
 )
 RUNS = (
-    "run_void", "run_noise", "run_bytes", "run_list", "run_deep", "run_empty", "run_null", "good.py",
-    "run_folder", "run_pipe", "nothing", "nowhere", "", "/dev/null", "x" * 300, "pictures", "*", "out",
+    "run_void", "run_noise", "run_bytes", "run_list", "run_deep", "run_empty", "run_null",
+    "good.py", "run_folder", "run_pipe", "nothing", "nowhere", "", "/dev/null", "x" * 300,
+    "pictures", "*", "out",
 )  # fmt: skip
 NAMES = (
     "pgd",
@@ -77,12 +81,12 @@ def _shuffled(draw: Draw, words: list[str]) -> list[str]:
         case 1:
             return words[:place] + words[place : place + 1] * 2 + words[place + 1 :]
         case 2:
-            return words[:place] + [draw.number()] + words[place:]
+            return [*words[:place], draw.number(), *words[place:]]
         case 3:
             other = draw.randrange(len(words))
             words[place], words[other] = words[other], words[place]
             return words
-    return words[:place] + [draw.spoiled(words[place])] + words[place + 1 :]
+    return [*words[:place], draw.spoiled(words[place]), *words[place + 1 :]]
 
 
 def _some(draw: Draw, options: dict[str, Option], most: int) -> list[str]:
@@ -213,8 +217,10 @@ def _substitute(draw: Draw) -> list[str]:
 
 
 def _train(draw: Draw) -> list[str]:
-    recipes = ("natural", "pgd-at", "natural(epochs=0)", "natural(rate=1e400)", "natural(", "x", "",
-               "natural(threat='linf:0')", "pgd-at(attack=3)", "natural(batch=2.5)", "7", "x" * 5000)  # fmt: skip
+    recipes = (
+        "natural", "pgd-at", "natural(epochs=0)", "natural(rate=1e400)", "natural(", "x", "",
+        "natural(threat='linf:0')", "pgd-at(attack=3)", "natural(batch=2.5)", "7", "x" * 5000,
+    )  # fmt: skip
     words = ["train", draw.choice(recipes), "--data", _data(draw), "--arch", _arch(draw)]
     words += ["--epochs", draw.choice(_FEW)]
     options: dict[str, Option] = {
@@ -232,9 +238,12 @@ def _train(draw: Draw) -> list[str]:
 
 def _arch(draw: Draw) -> str:
     good = ("digits_mlp", "digits_cnn", "good.py:make")
-    bad = ("", "x", "digits_mlp(", "digits_mlp(width=0)", "digits_mlp(width=-3)", "resnet20(width=1e9)",
-           "digits_mlp(width='a')", "nothing.py:make", "digits_mlp(" + "-" * 20_000 + "1)", "x" * 5000,
-           "digits_mlp(mean=0, std=0)", "raises.py:make", "zoo:digits-natural")  # fmt: skip
+    bad = (
+        "", "x", "digits_mlp(", "digits_mlp(width=0)", "digits_mlp(width=-3)",
+        "resnet20(width=1e9)", "digits_mlp(width='a')", "nothing.py:make",
+        "digits_mlp(" + "-" * 20_000 + "1)", "x" * 5000, "digits_mlp(mean=0, std=0)",
+        "raises.py:make", "zoo:digits-natural",
+    )  # fmt: skip
     return draw.mixed(good, bad, 0.3)
 
 
@@ -255,7 +264,9 @@ def _look(draw: Draw) -> list[str]:
 
 
 def _other(draw: Draw) -> list[str]:
-    lines = (["version"], ["version", "--json"], ["--version"], ["--help"], ["help"], [], ["evaluate"],
-             ["completion", "bash"], ["completion", "bahs"], ["completion", "fish", "--out", "out"],
-             ["x"], [""], ["--"], ["-"], ["help", "evaluate"], ["help", "x"], ["--debug"], ["\u202e"])  # fmt: skip
+    lines: tuple[list[str], ...] = (
+        ["version"], ["version", "--json"], ["--version"], ["--help"], ["help"], [], ["evaluate"],
+        ["completion", "bash"], ["completion", "bahs"], ["completion", "fish", "--out", "out"],
+        ["x"], [""], ["--"], ["-"], ["help", "evaluate"], ["help", "x"], ["--debug"], ["\u202e"],
+    )  # fmt: skip
     return [*draw.choice(lines)]

@@ -25,29 +25,31 @@ BAD_THREATS = (
     "", " ", ":", "linf:", "linf::", "linf:8//255", "Linf:0.1", "l3:1", "linf:0", "linf:-0.1",
     "linf:1e-300", "linf:1e-9", "linf:1e999999999", "linf:٠.١", "linf:nan", "linf:inf", "linf:8",
     "linf:1/0", "l0:2.5", "l0:0", "linf:0.1 linf:0.2", "linf:0.1 score decision", "x" * 5000,
-    "linf:" + "1" * 5000, f"linf:{'1' * 90}/{'7' * 89}", "linf:0.1 " + "score " * 1000, "linf:1e40",
-    "l2:" + "9" * 30, "linf:0.1\nscore", "linf:0.1\x00", "linf:0.1\u202e", "linf:1_0/255",
+    "linf:" + "1" * 5000, f"linf:{'1' * 90}/{'7' * 89}", "linf:0.1 " + "score " * 1000,
+    "linf:1e40", "l2:" + "9" * 30, "linf:0.1\nscore", "linf:0.1\x00", "linf:0.1\u202e",
+    "linf:1_0/255",
 )  # fmt: skip
 
 MODELS = ("zoo:digits-natural", "zoo:digits-pgd-at", "good.py:make", "zoo:digits-natural+bits")
 BAD_MODELS = (
     "", " ", "zoo:", "zoo:nothing", "public:nothing", "public:cifar10_resnet20", "digits_mlp",
-    "good.py", "good.py:", "good.py:mak", "good.py:make(", "good.py:make()", "good.py:make(width=3)",
-    "good.py:make(width=0)", "good.py:make(width=-1)", "good.py:make(width='a')",
-    "good.py:make(3)", "good.py:make(height=3)", f"good.py:make(width={LARGE})",
-    "nothing.py:make", "raises.py:make", "syntax.py:make", "bytes.py:make", "fails.py:make",
-    "nan.py:make", "exits.py:make", "exits_at_once.py:make", "prints.py:make", "nowhere.py:make",
-    "digits_mlp:noise.safetensors", "digits_mlp:void.safetensors", "digits_mlp:huge.safetensors",
-    "digits_mlp:header.safetensors", "digits_mlp:pipe.safetensors", "digits_mlp:noise.pt",
-    "digits_mlp:nowhere.safetensors", "digits_mlp(width=1e9):noise.safetensors",
-    "digits_mlp(mean=0):noise.safetensors", "nonet:noise.safetensors", "noise.onnx", "nowhere.onnx",
-    "noise.onnx(classes=0)", "zoo:digits-natural+", "zoo:digits-natural+bitz",
-    "zoo:digits-natural+bits(depth=0)", "zoo:digits-natural+bits(depth=1e9)",
-    f"zoo:digits-natural+bits(depth={LARGE})", "zoo:digits-natural+bits(depth='a')",
-    "zoo:digits-natural" + "+bits" * 300, "(" * 200, "x" * 5000, "a/" * 3000 + "b.py:make",
-    "http://", "http://nowhere.invalid:99999/x", "http://127.0.0.1:1/x(retries=0,patience=1)",
-    "http://127.0.0.1:1/x(timeout=-1)", "http://127.0.0.1:1/x(format=jpg)", "ftp://127.0.0.1/x",
-    "zoo:digits-natural\n", "zoo:\u202edigits", ".", "/", "..", "~", "pictures", "good.npz",
+    "good.py", "good.py:", "good.py:mak", "good.py:make(", "good.py:make()",
+    "good.py:make(width=3)", "good.py:make(width=0)", "good.py:make(width=-1)",
+    "good.py:make(width='a')", "good.py:make(3)", "good.py:make(height=3)",
+    f"good.py:make(width={LARGE})", "nothing.py:make", "raises.py:make", "syntax.py:make",
+    "bytes.py:make", "fails.py:make", "nan.py:make", "exits.py:make", "exits_at_once.py:make",
+    "prints.py:make", "nowhere.py:make", "digits_mlp:noise.safetensors",
+    "digits_mlp:void.safetensors", "digits_mlp:huge.safetensors", "digits_mlp:header.safetensors",
+    "digits_mlp:pipe.safetensors", "digits_mlp:noise.pt", "digits_mlp:nowhere.safetensors",
+    "digits_mlp(width=1e9):noise.safetensors", "digits_mlp(mean=0):noise.safetensors",
+    "nonet:noise.safetensors", "noise.onnx", "nowhere.onnx", "noise.onnx(classes=0)",
+    "zoo:digits-natural+", "zoo:digits-natural+bitz", "zoo:digits-natural+bits(depth=0)",
+    "zoo:digits-natural+bits(depth=1e9)", f"zoo:digits-natural+bits(depth={LARGE})",
+    "zoo:digits-natural+bits(depth='a')", "zoo:digits-natural" + "+bits" * 300, "(" * 200,
+    "x" * 5000, "a/" * 3000 + "b.py:make", "http://", "http://nowhere.invalid:99999/x",
+    "http://127.0.0.1:1/x(retries=0,patience=1)", "http://127.0.0.1:1/x(timeout=-1)",
+    "http://127.0.0.1:1/x(format=jpg)", "ftp://127.0.0.1/x", "zoo:digits-natural\n",
+    "zoo:\u202edigits", ".", "/", "..", "~", "pictures", "good.npz",
 )  # fmt: skip
 
 DATA = ("digits", "good.npz", "splits.npz", "pictures", "listed")
@@ -66,24 +68,26 @@ FOLDERS = (
     "loose", "nothing", "one",
 )  # fmt: skip
 BAD_DATA = (
-    *(f"{name}.npz" for name in NPZ), *FOLDERS, "", " ", "digist", "nowhere", "nowhere/x", "x" * 5000,
-    "good.py", "cut.png", "large.png", "wide.png", "/dev/zero", "/dev/null", "/proc/self/mem", ".",
-    "/", "~", "a\nb", "\u202e", "mnist", "good.npz/x", "*.npz", "$HOME", "loose/1.png", "zero.png",
+    *(f"{name}.npz" for name in NPZ), *FOLDERS, "", " ", "digist", "nowhere", "nowhere/x",
+    "x" * 5000, "good.py", "cut.png", "large.png", "wide.png", "/dev/zero", "/dev/null",
+    "/proc/self/mem", ".", "/", "~", "a\nb", "\u202e", "mnist", "good.npz/x", "*.npz", "$HOME",
+    "loose/1.png", "zero.png",
 )  # fmt: skip
 
 TEXTS = (
-    "", " ", "(", ")", "pgd(", "pgd)", "pgd()()", "pgd(steps=)", "pgd(steps=" + "-" * 20_000 + "1)",
-    "pgd(steps=" + "-" * 500 + "1)", "minimal(" * 90 + "pgd" + ")" * 90,
-    "minimal(" * 9 + "pgd(steps=1)" + ")" * 9, "repeat(repeat(repeat(pgd, 999), 999), 999)",
-    "+".join(["1"] * 3000), "(" * 500, "pgd(steps=" + "9" * 5000 + ")", "pgd" * 400_000,
-    "pgd(" + " " * 1_000_000 + ")", "pgd," * 3000, "pgd,pgd", "pgd(steps=1 if 1 else 2)",
-    "pgd(steps=1if 1 else 2)", "pgd('\\d')", "pgd(steps=10**23)", "pgd(steps=" + LARGE + ")",
-    "pgd(steps=1e400)", "pgd(steps=1e400-1e400)", "pgd(steps=９)", "ｐｇｄ", "pgd(steps=0x7f)",
-    "pgd(steps=1j)", "pgd(steps=b'a')", "pgd(steps=...)", "pgd(steps=[1])", "pgd(steps={})",
-    "pgd(loss='margin')", "pgd(loss=steepest)", "pgd(direction=chain())", "pgd(*pgd)", "pgd(**pgd)",
-    "margin", "chain(steepest)", "7", "'pgd'", "lambda: 1", "pgd.run", "__import__('os')", "pgd\x00",
-    "good.py:make", "nowhere.py:Attack", "syntax.py:Attack", "exits_at_once.py:Attack", "\ud800",
-    "cascade()", "cascade(pgd, 3)", "minimal(3)", "averaged(pgd, 1)", "each_target(rays)", "pgd;fgsm",
+    "", " ", "(", ")", "pgd(", "pgd)", "pgd()()", "pgd(steps=)",
+    "pgd(steps=" + "-" * 20_000 + "1)", "pgd(steps=" + "-" * 500 + "1)",
+    "minimal(" * 90 + "pgd" + ")" * 90, "minimal(" * 9 + "pgd(steps=1)" + ")" * 9,
+    "repeat(repeat(repeat(pgd, 999), 999), 999)", "+".join(["1"] * 3000), "(" * 500,
+    "pgd(steps=" + "9" * 5000 + ")", "pgd" * 400_000, "pgd(" + " " * 1_000_000 + ")",
+    "pgd," * 3000, "pgd,pgd", "pgd(steps=1 if 1 else 2)", "pgd(steps=1if 1 else 2)", "pgd('\\d')",
+    "pgd(steps=10**23)", "pgd(steps=" + LARGE + ")", "pgd(steps=1e400)", "pgd(steps=1e400-1e400)",
+    "pgd(steps=９)", "ｐｇｄ", "pgd(steps=0x7f)", "pgd(steps=1j)", "pgd(steps=b'a')",
+    "pgd(steps=[1])", "pgd(steps={})", "pgd(loss='margin')", "pgd(loss=steepest)",
+    "pgd(direction=chain())", "pgd(*pgd)", "pgd(**pgd)", "margin", "chain(steepest)", "7", "'pgd'",
+    "lambda: 1", "pgd.run", "__import__('os')", "pgd\x00", "good.py:make", "nowhere.py:Attack",
+    "syntax.py:Attack", "exits_at_once.py:Attack", "\ud800", "cascade()", "cascade(pgd, 3)",
+    "minimal(3)", "averaged(pgd, 1)", "each_target(rays)", "pgd;fgsm",
     "uap(file='nowhere.safetensors')", "uap(file='pipe.safetensors')", "uap(file='')",
 )  # fmt: skip
 """Texts where an attack is expected."""
@@ -133,9 +137,11 @@ class Draw(Random):
 
     def value(self) -> str:
         """What a parameter of an attack may be given."""
-        pieces = ("margin", "cross_entropy", "dlr", "steepest", "uniform", "cosine(0.5)", "'l2'",
-                  "constant(0.1)", "momentum", "chain(momentum, steepest)", "pgd", "()", "(1, 2)",
-                  "'a'", "None", "True", "''", "-1", "1/3", "1e-30", "1e30", "0.5", "2", "7", "1e308")  # fmt: skip
+        pieces = (
+            "margin", "cross_entropy", "dlr", "steepest", "uniform", "cosine(0.5)", "'l2'",
+            "constant(0.1)", "momentum", "chain(momentum, steepest)", "pgd", "()", "(1, 2)", "'a'",
+            "None", "True", "''", "-1", "1/3", "1e-30", "1e30", "0.5", "2", "7", "1e308",
+        )  # fmt: skip
         if self.chance(0.2):
             # Large numbers that are still to be borne are work, and no mistake: none is here.
             return self.choice([n for n in NUMBERS if len(n) < 6000]) or "0"

@@ -28,9 +28,6 @@ def serve(folder: Path, seed: int, answers: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     import torch
 
-    import besiege.cli
-
-    assert besiege.cli.main
     reply = os.fdopen(answers, "w")
     for text in sys.stdin:
         kind, number = json.loads(text)

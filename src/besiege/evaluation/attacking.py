@@ -228,7 +228,8 @@ def attack(
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )
-    if starts is not None and (not isinstance(starts, (tuple, list)) or len(starts) != 2):
+    begun: Any = starts
+    if begun is not None and not (isinstance(begun, (tuple, list)) and len(begun) == 2):
         raise InputError("starts must be a pair: pass (images, labels)")
     other = None
     if substitute is not None:
