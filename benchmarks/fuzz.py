@@ -231,6 +231,8 @@ def _campaign(folder: Path, seed: int, lines: int, calls: int) -> int:
         kind, number = min(cases, key=lambda case: len(shown(case[0], seed, case[1])))
         print(f"- {text} ({len(cases)} times)")
         print(f"    --only {kind}:{number}  {shown(kind, seed, number)}")
+        if len(cases) > 1:
+            print("    " + ", ".join(f"{kind}:{number}" for kind, number in cases[:12]))
     return 1 if findings else 0
 
 

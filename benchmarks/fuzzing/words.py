@@ -70,7 +70,7 @@ FOLDERS = (
 BAD_DATA = (
     *(f"{name}.npz" for name in NPZ), *FOLDERS, "", " ", "digist", "nowhere", "nowhere/x",
     "x" * 5000, "good.py", "cut.png", "large.png", "wide.png", "/dev/zero", "/dev/null",
-    "/proc/self/mem", ".", "/", "~", "a\nb", "\u202e", "mnist", "good.npz/x", "*.npz", "$HOME",
+    "/proc/self/mem", ".", "~", "a\nb", "\u202e", "mnist", "good.npz/x", "*.npz", "$HOME",
     "loose/1.png", "zero.png",
 )  # fmt: skip
 

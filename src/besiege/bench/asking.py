@@ -164,6 +164,8 @@ def _read_suite(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
     if isinstance(suite, Attack):
         return [suite]
     if not isinstance(suite, str):
+        if not isinstance(suite, Sequence):
+            raise AttackError(f"a suite is a name or a list of attacks, not {type(suite).__name__}")
         return suite
     # One word is a name, perhaps a mistyped one; a list has a comma or parameters.
     if suite in SUITES or not set(suite) & set(",(:"):

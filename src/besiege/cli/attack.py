@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -168,9 +169,10 @@ def attack(
 
 def _check_out(out: Path, source: Path) -> None:
     """Refuse a folder in which something could be overwritten or taken for an input."""
-    if out.exists() and not out.is_dir():
+    if os.path.lexists(out) and not os.path.isdir(out):
         raise InputError(f"{out} is a file: name a new folder")
-    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+    inside = Path(os.path.realpath(out)).is_relative_to(os.path.realpath(source))
+    if os.path.isdir(source) and inside:  # unlike those of Path, these bear loops of links
         raise InputError(
             f"{out} lies in the folder of the images, which would then be inputs next time: name "
             "a folder elsewhere"

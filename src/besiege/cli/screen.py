@@ -13,6 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_LONGEST = 2000
+"""Letters of a message."""
+
 
 class Screen(Console):
     """A console that takes texts as they are, and tells its caller when nobody reads any more."""
@@ -47,8 +50,10 @@ def note(text: str) -> None:
 
 
 def complain(text: str, advice: str = "") -> None:
-    """Say what went wrong, and how to go on where that is known."""
-    say(err(), Text("error: ", "bold red").append(text, "not bold default"))
+    """Say what went wrong, and how to go on where that is known; what was typed is not repeated."""
+    brief = re.sub(r"(\S{80})\S{400,}", r"\1...", text)
+    brief = brief if len(brief) <= _LONGEST else brief[:_LONGEST] + "..."
+    say(err(), Text("error: ", "bold red").append(brief, "not bold default"))
     if advice:
         note(advice)
 

@@ -172,10 +172,13 @@ class Vocabulary:
                 f"'{source}' names a {kind} that is no dataclass: write @dataclass(frozen=True) "
                 "above the class, so that its fields are its parameters"
             )
-        known = [f.name for f in parameters(thing)]
-        for name in given:
+        known = {f.name: f for f in parameters(thing)}
+        for name, value in given.items():
             if name not in known:
                 raise InputError(f"'{source}' has no parameter '{name}': {near(name, known)}")
+            if not _is_number(value, known[name]):
+                said = short(self.text(value))
+                raise InputError(f"'{source}' cannot be built: {name} is {said}, and no number")
         try:
             if not isinstance(thing, type):
                 if args:
@@ -297,6 +300,16 @@ def _module(path: Path, source: str) -> Any:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def _is_number(value: object, f: Field[Any]) -> bool:
+    """Whether a field that takes a number was given one; other fields take what they check."""
+    kinds = set(str(f.type).split(" | "))  # as it is written in the class
+    if "float" not in kinds or not kinds <= {"float", "int", "None"}:
+        return True
+    if value is None:
+        return "None" in kinds
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _usual(f: Field[Any], standard: Any) -> Any:
