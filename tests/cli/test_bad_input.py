@@ -32,6 +32,16 @@ def training(recipe: str = "natural", arch: str = "digits_mlp", *more: str) -> l
     return [*fixed, "--epochs", "1", *more]
 
 
+def _numbered(option: str, value: str) -> list[str]:
+    words = ask(MODEL, DATA, THREAT, "--attacks", "fgsm")
+    return [*words[: words.index("--count")], option, value, "--attacks", "fgsm"]
+
+
+def _stealing(*more: str) -> list[str]:
+    fixed = ["substitute", MODEL, "--data", DATA, "--arch", "digits_mlp"]
+    return [*fixed, "--out", "new/mine.safetensors", *more]
+
+
 def refused(said: Said, folder: Path, *words: str) -> None:
     assert said.code == 2, said
     assert said.out == "" and "Traceback" not in said.err
@@ -131,6 +141,57 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     "255-units": (ask(MODEL, DATA, "linf:8"), "linf:8/255"),
     "255-units to attack": (attacking(threat="linf:8"), "linf:8/255"),
     "a negative budget": (ask(MODEL, DATA, "linf:-1"), "negative"),
+    "no budget at all": (ask(MODEL, DATA, "linf:0"), "changes nothing"),
+    "a budget below float32": (ask(MODEL, DATA, "linf:1e-300"), "float32"),
+    "a budget that no pixel notices": (attacking(threat="linf:1e-9"), "larger"),
+    "a budget of a billion digits": (ask(MODEL, DATA, "linf:1e999999999"), "not a budget"),
+    "a budget in other digits": (ask(MODEL, DATA, "linf:٠.١"), "not a budget"),
+    **{
+        f"{option} {value[:9]}": (_numbered(option, value), f"{option} is '{value[:9]}")
+        for option in ("--count", "--seed", "--shard", "--queries", "--batch", "--threads")
+        for value in ("2.5", "٣", "9" * 25, "9" * 5000)
+    },
+    **{
+        f"{option} beyond 64 bits": (attacking(option, "9" * 25), f"{option} is '999")
+        for option in ("--count", "--seed", "--queries", "--batch", "--target")
+    },
+    **{
+        f"{option} {value[:9]}": (training("natural", "digits_mlp", option, value), f"{option} is")
+        for option, value in (("--every", "9" * 25), ("--rate", "nan"), ("--rate", "1e400"))
+    },
+    "epochs of a fraction": ([*training()[:-1], "1.5"], "--epochs is '1.5'"),
+    **{
+        f"{option} {value[:9]} of a substitute": (_stealing(option, value), f"{option} is")
+        for option, value in (("--lam", "inf"), ("--tau", "9" * 25), ("--rounds", "1.5"))
+    },
+    "a reservoir of a fraction": (_stealing("--reservoir", "1", "2.5"), "--reservoir is '2.5'"),
+    "channels that are rounded": (
+        ask(MODEL, "pictures", THREAT, "--channels", "3.2"),
+        "--channels",
+    ),
+    "threads beyond reason": (ask(MODEL, DATA, THREAT, "--threads", "100000000"), "cores"),
+    "labels beyond 64 bits": (attacking("--labels", f"{'9' * 25},1,2", images="flat"), "a label"),
+    "labels in other digits": (attacking("--labels", "٣,١,٢", images="flat"), "no file"),
+    "steps that never end": (attacking(attack=f"pgd(steps={10**23})"), "64 bits"),
+    "many steps": (attacking(attack=f"pgd(steps={10**10})"), "1,000,000,000"),
+    "searches in searches": (attacking(attack="minimal(" * 9 + "pgd" + ")" * 9), "nest fewer"),
+    "many searches": (attacking(attack="minimal(" * 90 + "pgd" + ")" * 90), "too deeply"),
+    "many signs": (attacking(attack="pgd(steps=" + "-" * 20_000 + "1)"), "20,012 characters"),
+    "a megabyte of attacks": (
+        ask(MODEL, DATA, THREAT, "--attacks", "pgd," * 250_000),
+        "1,000,000 characters",
+    ),
+    "an open layout": (ask(MODEL, "open.npz"), "pass --layout nchw or --layout nhwc"),
+    "an open layout to attack": (attacking(images="open.npz"), "--layout nchw"),
+    "a layout of pictures": (
+        attacking("--layout", "nchw", images="flat"),
+        "layout is for arrays",
+    ),
+    "a layout of a data set": (ask(MODEL, DATA, THREAT, "--layout", "nchw"), "layout is for"),
+    "objects to attack": (attacking(images="objects.npz"), "Python objects"),
+    "a scalar to attack": (attacking(images="scalar.npz"), "the shape ()"),
+    "a wrong checksum to attack": (attacking(images="checksum.npz"), "damaged"),
+    "a pipe in a class folder": (ask(MODEL, "with_pipe"), "a named pipe"),
     "two ways to say the curve": (
         ask(MODEL, DATA, THREAT, "--curve", "full", "--no-curve"),
         "disagree",
@@ -191,10 +252,18 @@ def messy(tmp_path: Path) -> Path:
     (tmp_path / "corrupt.npz").write_bytes(b"PK\x03\x04 and then nothing of the kind")
     (tmp_path / "corrupt.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{broken")
     torch.save({"weights": _Evil(str(tmp_path / "burnt"))}, tmp_path / "evil.pt")
+    np.savez(tmp_path / "open.npz", x=np.zeros((3, 3, 8, 3), np.float32), y=[0, 1, 2])
+    np.savez(tmp_path / "objects.npz", x=np.array([{}, 1], dtype=object))
+    np.savez(tmp_path / "scalar.npz", x=np.float32(3))
+    np.savez(tmp_path / "checksum.npz", x=grey)
+    flipped = bytearray((tmp_path / "checksum.npz").read_bytes())
+    flipped[flipped.find(b"NUMPY") + 140] ^= 255
+    (tmp_path / "checksum.npz").write_bytes(flipped)
     (tmp_path / "mine.py").write_text("def make():\n    return None\n")
-    for folder in ("pictures/a", "pictures/b", "flat"):
+    for folder in ("pictures/a", "pictures/b", "flat", "with_pipe/a", "with_pipe/b"):
         (tmp_path / folder).mkdir(parents=True)
-    for place in ("pictures/a/1", "pictures/b/1", "flat/1", "flat/2", "flat/3"):
+    os.mkfifo(tmp_path / "with_pipe/b/q.png")
+    for place in ("pictures/a/1", "pictures/b/1", "flat/1", "flat/2", "flat/3", "with_pipe/a/1"):
         Image.fromarray(grey[0]).save(tmp_path / f"{place}.png")
     (tmp_path / "pictures/b/bad.png").write_bytes(b"no image")
     return tmp_path

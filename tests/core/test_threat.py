@@ -18,7 +18,6 @@ EXACT = [
     "linf:0.0001",
     "linf:1/7",
     "linf:22/7",
-    "linf:0",
     "linf:1",
     "linf",
     "l2:0.5",
@@ -29,7 +28,6 @@ EXACT = [
     "l1:0.1",
     "l1",
     "l0:20",
-    "l0:0",
     "l0",
     "linf:8/255 targeted:random",
     "linf:8/255 targeted:least-likely",
@@ -86,7 +84,7 @@ def test_a_threat_has_one_goal_and_one_access(text: str) -> None:
 
 
 def test_every_fraction_survives() -> None:
-    for top in range(0, 60):
+    for top in range(1, 60):
         for bottom in (1, 2, 3, 5, 7, 8, 16, 25, 51, 125, 255, 256, 510, 1000, 1023):
             threat = Threat(L2, Fraction(top, bottom))
             assert Threat.parse(str(threat)).eps == Fraction(top, bottom)
@@ -103,7 +101,7 @@ def test_what_is_absent_is_untargeted_and_gradient() -> None:
     assert not Goal.UNTARGETED.targeted and Goal.RANDOM.targeted
 
 
-@pytest.mark.parametrize("pixels", range(0, 256))
+@pytest.mark.parametrize("pixels", range(1, 256))
 def test_255ths_given_as_numbers_are_exact(pixels: int) -> None:
     assert Threat(Linf, pixels / 255).eps == Fraction(pixels, 255)
 
@@ -143,6 +141,16 @@ def test_what_is_no_number_is_refused(number: object) -> None:
         ("linf:nan", "not a budget"),
         ("linf:-1/255", "cannot be negative"),
         ("l2:-0.5", "-0.5"),
+        ("linf:0", "changes nothing"),
+        ("l0:0", "changes nothing"),
+        ("l2:0.000", "changes nothing"),
+        ("linf:1e-300", "float32"),
+        ("linf:1e300", "float32"),
+        ("linf:1e999999999", "not a budget"),
+        ("linf:٠.١", "not a budget"),
+        ("linf:８/255", "not a budget"),
+        ("linf:" + "1" * 5000, "not a budget"),
+        (f"linf:1{'3' * 90}/{'7' * 91}", "too many digits"),
         ("l0:2.5", "whole number"),
         ("l0:8/255", "whole number"),
         ("linf:8/255 targeted:rand", "did you mean 'targeted:random'"),
@@ -156,6 +164,20 @@ def test_mistakes_are_named(text: str, said: str) -> None:
     with pytest.raises(ThreatError) as problem:
         Threat.parse(text)
     assert said in str(problem.value)
+
+
+@pytest.mark.parametrize("text", ["linf:1e999999999", "x" * 10**6, "linf:1 " + "y" * 10**6])
+def test_a_message_is_short_however_long_the_text(text: str) -> None:
+    with pytest.raises(ThreatError) as problem:
+        Threat.parse(text)
+    assert len(str(problem.value)) < 400
+
+
+@pytest.mark.parametrize("text", ["linf:1e-9", "l2:1e-30"])
+def test_a_budget_that_pixels_do_not_notice_is_refused(text: str) -> None:
+    with pytest.raises(ThreatError, match="most pixels could not change"):
+        Threat.parse(text).check_units((0.0, 1.0), 64)
+    Threat.parse("linf:1e-6").check_units((0.0, 1.0), 64)
 
 
 def test_a_number_is_no_text() -> None:

@@ -109,7 +109,7 @@ def test_a_result_prints_its_figures() -> None:
     html = result._repr_html_()
     assert html.startswith("<table>") and html.endswith("</table>") and "linf:0.05" in html
     assert html.count("<tr>") == html.count("</tr>") == 5
-    nothing = run(threat="linf:0")
+    nothing = run(threat="linf:1e-6")
     assert "0 of 12 images" in repr(nothing) and "median" not in repr(nothing)
     large = run(threat="linf:8")
     assert "W28" in repr(large) and "W28" in large._repr_html_()

@@ -14,7 +14,7 @@ from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
 from besiege.core.siege import ATTACKS, Siege
-from besiege.core.text import Vocabulary, from_file, read
+from besiege.core.text import Vocabulary, bounded, check_whole, from_file, read, short
 from besiege.core.text import parameters as parameters_of
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
 
@@ -81,12 +81,17 @@ class Attack(ABC):
         return LANGUAGE.text(self)
 
 
+MOST_STEPS = 10**9
+"""The most of anything that an attack counts: a billion steps take longer than anybody waits."""
+
+
 def must_count(owner: object, least: int, *names: str) -> None:
-    """Refuse what would make an attack do nothing, and look like robustness."""
+    """Refuse what would make an attack do nothing, and look like robustness, or never end."""
     for name in names:
-        given = getattr(owner, name)
-        if not isinstance(given, int) or isinstance(given, bool) or given < least:
-            raise ValueError(f"{name} is {given!r}, but a whole number from {least} is needed")
+        try:
+            check_whole(getattr(owner, name), name, least, MOST_STEPS)
+        except InputError as problem:
+            raise ValueError(str(problem)) from None
 
 
 def piece(name: str) -> Callable[[type[T]], type[T]]:
@@ -121,11 +126,11 @@ def parse(source: str | Attack) -> Attack:
             f"not {type(source).__name__}"
         )
     try:
-        value = _from_file(source) if ".py:" in source else LANGUAGE.read(source)
+        value = _from_file(bounded(source)) if ".py:" in source else LANGUAGE.read(source)
     except InputError as problem:
         raise AttackError(str(problem)) from None
     if not isinstance(value, Attack):
-        raise AttackError(f"'{source}' is not an attack but a {type(value).__name__}")
+        raise AttackError(f"'{short(source)}' is not an attack but a {type(value).__name__}")
     return value
 
 
@@ -205,7 +210,7 @@ def split(source: str) -> list[str]:
     ['pgd(steps=20,restarts=2)', 'mim']
     """
     parts, depth = [""], 0
-    for letter in source:
+    for letter in bounded(source):
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and depth == 0:
             parts.append("")

@@ -69,6 +69,11 @@ class Combined(Attack):
         """How often it asks at most what its parts ask when each is run once."""
         return 1
 
+    def all_runs(self, classes: int) -> int:
+        """How often the attacks that it is made of in the end are run at most, all together."""
+        inner = (p.all_runs(classes) if isinstance(p, Combined) else 1 for p in self.parts)
+        return self.runs(classes) * sum(inner)
+
     def _launch(self, part: Attack, siege: Siege, *purpose: str | int) -> None:
         if len(siege):
             part.run(siege.view(dice=siege.dice.of(part.title(), *purpose)))

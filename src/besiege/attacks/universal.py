@@ -16,9 +16,11 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.fitting import Method, fit
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
-from besiege.core.errors import AttackError, InputError, ThreatError
+from besiege.core.errors import AttackError, DataError, InputError, ThreatError
+from besiege.core.files import must_be_file
 from besiege.core.oracle import Access, Oracle, Victim, plainly
 from besiege.core.siege import Siege, register
+from besiege.core.text import short
 from besiege.core.threat import L2, Goal, Linf, Threat
 
 
@@ -136,10 +138,13 @@ def _loaded(file: str) -> Tensor:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if not isinstance(file, str):
+        raise ValueError(f"file is {file!r}, but the path of a file is needed")
     try:
+        must_be_file(file)
         held = load_file(file)
-    except (OSError, SafetensorError) as problem:
-        raise ValueError(f"'{file}' cannot be read: {problem}") from None
+    except (DataError, OSError, SafetensorError) as problem:
+        raise ValueError(f"'{short(file)}' cannot be read: {problem}") from None
     if "perturbation" not in held:
         raise ValueError(f"'{file}' holds {', '.join(held) or 'nothing'}, no 'perturbation'")
     return held["perturbation"]

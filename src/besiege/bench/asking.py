@@ -18,6 +18,7 @@ from besiege.bench.subject import as_granted, read_victim
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
+from besiege.core.text import MOST, check_whole
 from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
@@ -163,6 +164,8 @@ def _read_suite(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
     if isinstance(suite, Attack):
         return [suite]
     if not isinstance(suite, str):
+        if not isinstance(suite, Sequence):
+            raise AttackError(f"a suite is a name or a list of attacks, not {type(suite).__name__}")
         return suite
     # One word is a name, perhaps a mistyped one; a list has a comma or parameters.
     if suite in SUITES or not set(suite) & set(",(:"):
@@ -246,8 +249,5 @@ def read_curve(curve: str | bool) -> Curves:
 def check_numbers(**given: object) -> None:
     """Refuse what is no whole number from 1, or for the seed no whole number; None is unset."""
     for name, value in given.items():
-        if value is None and name != "seed":
-            continue
-        if type(value) is not int or (name != "seed" and value < 1):
-            least = "" if name == "seed" else " from 1"
-            raise InputError(f"{name} is {value!r}, but a whole number{least} is needed")
+        if value is not None or name == "seed":
+            check_whole(value, name, -MOST - 1 if name == "seed" else 1)

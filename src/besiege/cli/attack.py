@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,15 +12,18 @@ from rich.text import Text
 from besiege.cli import screen
 from besiege.cli.grammar import (
     AsJson,
+    Channels,
     Count,
     Device,
     Flag,
+    Layout,
     Model,
     Place,
     Seed,
     Size,
     Threads,
     ThreatText,
+    counted,
     examples,
     flowing,
     known_data,
@@ -59,14 +63,15 @@ def attack(
     attack: Annotated[str, Parameter(metavar="ATTACK")],
     threat: ThreatText,
     labels: Annotated[str | None, Parameter(metavar="LABELS")] = None,
-    target: Annotated[int | None, Parameter(metavar="CLASS")] = None,
+    target: Annotated[int | None, counted(0), Parameter(metavar="CLASS")] = None,
     queries: Count = None,
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
     resize: Size = None,
     crop: Size = None,
-    channels: Literal[1, 3] | None = None,
+    channels: Channels = None,
+    layout: Layout = None,
     exact: Literal["npz", "safetensors"] | None = None,
     png: Annotated[bool | None, Parameter(show_default=False)] = None,
     every: Annotated[Flag, Parameter(name="--all")] = False,
@@ -127,7 +132,8 @@ def attack(
     if not png and exact is None:
         raise InputError("nothing would be written: leave --no-png out, or add --exact npz")
     _check_out(out, Path(images).expanduser())
-    fit = {"resize": side(resize, "--resize"), "crop": side(crop, "--crop"), "channels": channels}
+    sizes = {"resize": side(resize, "--resize"), "crop": side(crop, "--crop")}
+    fit = {**sizes, "channels": channels, "layout": layout}
     with bar(model, screen.err()) as watch:  # first, because importing torch takes seconds
         from besiege.attacks import parse
         from besiege.cli.crafting import besieged, write
@@ -166,9 +172,10 @@ def _check_out(out: Path, source: Path) -> None:
     """Refuse a folder in which something could be overwritten or taken for an input."""
     from besiege.bench.folder import run_folder
 
-    if out.exists() and not out.is_dir():
+    if os.path.lexists(out) and not os.path.isdir(out):
         raise InputError(f"{out} is a file: name a new folder")
-    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+    inside = Path(os.path.realpath(out)).is_relative_to(os.path.realpath(source))
+    if os.path.isdir(source) and inside:  # unlike those of Path, these bear loops of links
         raise InputError(
             f"{out} lies in the folder of the images, which would then be inputs next time: name "
             "a folder elsewhere"

@@ -18,19 +18,20 @@ from besiege.cli import screen
 from besiege.cli.grammar import (
     Accesses,
     AsJson,
+    Channels,
     Count,
     Curves,
     DataSource,
     Device,
     Flag,
     Goals,
+    Layout,
     Model,
     Place,
     Seed,
     Size,
     Threads,
     ThreatText,
-    Whole,
     as_options,
     examples,
     flowing,
@@ -84,8 +85,9 @@ def evaluate(
     out: Annotated[Place | None, Parameter(metavar="FOLDER")] = None,
     resize: Size = None,
     crop: Size = None,
-    channels: Literal[1, 3] | None = None,
-    shard: Annotated[Whole | None, Parameter(metavar="N")] = None,
+    channels: Channels = None,
+    layout: Layout = None,
+    shard: Count = None,
     batch: Count = None,
     compile: Flag = False,
     device: Device = None,
@@ -170,9 +172,11 @@ def evaluate(
         "split": split,
         "shard": shard,
     }
-    if substitute:  # questions without one keep the folders they had
+    if substitute:  # as above
         question |= {"substitute": list(substitute), "fuse": fuse}
-    fit = {"resize": resize, "crop": crop, "channels": channels}
+    fit: dict[str, Any] = {"resize": resize, "crop": crop, "channels": channels}
+    if layout is not None:  # questions without one keep the folders they had
+        fit["layout"] = layout
     if dry_run:
         return _estimated(model, question, fit, device, as_json)
     run_folder(RUNS if out is None else out)
@@ -273,7 +277,7 @@ def _fitted(question: Mapping[str, Any], fit: Mapping[str, Any]) -> Any:
 
     given = {name: question[name] for name in ("split", "count", "seed")}
     sizes = {name: side(fit[name], f"--{name}") for name in ("resize", "crop")}
-    fitted: dict[str, Any] = {**given, **sizes, "channels": fit["channels"]}
+    fitted: dict[str, Any] = {**given, **fit, **sizes}
     return load(question["data"], **fitted)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
-from cyclopts.types import PositiveInt
 
 from besiege.core.errors import InputError
+from besiege.core.text import MOST, number, short, whole
 from besiege.models.secrecy import must_hold_no_secret
 
 if TYPE_CHECKING:
@@ -97,6 +97,39 @@ def flowing(function: F) -> F:
     return function
 
 
+def counted(*least: int) -> Parameter:
+    """How an option of whole numbers is read: one number for each `least` value it may have."""
+
+    def read(_: Any, tokens: Sequence[Token]) -> int | tuple[int, ...]:
+        pairs = zip(tokens, least, strict=True)
+        found = tuple(whole(token.value, _option(token), low) for token, low in pairs)
+        return found if len(found) > 1 else found[0]
+
+    return Parameter(converter=read, n_tokens=len(least))
+
+
+def _read_real(_: Any, tokens: Sequence[Token]) -> float:
+    """A number that a float holds, and no more: neither infinite nor NaN."""
+    (token,) = tokens
+    try:
+        return float(number(token.value))
+    except (InputError, OverflowError):
+        raise InputError(
+            f"{_option(token)} is '{short(token.value)}', but a number such as 0.1 is needed"
+        ) from None
+
+
+def _read_channels(_: Any, tokens: Sequence[Token]) -> int:
+    (token,) = tokens
+    if token.value not in ("1", "3"):
+        raise InputError(f"--channels is '{short(token.value)}': write 1 for grey, 3 for colour")
+    return int(token.value)
+
+
+def _option(token: Token) -> str:
+    return token.keyword or "the number"
+
+
 def side(text: str | None, option: str) -> int | tuple[int, int] | None:
     """A length or ``HEIGHTxWIDTH`` in pixels.
 
@@ -107,10 +140,19 @@ def side(text: str | None, option: str) -> int | tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)
+    found = re.fullmatch(r"([1-9][0-9]{0,5})(?:x([1-9][0-9]{0,5}))?", text)
     if found is None:
-        raise InputError(f"{option} is '{text}': write a length such as 224, or 224x224")
+        raise InputError(f"{option} is '{short(text)}': write a length such as 224, or 224x224")
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
+def laid_out(data: str, split: str, layout: str | None) -> Any:
+    """The data as they were named; loaded where their layout has to be said."""
+    if layout is None:
+        return data
+    from besiege.data import load
+
+    return load(data, split=split, layout=layout)
 
 
 def as_options(text: str, command: Callable[..., Any]) -> str:
@@ -220,14 +262,27 @@ Model = Annotated[str, Parameter(completer=known_models, validator=_may_be_shown
 DataSource = Annotated[str, Parameter(completer=known_data, metavar="DATA")]
 ThreatText = Annotated[str, Parameter(metavar="THREAT")]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-Whole = PositiveInt
-Count = Annotated[Whole | None, Parameter(metavar="N")]
+Whole = Annotated[int, counted(1), Parameter(metavar="N")]
+FromZero = Annotated[int, counted(0), Parameter(metavar="N")]
+Count = Annotated[int | None, counted(1), Parameter(metavar="N")]
 Size = Annotated[str | None, Parameter(metavar="N|HxW")]
-Seed = Annotated[int, Parameter(metavar="N")]
+Seed = Annotated[int, counted(-MOST - 1), Parameter(metavar="N")]
+Real = Annotated[float, Parameter(metavar="X", converter=_read_real)]
+MaybeReal = Annotated[float | None, Parameter(metavar="X", converter=_read_real)]
+Channels = Annotated[Literal[1, 3] | None, Parameter(converter=_read_channels)]
+Layout = Annotated[
+    Literal["nchw", "nhwc"] | None,
+    Parameter(
+        help="Of an .npz file whose shape does not say it: whether the channels of x come before "
+        "height and width (nchw) or after them (nhwc)."
+    ),
+]
 Device = Annotated[
     str | None, Parameter(help="Where it computes: cpu, cuda, cuda:1, mps; a GPU if there is one.")
 ]
-Threads = Annotated[Whole | None, Parameter(metavar="N", help="How many CPU threads torch uses.")]
+Threads = Annotated[
+    int | None, counted(1), Parameter(metavar="N", help="How many CPU threads torch uses.")
+]
 AsJson = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON alone.")
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,18 @@ from PIL import Image
 from torch import Tensor
 
 from besiege.core.errors import DataError, InputError
+from besiege.core.files import must_be_file
+from besiege.core.text import short, whole
 from besiege.data import Data, load
+from besiege.data.arrays import MOST_CLASSES, from_npz, has_labels
 from besiege.data.catalogue import CATALOGUE
-from besiege.data.folders import file_id
+from besiege.data.folders import file_id, named_number
 from besiege.data.pictures import ENDINGS, Fit, Pictures, header, shown
+from besiege.data.sources import refuse
 
 PREDICTED = "predicted"
+_MOST_TEXT = 64 << 20
+"""Bytes of a file of labels."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +73,20 @@ def read(
     split, count, seed, fit
         As for `besiege.data.load`.
     """
-    path = Path(source).expanduser()
-    named = source in CATALOGUE
-    if not named and path.is_file() and path.suffix.lower() in ENDINGS:
+    path = Path(os.path.expanduser(source))
+    named, plain = source in CATALOGUE, os.path.isfile(path)  # Path.is_file raises for some texts
+    if not named and plain and path.suffix.lower() in ENDINGS:
         found = _loose(path.parent, [path.name], fit, labels)
-    elif not named and path.is_dir() and not _folders(path):
+    elif not named and os.path.isdir(path) and not _folders(path):
         names = sorted(p.name for p in path.iterdir() if _is_image(p))
         if not names:
             kinds = ", ".join(sorted(ending[1:] for ending in ENDINGS))
             raise DataError(f"{path} holds no images: files that end in {kinds} are read")
         found = _loose(path, names, fit, labels)
-    elif not named and path.is_file() and path.suffix.lower() == ".npz" and _unlabelled(path):
-        found = _arrays(path, labels)
+    elif not named and plain and path.suffix.lower() == ".npz" and not has_labels(path, split):
+        found = _arrays(path, split, labels, fit)
     else:
-        if labels is not None and (named or path.exists()):
+        if labels is not None and (named or os.path.exists(path)):
             raise InputError(f"{source} says its labels itself: leave --labels out")
         return _labelled(source, split, count, seed, fit)
     if count is not None:
@@ -100,7 +107,9 @@ def _labelled(
 
 def _loose(root: Path, names: Sequence[str], fit: Mapping[str, Any], labels: str | None) -> Inputs:
     """Images that lie in no class folder."""
-    how = Fit.of(**fit)
+    if fit.get("layout") is not None:
+        raise InputError("layout is for arrays: leave it out")
+    how = Fit.of(**{name: value for name, value in fit.items() if name != "layout"})
     heads = [header(root / name) for name in names]
     channels = how.channels or (1 if all(head.grey for head in heads) else 3)
     sizes = [how.final(head.size, root / name) for head, name in zip(heads, names, strict=True)]
@@ -125,65 +134,61 @@ def _loose(root: Path, names: Sequence[str], fit: Mapping[str, Any], labels: str
     return Inputs(data, {numbers[name]: name for name in names}, _words(given))
 
 
-def _arrays(path: Path, labels: str | None) -> Inputs:
-    """An ``.npz`` file with ``x`` alone."""
-    with np.load(path, allow_pickle=False) as file:
-        images = file["x"]
-    names = [f"{row:05d}" for row in range(len(images))]
-    given = _given(labels, names)
-    # The labels are checked with the images, and those to be predicted put in afterwards.
-    data = load((images, [given.get(name, 0) for name in names]))
-    if not given:
-        data = replace(data, labels=torch.full_like(data.labels, -1))
-    return Inputs(data, dict(enumerate(names)), _words(given))
-
-
-def _unlabelled(path: Path) -> bool:
-    try:
-        with path.open("rb") as held, np.load(held, allow_pickle=False) as file:
-            return "x" in file.files and "y" not in file.files
-    except Exception:  # a damaged file: whoever reads it whole says what is wrong
-        return False
+def _arrays(path: Path, split: str, labels: str | None, fit: Mapping[str, Any]) -> Inputs:
+    """An ``.npz`` file of images without labels."""
+    refuse(**{name: value for name, value in fit.items() if name != "layout"})
+    data = from_npz(path, split, fit.get("layout"), labelled=False)
+    names = {number: f"{number:05d}" for number in data.ids.tolist()}
+    given = _given(labels, list(names.values()))
+    if given:
+        data = replace(data, labels=torch.tensor(list(given.values())))
+    return Inputs(data, names, _words(given))
 
 
 def _given(labels: str | None, names: Sequence[str]) -> dict[str, int]:
     """The label of every file, none where they are to be predicted."""
     if labels is None or labels == PREDICTED:
         return {}
-    if re.fullmatch(r"\d+(\s*,\s*\d+)*,?", labels.strip()):
-        return _in_order([int(part) for part in re.findall(r"\d+", labels)], names)
-    path = Path(labels).expanduser()
-    if not path.is_file():
+    if re.fullmatch(r"[0-9]+(\s*,\s*[0-9]+)*,?", labels.strip()):
+        return _in_order(re.findall("[0-9]+", labels), names)
+    path = Path(os.path.expanduser(labels))
+    if not os.path.isfile(path):
         raise InputError(
-            f"--labels is '{labels}', which is no file: write numbers with commas, a text file "
-            f"with 'NAME LABEL' lines, or '{PREDICTED}'"
+            f"--labels is '{short(labels)}', which is no file: write numbers with commas, a text "
+            f"file with 'NAME LABEL' lines, or '{PREDICTED}'"
         )
+    if must_be_file(path) > _MOST_TEXT:
+        raise DataError(f"{path} is too large for a list of labels: write 'NAME LABEL' lines")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text: write 'NAME LABEL' lines") from None
     lines = [line for line in lines if line and not line.startswith("#")]
-    if all(line.isdigit() for line in lines):
-        return _in_order([int(line) for line in lines], names)
+    if all(re.fullmatch("[0-9]+", line) for line in lines):
+        return _in_order(lines, names)
     found = {}
     for line in lines:
-        pair = re.fullmatch(r"(.*?\S)\s*[,;:=\s]\s*(\d+)", line)
+        pair = named_number(line)
         if pair is None:
-            raise InputError(f"'{line}' in {path} is not understood: write NAME LABEL")
-        found[pair[1]] = int(pair[2])
+            raise InputError(f"'{short(line)}' in {path} is not understood: write NAME LABEL")
+        found[pair[0]] = _label(pair[1])
     absent = [name for name in names if name not in found]
     if absent:
         raise InputError(f"{path} has no label for {absent[0]}: write a line for every image")
     return {name: found[name] for name in names}
 
 
-def _in_order(labels: Sequence[int], names: Sequence[str]) -> dict[str, int]:
+def _label(text: str) -> int:
+    return whole(text, "a label", 0, MOST_CLASSES - 1)
+
+
+def _in_order(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     if len(labels) != len(names):
         raise InputError(
             f"{len(labels)} labels were given for {len(names)} images: give one for each, in the "
             "order of the files' names"
         )
-    return dict(zip(names, labels, strict=True))
+    return dict(zip(names, map(_label, labels), strict=True))
 
 
 def _words(given: Mapping[str, int]) -> str:

@@ -17,6 +17,9 @@ from rich.text import Text
 
 from besiege.report.console import Harmless
 
+_LONGEST = 2000
+"""Letters of a message."""
+
 
 class Screen(Harmless):
     """A console that takes texts as they are, and tells its caller when nobody reads any more."""
@@ -102,8 +105,10 @@ def note(text: str) -> None:
 
 
 def complain(text: str, advice: str = "") -> None:
-    """Say what went wrong, and how to go on where that is known."""
-    say(err(), Text("error: ", "bold red").append(text, "not bold default"))
+    """Say what went wrong, and how to go on where that is known; what was typed is not repeated."""
+    brief = re.sub(r"(\S{80})\S{400,}", r"\1...", text)
+    brief = brief if len(brief) <= _LONGEST else brief[:_LONGEST] + "..."
+    say(err(), Text("error: ", "bold red").append(brief, "not bold default"))
     if advice:
         note(advice)
 

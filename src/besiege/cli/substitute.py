@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
-from cyclopts.types import NonNegativeInt
 from rich.text import Text
 
 from besiege.cli import screen
@@ -16,16 +15,21 @@ from besiege.cli.grammar import (
     Count,
     DataSource,
     Device,
+    FromZero,
+    Layout,
     Model,
     Place,
+    Real,
     Seed,
     Threads,
     Whole,
     as_options,
     broken,
+    counted,
     examples,
     flowing,
     known_architectures,
+    laid_out,
     shell,
 )
 from besiege.cli.train import Steps
@@ -59,17 +63,20 @@ def substitute(
     data: DataSource,
     arch: Annotated[str, Parameter(metavar="ARCH", completer=known_architectures)],
     out: Annotated[Place, Parameter(metavar="FILE")],
-    rounds: Annotated[NonNegativeInt, Parameter(metavar="N")] = 6,
-    count: Annotated[Whole, Parameter(metavar="N")] = 100,
-    check: Annotated[NonNegativeInt, Parameter(metavar="N")] = 200,
+    rounds: FromZero = 6,
+    count: Whole = 100,
+    check: FromZero = 200,
     queries: Count = None,
-    epochs: Annotated[Whole, Parameter(metavar="N")] = 10,
-    lam: Annotated[float, Parameter(metavar="X")] = 0.1,
+    epochs: Whole = 10,
+    lam: Real = 0.1,
     tau: Count = 1,
     reservoir: Annotated[
-        tuple[NonNegativeInt, Whole] | None, Parameter(metavar="ROUNDS POINTS", negative="")
+        tuple[int, int] | None,
+        counted(0, 1),
+        Parameter(metavar="ROUNDS POINTS", negative=""),
     ] = None,
     split: str = "test",
+    layout: Layout = None,
     seed: Seed = 0,
     resume: Annotated[bool, Parameter(show_default=False)] = True,
     device: Device = None,
@@ -120,7 +127,7 @@ def substitute(
     given["reservoir"] = reservoir
     history: list[Round] = []
     console = screen.err()
-    typed = _typed(model, data, arch, out, rounds, count, check, given, split, seed)
+    typed = _typed(model, data, arch, out, rounds, count, check, given, split, seed, layout)
     asked: Victim | None = None
     try:
         with bar(f"{arch} from {model}", console) as watch:  # first: importing torch takes seconds
@@ -137,7 +144,7 @@ def substitute(
             asked = load(model, where)
             path = fit_substitute(
                 asked,
-                data,
+                laid_out(data, split, layout),
                 arch,
                 out,
                 rounds=rounds,
@@ -199,10 +206,12 @@ def _typed(
     given: dict[str, Any],
     split: str,
     seed: int,
+    layout: str | None,
 ) -> str:
     """The command that does the same again, for the card."""
     words = {"data": data, "arch": arch, "rounds": rounds, "count": count, "check": check, **given}
-    words |= {"split": split if split != "test" else None, "seed": seed or None, "out": out}
+    words |= {"split": split if split != "test" else None, "layout": layout}
+    words |= {"seed": seed or None, "out": out}
     parts: list[object] = ["besiege", "substitute", model]
     for name, value in words.items():
         if value is not None:

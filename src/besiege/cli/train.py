@@ -16,6 +16,8 @@ from besiege.cli.grammar import (
     DataSource,
     Device,
     Flag,
+    Layout,
+    MaybeReal,
     Place,
     Seed,
     Threads,
@@ -23,6 +25,7 @@ from besiege.cli.grammar import (
     examples,
     flowing,
     known_architectures,
+    laid_out,
     shell,
 )
 from besiege.report.progress import bar
@@ -55,13 +58,14 @@ def train(
     out: Annotated[Place, Parameter(metavar="FILE")],
     epochs: Count = None,
     batch: Count = None,
-    rate: Annotated[float | None, Parameter(metavar="X")] = None,
+    rate: MaybeReal = None,
     attack: Annotated[str | None, Parameter(metavar="ATTACK")] = None,
     threat: Annotated[str | None, Parameter(metavar="THREAT")] = None,
+    layout: Layout = None,
     seed: Seed = 0,
     resume: Annotated[bool, Parameter(show_default=False)] = True,
     half: Flag = False,
-    every: Annotated[Whole, Parameter(metavar="N")] = 1,
+    every: Whole = 1,
     device: Device = None,
     threads: Threads = None,
     as_json: AsJson = False,
@@ -103,7 +107,8 @@ def train(
     """
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "attack": attack, "threat": threat}
     given: dict[str, Any] = {name: v for name, v in changes.items() if v is not None}
-    words = {"data": data, "arch": arch, **given, "seed": seed or None, "out": out}
+    words = {"data": data, "layout": layout, "arch": arch, **given, "seed": seed or None}
+    words["out"] = out
     parts = [p for name, v in words.items() if v is not None for p in (f"--{name}", v)]
     typed = shell(["besiege", "train", recipe, *parts, *["--half"] * half])
     checkpoint = out.with_suffix(".checkpoint")
@@ -123,7 +128,7 @@ def train(
 
             path = fit(
                 recipe,
-                data,
+                laid_out(data, "train", layout),
                 arch,
                 out,
                 seed=seed,

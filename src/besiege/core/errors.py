@@ -85,11 +85,12 @@ def described(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {said}" if said else type(problem).__name__
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def near(name: object, known: Iterable[str]) -> str:
     """A half-sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))
     folded = {n.casefold(): n for n in names}
-    close = [folded[n] for n in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+    text = str(name)[:200].casefold()  # of a long text the comparison takes seconds
+    close = [folded[n] for n in get_close_matches(text, folded, n=3, cutoff=0.5)]
     if close:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"
     return "known: " + ", ".join(names) if names else "none are known"

@@ -8,11 +8,15 @@ literals, arithmetic of numbers and calls of registered names are understood.
 from __future__ import annotations
 
 import ast
+import math
 import operator
+import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from fractions import Fraction
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -29,6 +33,77 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 Call = Callable[[str, list[Any], dict[str, Any]], Any]
+
+MOST = 2**63 - 1
+"""The largest whole number: tensors and tables hold 64 bits."""
+LONGEST, DEEPEST = 10_000, 50
+"""Characters of a text, and levels of its syntax tree; a call inside a call takes two levels."""
+_LONGEST_NUMBER = 500
+_DIGITS = "[0-9](?:_?[0-9])*"
+_NUMBER = re.compile(
+    rf"[+-]?(?:{_DIGITS}(?:/{_DIGITS})?|(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?[0-9]{{1,3}})?)"
+)
+
+
+def number(text: str) -> Fraction:
+    """The exact value of a number: ASCII digits, a fraction, a decimal point or an exponent.
+
+    Every number that a user types outside a call is read here. The length is bounded before the
+    value is computed, because ``1e999999999`` has a billion digits.
+
+    Examples
+    --------
+    >>> number("8/255"), number("1e-3")
+    (Fraction(8, 255), Fraction(1, 1000))
+    """
+    try:
+        if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text):
+            return Fraction(text)
+    except ZeroDivisionError:
+        pass
+    raise InputError(f"'{short(text)}' is not a number: write for example 20, 0.5 or 8/255")
+
+
+def whole(text: str, name: str, least: int = 1, most: int = MOST) -> int:
+    """The value of a whole number in a range; nothing is rounded.
+
+    Examples
+    --------
+    >>> whole("20", "--count"), whole("1e3", "--count")
+    (20, 1000)
+    """
+    try:
+        value = number(text)
+    except InputError:
+        value = Fraction(1, 2)  # no whole number either
+    if value.denominator != 1 or not least <= value <= most:
+        raise InputError(f"{name} is '{short(text)}', but {_range(least, most)} is needed")
+    return int(value)
+
+
+def check_whole(value: object, name: str, least: int = 1, most: int = MOST) -> None:
+    """Refuse a value that is no whole number in a range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        # A number of thousands of digits cannot even be printed.
+        large = isinstance(value, int) and abs(value) > 10**_LONGEST_NUMBER
+        said = "far too large" if large else short(repr(value))
+        raise InputError(f"{name} is {said}, but {_range(least, most)} is needed")
+
+
+def _range(least: int, most: int) -> str:
+    low = "" if least < -MOST else f" from {least}"
+    return f"a whole number{low}" + (" of at most 64 bits" if most == MOST else f" to {most:,}")
+
+
+def short(text: str, length: int = 60) -> str:
+    """A text as a message quotes it: its beginning, where it is long.
+
+    Examples
+    --------
+    >>> short("pgd" * 100, 10)
+    'pgdpgdpgdp...'
+    """
+    return text if len(text) <= length else text[:length] + "..."
 
 
 class Vocabulary:
@@ -97,10 +172,13 @@ class Vocabulary:
                 f"'{source}' names a {kind} that is no dataclass: write @dataclass(frozen=True) "
                 "above the class, so that its fields are its parameters"
             )
-        known = [f.name for f in parameters(thing)]
-        for name in given:
+        known = {f.name: f for f in parameters(thing)}
+        for name, value in given.items():
             if name not in known:
                 raise InputError(f"'{source}' has no parameter '{name}': {near(name, known)}")
+            if not _is_number(value, known[name]):
+                said = short(self.text(value))
+                raise InputError(f"'{source}' cannot be built: {name} is {said}, and no number")
         try:
             if not isinstance(thing, type):
                 if args:
@@ -126,7 +204,7 @@ class Vocabulary:
             if not close.startswith("did you mean"):
                 close = near(name, first.names())  # not the whole language, what was wanted
             kinds = " or ".join(registry.kind for registry in self.registries)
-            raise UnknownNameError(f"no {kinds} is called '{name}': {close}")
+            raise UnknownNameError(f"no {kinds} is called '{short(name)}': {close}")
         return self.call(thing, name, args, given)
 
 
@@ -137,11 +215,38 @@ def parameters(value: Any) -> list[Field[Any]]:
 
 def read(source: str, call: Call | None = None) -> Any:
     """The value of a text of literals, arithmetic and, where `call` makes them, named values."""
+    bounded(source)
+    quoted = short(source)
     try:
-        node = ast.parse(source.strip(), mode="eval").body
-    except SyntaxError:
-        raise InputError(f"'{source}' cannot be read: write for example pgd(steps=20)") from None
-    return _value(node, source, call)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # Python warns of some texts that it could misread
+            node = ast.parse(source.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        raise InputError(f"'{quoted}' cannot be read: write for example pgd(steps=20)") from None
+    except (RecursionError, MemoryError):  # the parser's own limits, above ours
+        node = None
+    if node is None or not _shallow(node):
+        raise InputError(f"'{quoted}' is nested too deeply: write it in at most {DEEPEST} levels")
+    return _value(node, quoted, call)
+
+
+def bounded(source: str) -> str:
+    """The text itself; one that is longer than anybody types is refused before it is read."""
+    if len(source) > LONGEST:
+        raise InputError(
+            f"'{short(source)}' has {len(source):,} characters: write at most {LONGEST:,}"
+        )
+    return source
+
+
+def _shallow(node: ast.AST) -> bool:
+    """Whether a tree has no more levels than `_value` may descend; told without recursion."""
+    level: list[ast.AST] = [node]
+    for _ in range(DEEPEST):
+        level = [child for parent in level for child in ast.iter_child_nodes(parent)]
+        if not level:
+            return True
+    return False
 
 
 def read_arguments(source: str) -> dict[str, Any]:
@@ -162,8 +267,8 @@ def from_file(source: str) -> tuple[Any, str]:
     """
     where, _, rest = source.rpartition(".py:")
     path = Path(where + ".py")
-    if not path.is_file():
-        raise InputError(f"'{source}' names the file {path}, which does not exist")
+    if not os.path.isfile(path):  # Path.is_file raises for some texts
+        raise InputError(f"'{short(source)}' names the file {path}, which does not exist")
     attribute = rest.partition("(")[0].strip()
     module = _module(path.resolve(), source)
     thing = getattr(module, attribute, None)
@@ -195,6 +300,16 @@ def _module(path: Path, source: str) -> Any:
     return module
 
 
+def _is_number(value: object, f: Field[Any]) -> bool:
+    """Whether a field that takes a number was given one; other fields take what they check."""
+    kinds = set(str(f.type).split(" | "))  # as it is written in the class
+    if "float" not in kinds or not kinds <= {"float", "int", "None"}:
+        return True
+    if value is None:
+        return "None" in kinds
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _usual(f: Field[Any], standard: Any) -> Any:
     if standard is not None and not isinstance(standard, type):
         return getattr(standard, f.name)
@@ -203,17 +318,21 @@ def _usual(f: Field[Any], standard: Any) -> Any:
 
 def _value(node: ast.expr, source: str, call: Call | None) -> Any:
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+        case ast.Constant(value=bool() | str() | None as value):
             return value
+        case ast.Constant(value=int() | float() as value):
+            return _held(value, node, source)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return tuple(_value(part, source, call) for part in parts)
         case ast.UnaryOp(op=ast.USub(), operand=part):
             return -_number(part, source)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             try:
-                return _OPERATORS[type(op)](_number(left, source), _number(right, source))
+                found = _OPERATORS[type(op)](_number(left, source), _number(right, source))
+                return _held(found, node, source)
             except ZeroDivisionError:
-                raise InputError(f"'{ast.unparse(node)}' in '{source}' divides by 0") from None
+                said = short(ast.unparse(node))
+                raise InputError(f"'{said}' in '{source}' divides by 0") from None
         case ast.Name(id=name) if call is not None:
             return call(name, [], {})
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if call is not None:
@@ -223,15 +342,24 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
             given = {str(k.arg): _value(k.value, source, call) for k in keywords}
             return call(name, [_value(a, source, call) for a in args], given)
     raise InputError(
-        f"'{ast.unparse(node)}' in '{source}' is not understood: names, numbers, tuples and calls "
-        "such as pgd(steps=20) are"
+        f"'{short(ast.unparse(node))}' in '{source}' is not understood: names, numbers, tuples "
+        "and calls such as pgd(steps=20) are"
+    )
+
+
+def _held(value: float, node: ast.expr, source: str) -> float:
+    """A number that 64 bits hold."""
+    if -MOST <= value <= MOST if isinstance(value, int) else math.isfinite(value):
+        return value
+    raise InputError(
+        f"'{short(ast.unparse(node))}' in '{source}' is too large: numbers have at most 64 bits"
     )
 
 
 def _number(node: ast.expr, source: str) -> float:
     value = _value(node, source, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"'{ast.unparse(node)}' in '{source}' is not a number")
+        raise InputError(f"'{short(ast.unparse(node))}' in '{source}' is not a number")
     return value
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
+from typing import TypeVar
 
-from besiege.core.errors import Finding, ThreatError, near
+from besiege.core.errors import Finding, InputError, ThreatError, near
+from besiege.core.text import number, short
+
+E = TypeVar("E", bound=Enum)
 
 
 class Norm(Enum):
@@ -55,6 +59,11 @@ class Goal(Enum):
 
 ALL_GOALS = frozenset(Goal)
 
+_SMALLEST = Fraction(1, 2**126)
+"""The smallest normal float32 number: a smaller budget is lost in any image."""
+_BITS = 256
+"""Bits of a budget's numerator and denominator: enough for every float32 number."""
+
 
 @dataclass(frozen=True)
 class Threat:
@@ -90,26 +99,35 @@ class Threat:
     """The budget as it was written; equal budgets may be written in several ways."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "norm", Norm(self.norm))
-        object.__setattr__(self, "goal", Goal(self.goal))
+        object.__setattr__(self, "norm", _member(Norm, self.norm, "norm"))
+        object.__setattr__(self, "goal", _member(Goal, self.goal, "goal"))
         if not isinstance(self.access, Access):
             raise ThreatError(f"access is {self.access!r}, but one of {[*Access]} is expected")
         if self.eps is None:
             return
         eps = _exact(self.eps)
         object.__setattr__(self, "eps", eps)
-        if self.written is None or Fraction(self.written) != eps:
+        self._check_size(eps)
+        if self.written is None or number(self.written) != eps:
             object.__setattr__(self, "written", _show(eps))
-        if eps < 0:
-            raise ThreatError(
-                f"the budget is {_show(eps)}, but a budget cannot be negative: "
-                f"write for example '{self.norm}:8/255'"
-            )
         if self.norm is L0 and eps.denominator != 1:
             raise ThreatError(
                 f"the l0 budget is {_show(eps)}, but it counts changed entries: "
                 "write a whole number, for example 'l0:20'"
             )
+
+    def _check_size(self, eps: Fraction) -> None:
+        """Refuse a budget that means nothing, or that float32 images cannot spend."""
+        example = f"write for example '{self.norm}:{20 if self.norm is L0 else '8/255'}'"
+        if eps <= 0:
+            why = "but a budget cannot be negative" if eps else "which changes nothing"
+            raise ThreatError(f"the budget is {_about(eps)}, {why}: {example}")
+        if not _SMALLEST <= eps <= 1 / _SMALLEST:
+            raise ThreatError(
+                f"the budget is {_about(eps)}, which float32 pixels cannot hold: {example}"
+            )
+        if max(eps.numerator, eps.denominator).bit_length() > _BITS:
+            raise ThreatError(f"the budget {_about(eps)} has too many digits: {example}")
 
     @classmethod
     def parse(cls, text: str | Threat) -> Threat:
@@ -121,8 +139,9 @@ class Threat:
         words = text.split()
         if not words:
             raise ThreatError("the threat is empty: write for example 'linf:8/255'")
+        text = short(text)  # as messages quote it
         name, colon, budget = words[0].partition(":")
-        norm = _member(Norm, name, "norm", text)
+        norm = _member(Norm, name, "norm", f" in the threat '{text}'")
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
         levels = {str(a): a for a in Access}
@@ -135,7 +154,7 @@ class Threat:
                 granted.append(levels[word])
             else:
                 raise ThreatError(
-                    f"'{word}' in the threat '{text}' is neither a goal nor an access: "
+                    f"'{short(word)}' in the threat '{text}' is neither a goal nor an access: "
                     + near(word, [*goals, *levels])
                 )
         if len(chosen) > 1 or len(granted) > 1:
@@ -161,11 +180,16 @@ class Threat:
         return float("inf") if self.eps is None else float(self.eps)
 
     def check_units(self, box: tuple[float, float], values: int) -> None:
-        """Refuse a budget within which any image of so many values fits: it was meant otherwise."""
+        """Refuse a budget that no pixel notices, or that turns any image into any other."""
         if self.eps is None or self.norm is L0:
             return
         width = box[1] - box[0]
         far = width * values ** {Linf: 0.0, L2: 0.5}.get(self.norm, 1.0)
+        if self.radius < width * 2.0**-24:
+            raise ThreatError(
+                f"the budget of '{self}' is below {width * 2.0**-24:.1g}, the distance of float32 "
+                f"numbers near {box[1]:g}: most pixels could not change; use a larger one"
+            )
         if self.radius < far * (1 - 1e-9):
             return
         advice = "Use a smaller one"
@@ -191,24 +215,20 @@ class Threat:
         return [Finding("W28", seen, "Any image fits such a budget; use a smaller one.")]
 
 
-def _member(kind: type[Norm], name: str, what: str, text: str) -> Norm:
+def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
     try:
         return kind(name)
     except ValueError:
-        known = [m.value for m in kind]
-        raise ThreatError(
-            f"'{name}' in the threat '{text}' is not a {what}: {near(name, known)}"
-        ) from None
+        known = near(str(name), [str(member.value) for member in kind])
+        raise ThreatError(f"'{short(str(name))}'{where} is not a {what}: {known}") from None
 
 
 def _parse_eps(budget: str, text: str) -> Fraction:
     try:
-        eps = Fraction(budget)
-        float(eps)
-        return eps
-    except (ValueError, ArithmeticError):
+        return number(budget)
+    except InputError:
         raise ThreatError(
-            f"'{budget}' in the threat '{text}' is not a budget: "
+            f"'{short(budget)}' in the threat '{text}' is not a budget: "
             "write a number or a fraction, for example 'linf:8/255' or 'l2:0.5'"
         ) from None
 
@@ -227,6 +247,13 @@ def _exact(eps: Fraction | float) -> Fraction:
         raise ThreatError(
             f"the budget is {eps!r}, but a budget is a finite number such as 8/255"
         ) from None
+
+
+def _about(eps: Fraction) -> str:
+    try:
+        return f"{float(eps):.3g}"
+    except OverflowError:
+        return "beyond all numbers"
 
 
 def _show(eps: Fraction) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
-import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
 from besiege.core.errors import DataError, InputError
+from besiege.core.files import must_be_file
 from besiege.data.dataset import Data
 
 _SLACK = 1e-6
@@ -20,7 +25,11 @@ _SLACK = 1e-6
 _UNIT = (0.0, 1.0)
 _CHANNELS = (1, 3)
 LAYOUTS = ("nchw", "nhwc")
-_MOST_CLASSES = 100_000
+MOST_CLASSES = 100_000
+_PACKED = 64 << 20
+"""Bytes of an array above which its compression is looked at."""
+_TIMES = 200
+"""How far images are compressed at most: ten times is usual, a bomb is a thousand times larger."""
 _WRITTEN = "write it with numpy.savez(path, x=images, y=labels)"
 
 
@@ -37,24 +46,34 @@ def from_pair(
     return _samples("tensors", "all", images, labels, layout=layout, box=box)
 
 
-def from_npz(path: Path, split: str = "test", layout: str | None = None) -> Data:
+def from_npz(
+    path: Path, split: str = "test", layout: str | None = None, labelled: bool = True
+) -> Data:
     """Samples of an ``.npz`` file with ``x`` and ``y``, or ``x_test`` and ``y_test`` and so on.
 
-    It may hold ``ids`` (whole numbers, none twice) and ``class_names`` too. Nothing is unpickled.
+    It may hold ``ids`` (whole numbers, none twice) and ``class_names`` too. Nothing is unpickled,
+    and no array is read before its header says that it fits. Where the file is not `labelled`
+    every label is -1.
     """
+    must_be_file(path)
     try:
         # Opened here, because numpy leaves a file open that it cannot read.
         with path.open("rb") as content:
-            part, held = _read(content, split, path)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            part, held = _read(content, split, path, labelled)
+    except (DataError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # a damaged archive can raise almost anything
         raise DataError(
             f"{path} is damaged or not an .npz file ({type(error).__name__}): write it again"
         ) from None
+    images = held["x"]
+    if not labelled:  # checked with the images, and taken away afterwards
+        held["y"] = np.broadcast_to(np.int64(0), images.shape[:1])
     try:
-        return _samples(
+        data = _samples(
             path.stem,
             part,
-            held["x"],
+            images,
             held["y"],
             ids=held.get("ids"),
             class_names=held.get("names"),
@@ -62,6 +81,23 @@ def from_npz(path: Path, split: str = "test", layout: str | None = None) -> Data
         )
     except InputError as error:
         raise DataError(f"{path}: {error}") from None
+    return data if labelled else replace(data, labels=torch.full_like(data.labels, -1))
+
+
+def has_labels(path: Path, split: str = "test") -> bool:
+    """Whether an ``.npz`` file holds labels; also of one that is damaged, which its reader says."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            held = {name.removesuffix(".npy") for name in file.namelist()}
+    except Exception:
+        return True
+    part = _part(held, split)
+    return f"x{part}" not in held or f"y{part}" in held
+
+
+def _part(held: Collection[str], split: str) -> str:
+    """What follows the names of the arrays that make up a split."""
+    return "" if "x" in held or f"x_{split}" not in held else f"_{split}"
 
 
 def from_bytes(pixels: NDArray[np.uint8]) -> Tensor:
@@ -71,36 +107,69 @@ def from_bytes(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(images)
 
 
-def _read(content: IO[bytes], split: str, path: Path) -> tuple[str, dict[str, NDArray[Any]]]:
+def _read(
+    content: IO[bytes], split: str, path: Path, labelled: bool
+) -> tuple[str, dict[str, NDArray[Any]]]:
     """The arrays that make up a split, and which split it is."""
-    file: Any = np.load(content, allow_pickle=False)
-    if isinstance(file, np.ndarray):
+    if content.read(6) == npy.MAGIC_PREFIX:
         raise DataError(f"{path} holds one array alone: {_WRITTEN}")
-    with file:
-        held = set(file.files)
-        part = "" if "x" in held or f"x_{split}" not in held else f"_{split}"
-        absent = [repr(key + part) for key in "xy" if key + part not in held]
+    with zipfile.ZipFile(content) as file:
+        members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
+        part = _part(members, split)
+        absent = [repr(k + part) for k in ("xy" if labelled else "x") if k + part not in members]
         if absent:
             raise DataError(
                 f"{path} has no {' and no '.join(absent)}; it holds "
-                f"{', '.join(sorted(held)) or 'nothing'}: {_WRITTEN}"
+                f"{', '.join(sorted(members)[:20]) or 'nothing'}: {_WRITTEN}"
             )
         keys = {"x": "x" + part, "y": "y" + part, "ids": "ids" + part, "names": "class_names"}
-        arrays = {short: _array(file, key, path) for short, key in keys.items() if key in held}
+        wanted = {short: members[key] for short, key in keys.items() if key in members}
+        _fits({short: _claimed(file, info, path) for short, info in wanted.items()}, path)
+        arrays = {}
+        for short, info in wanted.items():
+            with file.open(info) as array:
+                arrays[short] = npy.read_array(array, allow_pickle=False)
     return part[1:] or "all", arrays
 
 
-def _array(file: Any, key: str, path: Path) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = file[key]
-    except ValueError as error:
-        if "pickle" not in str(error):
-            raise
+def _claimed(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> int:
+    """How many numbers an array has, by its header, which agrees with the archive."""
+    key = info.filename.removesuffix(".npy")
+    with file.open(info) as array:
+        readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+        shape, _, kind = readers[npy.read_magic(array)](array)
+        begin = array.tell()
+    if kind.hasobject:
         raise DataError(
             f"{path}: '{key}' holds Python objects, which could run code when they are read: "
             "store arrays of numbers"
-        ) from None
-    return array
+        )
+    numbers = prod(shape)
+    if info.file_size != begin + numbers * kind.itemsize:
+        raise DataError(
+            f"{path}: '{key}' announces {numbers * kind.itemsize:,} bytes and has "
+            f"{info.file_size - begin:,}: write it again"
+        )
+    if info.file_size > max(_PACKED, _TIMES * info.compress_size):
+        raise DataError(
+            f"{path}: '{key}' unpacks {info.compress_size:,} bytes to {info.file_size:,}, which "
+            f"no images do: {_WRITTEN}, uncompressed, if they are yours"
+        )
+    return numbers
+
+
+def _fits(numbers: Mapping[str, int], path: Path) -> None:
+    """Refuse arrays that this machine's memory cannot hold as float32 numbers."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return
+    needed = 4 * sum(numbers.values())
+    if needed > memory:
+        raise DataError(
+            f"{path} needs {needed / 2**30:,.0f} GiB of memory, and this machine has "
+            f"{memory / 2**30:,.0f}: store fewer images, or image files in class folders"
+        )
 
 
 def _samples(
@@ -124,7 +193,7 @@ def _samples(
     if len(np.unique(numbers)) != rows:
         raise InputError("the ids are not unique: every sample needs an id of its own")
     if class_names is None:
-        if classified.max() >= _MOST_CLASSES:
+        if classified.max() >= MOST_CLASSES:
             raise InputError(
                 f"labels reach {classified.max()}, but classes are counted from 0: are these ids?"
             )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.errors import InputError
+from besiege.core.text import check_whole
 
 _AT_A_TIME = 256
 """How many undecoded images a digest looks at together."""
@@ -129,7 +130,13 @@ class Data:
 
     def take(self, rows: Sequence[int] | Tensor) -> Data:
         """The samples in these rows, in the order given; a mask of booleans works too."""
-        index = torch.as_tensor(rows)
+        try:
+            index = torch.as_tensor(rows)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            index = torch.empty(())
+        wrong = index.is_floating_point() or index.is_complex() or index.is_sparse or index.is_meta
+        if index.dim() != 1 or (wrong and len(index)):
+            raise InputError("rows must be a list or tensor of whole numbers, or a mask")
         if index.dtype == torch.bool:
             if index.shape != self.ids.shape:
                 raise InputError(
@@ -160,8 +167,7 @@ class Data:
         >>> [len(shard) for shard in besiege.data.load("digits").shards(200)]
         [200, 197]
         """
-        if size < 1:
-            raise InputError(f"shards of {size} samples were asked for: ask for 1 or more")
+        check_whole(size, "the size of a shard")
         return (
             self.take(range(begin, min(begin + size, len(self))))
             for begin in range(0, len(self), size)

@@ -15,6 +15,9 @@ from besiege.core.errors import DataError
 
 _BYTES = 0x08
 _CLASSES = 10
+_MOST = 256 << 20
+"""Bytes of a file, unpacked; the largest public one has 47 million. What is longer is cut here, so
+that it disagrees with what its header announces."""
 
 
 def read_idx(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -39,10 +42,11 @@ def read_idx(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64
 def _read(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """An array of bytes: a magic number, the sizes as big-endian 32-bit numbers, the content."""
     try:
-        content = path.read_bytes()
-        # By its first bytes: files are often unpacked without being renamed.
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
+        with path.open("rb") as file:
+            # By its first bytes: files are often unpacked without being renamed.
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            content = (gzip.GzipFile(fileobj=file) if packed else file).read(_MOST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged ({error}): fetch it again") from None
     magic = bytes((0, 0, _BYTES, dimensions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,12 +18,15 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from besiege.core.errors import BesiegeError, DataError, InputError
+from besiege.core.files import must_be_file
 
 ENDINGS = frozenset(
     ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .pnm .tif .tiff".split()  # noqa: SIM905
 )
 # Named, because Pillow's own list has formats that start other programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+_MOST_PIXELS = 64 << 20
+"""Pixels of one image, before and after resizing: larger ones are mistakes, or bombs."""
 _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _ORIENTATION = 0x0112
@@ -72,14 +76,19 @@ class Fit:
 
     def resized(self, size: Size) -> Size:
         """The size of an image of this size after resizing."""
-        if self.resize is None:
-            return size
         if isinstance(self.resize, tuple):
-            return self.resize
-        # The longer side is cut to whole pixels, as is usual.
-        short = min(size)
-        height, width = (max(1, self.resize * side // short) for side in size)
-        return height, width
+            size = self.resize
+        elif self.resize is not None:
+            # The longer side is cut to whole pixels, as is usual.
+            short = min(size)
+            height, width = (max(1, self.resize * side // short) for side in size)
+            size = height, width
+        if size[0] * size[1] > _MOST_PIXELS:
+            raise InputError(
+                f"images of {shown(size)} (height x width) were asked for: pass a smaller resize, "
+                f"at most {_MOST_PIXELS:,} pixels"
+            )
+        return size
 
     def final(self, size: Size, path: Path) -> Size:
         """The size of an image of this size after resizing and cropping."""
@@ -148,8 +157,17 @@ class Pictures:
 
 
 def header(path: Path) -> Header:
-    """What a file says about its image; nothing is decoded."""
-    with _opened(path) as (image, turn):
+    """What a file says about its image; nothing is decoded.
+
+    Pillow warns of large images, which are refused here.
+    """
+    kind = Image.DecompressionBombWarning
+    with warnings.catch_warnings(action="ignore", category=kind), _opened(path) as (image, turn):
+        if image.width * image.height > _MOST_PIXELS:
+            raise DataError(
+                f"{path} has {shown((image.height, image.width))} pixels (height x width), and at "
+                f"most {_MOST_PIXELS:,} are read: make it smaller"
+            )
         if image.mode == "F":
             raise DataError(
                 f"{path} holds floating point numbers, whose range it does not say: store the "
@@ -167,6 +185,7 @@ def shown(size: Sequence[int]) -> str:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Image.Image, int]]:
     """An open image and its orientation; whatever goes wrong inside names the file."""
+    must_be_file(path)
     try:
         with Image.open(path, formats=_FORMATS) as image:
             yield image, _orientation(image)

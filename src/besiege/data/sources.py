@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from besiege.core.errors import DataError, InputError, UnknownNameError, near
+from besiege.core.text import short
 from besiege.data import cifar, digits, idx
 from besiege.data.arrays import from_bytes, from_npz, from_pair
 from besiege.data.catalogue import CATALOGUE, NAMES, Entry, check_split
@@ -97,15 +99,15 @@ def load(
             from besiege.data.folders import from_folder
             from besiege.data.pictures import Fit
 
-            _refuse(layout=layout, box=box)
+            refuse(layout=layout, box=box)
             return from_folder(path, split, count, seed, Fit.of(**fitting))
-        _refuse(**fitting, box=box)
+        refuse(**fitting, box=box)
         data = from_npz(path, split, layout)
     elif isinstance(source, (tuple, list)) and len(source) == 2:
-        _refuse(**fitting)
-        data = from_pair(source[0], source[1], layout, box or (0.0, 1.0))
+        refuse(**fitting)
+        data = from_pair(source[0], source[1], layout, (0.0, 1.0) if box is None else _box(box))
     else:
-        _refuse(**fitting, layout=layout, box=box)
+        refuse(**fitting, layout=layout, box=box)
         data = _in_hand(source, split)
     return data if count is None else data.subset(count, seed)
 
@@ -140,7 +142,18 @@ def _named(known: Entry, split: str) -> Data:
     )
 
 
-def _refuse(**options: Any) -> None:
+def _box(box: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, box)
+        if -math.inf < low < high < math.inf:
+            return low, high
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError("the box is the lowest and the highest pixel value: pass for example (0, 255)")
+
+
+def refuse(**options: Any) -> None:
+    """Refuse options that do not go with the kind of data."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"{name} is for {_OPTIONS[name]}: leave it out")
@@ -163,13 +176,16 @@ def _existing(source: str | os.PathLike[str]) -> Path:
     if isinstance(source, str) and not any(mark in text for mark in "/\\~."):
         known = [*NAMES, *_close(text, Path())]
         raise UnknownNameError(
-            f"no data set is called '{text}', and no folder here is: {near(text, known)} ({_FORMS})"
+            f"no data set is called '{short(text)}', and no folder here is: {near(text, known)} "
+            f"({_FORMS})"
         )
+    said = short(str(path), 200)
     if not os.path.isdir(path.parent):
-        raise DataError(f"{path} does not exist, and neither does {path.parent}: check the path")
+        above = short(str(path.parent), 200)
+        raise DataError(f"{said} does not exist, and neither does {above}: check the path")
     close = _close(path.name, path.parent)
     raise DataError(
-        f"{path} does not exist: " + (near(path.name, close) if close else "check the path")
+        f"{said} does not exist: " + (near(path.name, close) if close else "check the path")
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
-from besiege.core.errors import Finding
+from besiege.core.errors import Finding, InputError
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
@@ -228,6 +228,9 @@ def attack(
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )
+    begun: Any = starts
+    if begun is not None and not (isinstance(begun, (tuple, list)) and len(begun) == 2):
+        raise InputError("starts must be a pair: pass (images, labels)")
     other = None
     if substitute is not None:
         own = read_model(substitute, victim.device)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.combine import Combined
 from besiege.core.ball import ball
 from besiege.core.errors import (
     AccessError,
@@ -24,10 +25,14 @@ from besiege.core.oracle import Access, Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import ATTACKS
+from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
 
 BUDGETS = {Linf: "linf:8/255", L2: "l2:0.5", L1: "l1:12", L0: "l0:20"}
 """A threat of every norm as an example."""
+_MOST_RUNS, _CLASSES = 10**6, 10
+"""How often an attack may run others for an image; nested searches multiply, and would never end.
+Of a model whose classes are not known yet ten are assumed."""
 
 
 def check(
@@ -58,13 +63,13 @@ def check(
         known: tuple[str, ...] = get_args(kind)
         if value not in known:
             raise AttackError(f"{name} is {value!r}: {near(str(value), known)}")
-    for number, least in (("queries", 1), ("batch", 1), ("seed", None)):
+    for number, least in (("queries", 1), ("batch", 1), ("seed", -MOST - 1)):
         given: object = {"queries": queries, "batch": batch, "seed": seed}[number]
-        if given is None and least is not None:
-            continue
-        if type(given) is not int or (least is not None and given < least):
-            at_least = "" if least is None else f" from {least}"
-            raise AttackError(f"{number} is {given!r}, but a whole number{at_least} is needed")
+        if given is not None or number == "seed":
+            try:
+                check_whole(given, number, least)
+            except InputError as problem:
+                raise AttackError(str(problem)) from None
     if queries is not None and queries < attack.draws:
         raise AttackError(
             f"queries is {queries!r}, but one answer to '{attack}' is a mean over {attack.draws}: "
@@ -80,6 +85,12 @@ def fits(
     `granted` is the access where the victim grants less; `advised` says that there is a substitute.
     """
     granted = threat.access if granted is None else granted
+    runs = attack.all_runs(_CLASSES) if isinstance(attack, Combined) else 1
+    if runs > _MOST_RUNS:
+        raise AttackError(
+            f"'{short(str(attack))}' would run attacks {min(runs, 10**99):.0e} times an image, and "
+            f"at most {_MOST_RUNS:,} are allowed: nest fewer"
+        )
     if attack.access > granted:
         raise AccessError(
             f"the attack '{attack}' needs {attack.access} access, but only {granted} access is "

@@ -1,0 +1,26 @@
+"""Whether a file can be read at all, found out before it is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from besiege.core.errors import DataError
+
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+
+
+def must_be_file(path: str | os.PathLike[str]) -> int:
+    """The size of a file in bytes; what is no plain file is refused.
+
+    Reading a pipe waits for somebody to write, and a device may never end.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise DataError(f"{os.fspath(path)} cannot be read ({why}): check the path") from None
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+        raise DataError(f"{os.fspath(path)} is {kind}, not a file: remove it, or name a file")
+    return found.st_size
