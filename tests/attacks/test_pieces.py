@@ -168,7 +168,7 @@ def test_nesterov_looks_one_momentum_step_ahead() -> None:
     assert torch.equal(link.ahead(x, memory), x)
     turned, memory = link.turn(g, memory)
     size = torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
-    memory = link.moved(size, memory)
+    memory = link.moved(size, memory, ball(Linf, x, 1.0))
     step = (0.9 * size).float().view(-1, 1, 1, 1)
     assert torch.allclose(link.ahead(x, memory), x + step * turned, rtol=1e-6)
     assert torch.equal(memory[0], turned)
@@ -272,7 +272,7 @@ def test_a_chain_passes_through_its_links_in_order() -> None:
     for mine, theirs in zip(memory, (*own, *kept), strict=True):
         assert torch.equal(mine, theirs)
     size = torch.full((4,), 0.1).double()
-    memory = links.moved(size, memory)
+    memory = links.moved(size, memory, ball(Linf, x, 0.1))
     assert torch.allclose(links.ahead(x, memory), x + 0.05 * one, rtol=1e-5)
     there = ball(Linf, x, 0.1)
     assert torch.equal(links.move(turned, x, there, size), there.steepest(turned, x, size))

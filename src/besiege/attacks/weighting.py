@@ -168,7 +168,9 @@ class Tanh(Clip):
 
     def of(self, ball: Ball, x: Tensor) -> Tensor:
         low, high = ball.box
-        return torch.atanh((x - (low + high) / 2) * (2 * TANH / (high - low)))
+        u = (x - (low + high) / 2) * (2 * TANH / (high - low))
+        # Not torch.atanh: it rounds the last entries of a tensor another way than the others.
+        return 0.5 * (torch.log1p(u) - torch.log1p(-u))
 
     def image(self, ball: Ball, w: Tensor) -> Tensor:
         low, high = ball.box
