@@ -143,7 +143,7 @@ class BLB(Attack):
         else:
             width = SOFT * ground.height.clamp_min(1e-300)
             short = (BEYOND / SOFT) - lead / width
-            # Not torch's softplus and sigmoid: they round the last rows another way than the others.
+            # Not torch's softplus and sigmoid, which round the last rows in another way.
             small = torch.exp(-short.abs())
             height = width * (short.clamp_min(0.0) + torch.log1p(small))
             fall = torch.where(short > 0, 1.0, small) / (1.0 + small)

@@ -80,7 +80,7 @@ class Ball(ABC):
         return self.steepest(g, x, length)
 
     def drift(self, g: Tensor, length: Tensor) -> Tensor:
-        """The move of such a length along `g`, whose entries are about one; the box is not asked."""
+        """A move of this length along `g`, whose entries are about one, whatever the box."""
         size = distances(g, self.norm).clamp_min(torch.finfo(g.dtype).tiny)
         return g * self.scaled(length / size)
 
