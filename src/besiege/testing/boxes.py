@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,11 +55,13 @@ def _in_box(trial: Trial, low: float, width: float) -> tuple[Crafted, list[Tenso
     victim, samples = trial.victim(_ROWS)
     boxed = Boxed(victim, low, width, _REQUESTS)
     eps, unit = trial.budgets()[-1], 1.0 if trial.norm is L0 else width
+    # Of what has a budget the last points, which show most.
+    ends: dict[str, Any] = {} if eps is None else {"keep": "last", "leave": "end"}
     found = trial.craft(
         boxed,
         replace(samples, images=samples.images * width + low),
         None if eps is None else eps * Fraction(unit),
-        **({} if eps is None else {"keep": "last", "leave": "end"}),
+        **ends,
     )
     images, distance = (found.images - low) / width, found.distance / unit
     return replace(found, images=images, distance=distance), boxed.sent
