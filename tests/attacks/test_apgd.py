@@ -675,6 +675,9 @@ def test_what_it_is_in_each_norm() -> None:
         form = given.form(norm)
         assert (form.steps, form.loss, form.restarts, form.start) == (50, dlr, 3, Origin())
     assert APGD(compat=True).form(L2) == replace(PUBLISHED, loss=CrossEntropy(stable=False))
+    divided = parse("apgd(compat=True, loss=cross_entropy(divide=100))")
+    assert isinstance(divided, APGD)
+    assert divided.form(L2).loss == CrossEntropy(stable=False, divide=100)
     assert APGD().norms == {Linf, L2, L1}
 
 

@@ -23,7 +23,7 @@ from besiege.core.siege import Siege
 from besiege.core.threat import ALL_NORMS, L0, L1, L2, Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import Crafted, craft
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Counting, Linear, digits, images_of, natural
+from besiege.testing.victims import Altered, Counting, Linear, digits, images_of, natural
 
 SHAPE = (1, 5, 6)
 
@@ -543,3 +543,13 @@ def test_a_mean_that_nobody_can_pay_for_is_not_asked(inner: str) -> None:
     threat = Threat.parse("l2" if inner == "signopt" else "linf:0.1")
     made = craft(natural(), parse(f"averaged({inner}, 20)"), samples, threat, queries=25)
     assert made.queries.tolist() == [20] * 3
+
+
+@pytest.mark.parametrize("norm", [Linf, L2, L1], ids=str)
+def test_on_a_flat_victim_nothing_is_found(norm: Norm) -> None:
+    flat = Altered(natural(), lambda logits: 0.0 * logits + torch.arange(10.0, 0.0, -1.0))
+    samples = replace(digits(8), labels=torch.zeros(8, dtype=torch.int64))
+    attack = parse("minimal(pgd(steps=3), bisections=2)")
+    found = craft(flat, attack, samples, Threat(norm, None))
+    assert not found.success.any() and torch.isinf(found.distance).all()
+    assert torch.equal(found.images, samples.images)

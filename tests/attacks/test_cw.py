@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from tests.victims import Curve, Spy, affine, normal, saturated, siege, smallest
+from tests.victims import Curve, Spy, affine, normal, saturated, siege, smallest, uniform
 from torch import Tensor
 
 from besiege.attacks import cw_norms
@@ -153,8 +153,8 @@ def test_the_scale_of_the_logits_does_not_matter(norm: Norm) -> None:
         smallest(scaled(victim, times), CW(rounds=5, steps=20), samples, norm).distance
         for times in (1.0, 0.01, 100.0, 2.0**-12)
     )
-    for other in others:
-        assert torch.allclose(other, plain, rtol=2e-3)
+    for other in others:  # long first steps in linf: rounding may end elsewhere
+        assert torch.allclose(other, plain, rtol=2e-2 if norm is Linf else 2e-3)
     assert torch.equal(others[-1], plain)
 
 
@@ -270,6 +270,26 @@ def test_a_strict_target_is_the_class_answered() -> None:
         assert strict.success.double().mean() > 0.9
         answered = victim(strict.images[strict.success]).argmax(1)
         assert torch.equal(answered, targets[strict.success])
+
+
+@pytest.mark.parametrize("norm", [L2, Linf, L0], ids=str)
+def test_a_short_run_finds_every_row(norm: Norm) -> None:
+    victim = untrained((3, 8, 8), 10)
+    for of, samples in ((victim, data(victim, (3, 8, 8), 6)), (natural(), digits(6))):
+        short = smallest(of, parse("cw(rounds=3, steps=15)"), samples, norm)
+        assert short.success.all()
+        if norm is Linf:
+            usual = smallest(of, parse("cw(steps=20)"), samples, norm)
+            assert (short.distance <= 1.25 * usual.distance).all()
+
+
+def test_the_tanh_of_a_row_does_not_depend_on_its_neighbours() -> None:
+    x = uniform(40, 1, 5, 7)
+    there = ball(L2, x, 1.0)
+    whole = Tanh().of(there, x)
+    assert torch.allclose(Tanh().image(there, whole), x, atol=2e-6)
+    for row in range(40):
+        assert torch.equal(Tanh().of(there, x[row : row + 1]), whole[row : row + 1])
 
 
 # confidence

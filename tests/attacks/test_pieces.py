@@ -109,8 +109,9 @@ def test_steepest_and_unit_moves() -> None:
     assert torch.allclose(
         functional.cosine_similarity(move.flatten(1), g.flatten(1)), torch.ones(20)
     )
-    still = Unit().move(torch.zeros_like(g), x, s.ball, size)
-    assert not still.any()
+    for long in (size, 100.0 * size):
+        still = Unit().move(torch.zeros_like(g), x, s.ball, long)
+        assert torch.isfinite(still).all() and not still.any()
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 1.0])
@@ -168,10 +169,26 @@ def test_nesterov_looks_one_momentum_step_ahead() -> None:
     assert torch.equal(link.ahead(x, memory), x)
     turned, memory = link.turn(g, memory)
     size = torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
-    memory = link.moved(size, memory)
+    memory = link.moved(size, memory, ball(Linf, x, 1.0))
     step = (0.9 * size).float().view(-1, 1, 1, 1)
-    assert torch.allclose(link.ahead(x, memory), x + step * turned, rtol=1e-6)
+    assert torch.equal(link.ahead(x, memory), x + step * turned)
     assert torch.equal(memory[0], turned)
+
+
+@pytest.mark.parametrize("norm", [L2, L1], ids=str)
+def test_nesterov_looks_as_far_ahead_as_a_step_is_long(norm: Norm) -> None:
+    link, x = Nesterov(0.9), uniform(4, *SHAPE)
+    there, size = ball(norm, x, 1.0), torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
+    memory = link.init(x)
+    for turn in range(3):
+        turned, memory = link.turn(normal(4, *SHAPE, seed=turn), memory)
+        memory = link.moved(size, memory, there)
+        ahead = link.ahead(x, memory) - x
+        assert torch.allclose(distances(ahead, norm), 0.9 * size, rtol=1e-4)
+        alike = functional.cosine_similarity(ahead.flatten(1), turned.flatten(1))
+        assert torch.allclose(alike, torch.ones(4))
+    memory = link.moved(size, link.init(x), there)
+    assert torch.equal(link.ahead(x, memory), x)
 
 
 def test_scale_copies_are_halves() -> None:
@@ -272,7 +289,7 @@ def test_a_chain_passes_through_its_links_in_order() -> None:
     for mine, theirs in zip(memory, (*own, *kept), strict=True):
         assert torch.equal(mine, theirs)
     size = torch.full((4,), 0.1).double()
-    memory = links.moved(size, memory)
+    memory = links.moved(size, memory, ball(Linf, x, 0.1))
     assert torch.allclose(links.ahead(x, memory), x + 0.05 * one, rtol=1e-5)
     there = ball(Linf, x, 0.1)
     assert torch.equal(links.move(turned, x, there, size), there.steepest(turned, x, size))

@@ -365,11 +365,24 @@ def test_a_gradient_of_zeros_moves_nothing(norm: Norm, length: float) -> None:
     x = uniform(3, 1, 3, 3)
     g = torch.zeros_like(x)
     g[2, 0, 0, 0] = 1.0
-    move = ball(norm, x, torch.inf).steepest(g, x, torch.full((3,), length).double())
-    assert not move[:2].any()
-    assert torch.isfinite(move).all()
-    assert not move[2].flatten()[1:].any()
-    assert (move[2, 0, 0, 0] > 0) == (norm is not L0 or length >= 1)  # l0 counts whole entries
+    there, lengths = ball(norm, x, torch.inf), torch.full((3,), length).double()
+    moves = there.steepest(g, x, lengths), there.stride(g, x, lengths), there.drift(g, lengths)
+    for move in moves:
+        assert not move[:2].any()
+        assert torch.isfinite(move).all()
+        assert not move[2].flatten()[1:].any()
+    assert (moves[0][2, 0, 0, 0] > 0) == (norm is not L0 or length >= 1)  # l0 counts whole entries
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_a_gradient_of_next_to_nothing_moves_to_no_infinity(norm: Norm) -> None:
+    x, g = uniform(3, 1, 3, 3), normal(3, 1, 3, 3)
+    there, lengths = ball(norm, x, 12.0), torch.full((3,), 12.0).double()
+    for size in (1e-30, 1e-38, 1e-42):
+        small = g * size
+        for move in (there.steepest(small, x, lengths), there.stride(small, x, lengths)):
+            assert torch.isfinite(move).all()
+            assert there.inside(there.project(x + move)).all()
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)

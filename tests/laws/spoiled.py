@@ -196,6 +196,35 @@ class Scaled(Climb):
         return siege.ball.project(x + siege.ball.scaled(siege.ball.radius) * g / (g.abs() + 1e-2))
 
 
+class Absolute(Climb):
+    """Makes steps of a length of its own."""
+
+    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        length = torch.full_like(siege.ball.radius, 0.01)
+        return siege.ball.project(x + siege.ball.steepest(g, x, length))
+
+
+class Centred(Climb):
+    """Takes grey for black."""
+
+    def start(self, siege: Siege) -> torch.Tensor:
+        return 0.5 * siege.ball.center
+
+
+class Straying(Climb):
+    """Asks about points outside of the box."""
+
+    def start(self, siege: Siege) -> torch.Tensor:
+        return siege.ball.center - siege.ball.scaled(siege.ball.radius)
+
+
+class Dividing(Climb):
+    """Divides by the length of the gradient, whatever that is."""
+
+    def move(self, siege: Siege, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return siege.ball.project(x + g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1))
+
+
 class Blind(Climb):
     """Raises cross-entropy, and hides that it vanished."""
 
@@ -246,8 +275,7 @@ class Scoring(Attack):
         for turn in range(3):
             counter = torch.arange(self.tries).expand(len(siege), -1) + turn * self.tries
             noise = siege.dice.signs(x.shape[1:], counter)
-            step = siege.ball.scaled(0.7 * siege.ball.radius)[:, None]
-            points = siege.ball.project(x[:, None] + noise * step)
+            points = siege.ball.project(x[:, None] + noise * siege.ball.width)
             answer = siege.logits(points, loss=margin)
             assert answer.loss is not None
             top, choice = answer.loss.max(1)

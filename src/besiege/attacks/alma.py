@@ -82,7 +82,8 @@ class ALMA(Attack):
     mu, rho : float
         Where the multiplier and the penalty begin.
     relative : bool
-        False measures pixels and ratios as they are, as published; `first` is a distance then.
+        False measures pixels and ratios as they are, as published; `first` is a distance then, in
+        widths of the box.
 
     Examples
     --------
@@ -168,7 +169,9 @@ class ALMA(Attack):
         """How many times this move each row's first step is, so that it goes as far as wanted."""
         size = distances(move, ball.norm).clamp_min(1e-300)
         wanted = torch.full_like(size, self.first)
-        if self.relative:
+        if not self.relative:
+            wanted *= ball.width
+        else:
             wanted *= size * height / inner(gradient, move).abs().clamp_min(1e-300)
         # Half the way to the farthest corner at most, which no finite step need reach.
         goal = torch.minimum(0.5 * across(ball), wanted)
@@ -215,7 +218,7 @@ class _State(NamedTuple):
             momentum=torch.zeros_like(ball.center),
             mu=attack.mu * one,
             rho=attack.rho * one,
-            near=one,
+            near=ball.width * one,
             height=one,
             rate=torch.zeros_like(one),
             before=one,
@@ -227,7 +230,7 @@ class _State(NamedTuple):
         height = apparent(ball, answer.loss.double().abs(), answer.gradient)
         slope_ = ball.dual(answer.gradient)
         known = slope_ > 0
-        near = torch.where(known, height / slope_, 1.0)
+        near = torch.where(known, height / slope_, ball.width)
         return self._replace(near=near, height=torch.where(known, height, 1.0))
 
 

@@ -96,7 +96,7 @@ class APGD(Attack):
         form = (PUBLISHED_FORMS if self.compat else FORMS)[norm]
         loss = self.loss
         if self.compat and isinstance(loss, CrossEntropy):
-            loss = CrossEntropy(stable=False)
+            loss = replace(loss, stable=False)
         start = form.start if self.start is None else self.start
         return replace(form, steps=self.steps, loss=loss, restarts=self.restarts, start=start)
 

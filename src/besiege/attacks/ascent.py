@@ -40,6 +40,7 @@ from besiege.attacks.planes import steering
 from besiege.attacks.radii import Bracketing, Decoupled, Falling, OnSphere
 from besiege.attacks.smallest import endless, somewhere
 from besiege.core.answer import Answer, Loss
+from besiege.core.dice import Dice
 from besiege.core.siege import ATTACKS, Siege, target_class
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm
 
@@ -137,7 +138,7 @@ class Ascent(Attack):
             slope = somewhere(siege, answer.gradient, step) if self.minimal else answer.gradient
             g, turning = self.direction.turn(slope, turning)
             move = self.direction.move(g, x, ball, size)
-            turning = self.direction.moved(size, turning)
+            turning = self.direction.moved(size, turning, ball)
             x, landing = self.place(ball, x, move, landing)
         siege.offer(x, loss)
 
@@ -145,15 +146,18 @@ class Ascent(Attack):
         direction = self.direction
         if not direction.steers:
             return siege.gradient(x, loss)
-        point = direction.ahead(x, turning)
+        low, high = siege.ball.box
+        point = direction.ahead(x, turning).clamp(low, high)
         copies = direction.copies
         if copies > 1:
             point = point[:, None].expand(-1, copies, *x.shape[1:])
-        answer = siege.gradient(
-            point,
-            loss,
-            lambda image, dice, slot: direction.through(image, dice.of("through", step), slot),
-        )
+
+        def through(image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+            # Maps scale and pad towards black, which is zero for them and the low end of the box.
+            mapped = direction.through(image - low, dice.of("through", step), slot)
+            return (mapped + low).clamp(low, high)
+
+        answer = siege.gradient(point, loss, through)
         if copies == 1:
             return answer
         # One answer per row, as without copies; nothing was looked at for success.

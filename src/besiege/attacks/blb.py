@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.lbfgs import Descent
@@ -144,14 +143,17 @@ class BLB(Attack):
         else:
             width = SOFT * ground.height.clamp_min(1e-300)
             short = (BEYOND / SOFT) - lead / width
-            height, fall = width * functional.softplus(short), torch.sigmoid(short)
+            # Not torch's softplus and sigmoid, which round the last rows in another way.
+            small = torch.exp(-short.abs())
+            height = width * (short.clamp_min(0.0) + torch.log1p(small))
+            fall = torch.where(short > 0, 1.0, small) / (1.0 + small)
         push = (weight * fall).to(change.dtype).view(-1, *[1] * (change.dim() - 1))
         return inner(change, change) + weight * height, 2 * change - slope * push
 
     def _surveyed(self, ball: Ball, answer: Answer) -> _Ground:
         lead, gradient = answer.loss, answer.gradient
         height = apparent(ball, lead.double().abs(), gradient)
-        unit = torch.ones_like(height)
+        unit = torch.full_like(height, ball.width**2)
         if self.relative:
             size = inner(gradient, gradient)
             unit = torch.where(size > 0, 2 * height / size, unit)

@@ -190,9 +190,11 @@ def weigh(attack: CW, siege: Siege) -> None:
     weights = Weights.of(len(siege), attack.first_weight(), center.device)
     won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
     step, turn = torch.zeros_like(adam.made), torch.zeros_like(adam.made)
-    # The hinge's unit and the length of the steps: one each where all is absolute.
-    unit = torch.full_like(weights.c, 1.0 if compat else 0.0)
-    stride, last = unit.clone(), torch.full_like(unit, torch.inf)
+    # The hinge's unit and the length of the steps: where all is absolute, those of a box of width
+    # one, in which the variable of the tanh has no width.
+    unit = torch.full_like(weights.c, siege.ball.width**2 if compat else 0.0)
+    stride = torch.full_like(unit, 1.0 if compat else 0.0)
+    last = torch.full_like(unit, torch.inf)
     held, unknown = [*attack.held(siege)], not compat
     for count in range(1, attack.rounds * attack.steps + 1):
         x = variable.image(siege.ball, w)

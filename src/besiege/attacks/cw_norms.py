@@ -29,9 +29,12 @@ from besiege.core.threat import L0, L2, Linf
 if TYPE_CHECKING:
     from besiege.attacks.cw import CW
 
-BRISK, CALM = 0.3, 0.03
-"""What is taken of the rate in linf, where every entry may go all the way: in the first round, and
-in the others, which begin near to the boundary."""
+BRISK, BRISKEST, CALM = 0.3, 0.6, 0.03
+"""What is taken of the rate in linf, where every entry may go all the way: by rows that have not
+crossed the boundary yet, in short rounds at most, and by the others, which begin near to it."""
+
+ENOUGH = 100
+"""Steps in which a round at the first of these goes far enough."""
 
 PLENTY = 10.0
 """The weight in l0, in first weights: what counts there is that few entries suffice."""
@@ -42,6 +45,8 @@ def level(attack: CW, siege: Siege) -> None:
     center = siege.ball.center
     rates = attack.rates(center.device)
     table = corrections(DECAYS, attack.steps, center.device)
+    # A short round must get as far as a long one, or it finds nothing.
+    brisk = min(BRISKEST, BRISK * max(1.0, ENOUGH / attack.steps))
     x, best = center.clone(), Best(siege, attack.hidden)
     c = torch.full_like(siege.ball.radius, attack.first_weight())
     low, tau = torch.zeros_like(c), torch.zeros_like(c)
@@ -74,7 +79,7 @@ def level(attack: CW, siege: Siege) -> None:
             pull = torch.sign(change) * (change.abs() > here.scaled(tau))
             pull = pull.sub_(seen.slope.mul(here.scaled(c * unit)))
             adam, move = adam.step(pull, DECAYS, table)
-            pace = BRISK if turn == 0 else CALM
+            pace = torch.where(torch.isfinite(before), CALM, brisk)
             x = x.sub_(move.mul_(here.scaled(pace * rates[step] * reach))).clamp_(*here.box)
         best.offer(siege)
         ever = torch.isfinite(best.far)

@@ -42,7 +42,10 @@ class Part:
         return x
 
     def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
-        """A differentiable map in front of the victim; `slot` numbers the copies of a point."""
+        """A differentiable map in front of the victim, for images whose black is zero.
+
+        `slot` numbers the copies of a point.
+        """
         return image
 
     def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
@@ -53,8 +56,8 @@ class Part:
         """The move of the last link, of length `size` in its own sense."""
         raise NotImplementedError(f"{self} cannot end a direction: chain(..., steepest)")
 
-    def moved(self, size: Tensor, memory: Memory) -> Memory:
-        """What is remembered of the move just made."""
+    def moved(self, size: Tensor, memory: Memory, ball: Ball) -> Memory:
+        """What is remembered of the move just made in a ball."""
         return memory
 
 
@@ -125,7 +128,12 @@ class Momentum(Part):
 @piece("nesterov")
 @dataclass(frozen=True)
 class Nesterov(Momentum):
-    """Momentum whose gradient is asked one momentum step ahead (Lin et al. 2020)."""
+    """Momentum whose gradient is asked one momentum step ahead, inside the box (Lin et al. 2020).
+
+    In linf as published: ``x + decay * size * m``, with m the sum of gradients of mean size one,
+    whose entries are about as large as those of a step. In other norms m is brought to the length
+    of a step: as it is it would be ``sqrt(d)`` times too long in l2.
+    """
 
     steers = True
     remembers = 2
@@ -136,9 +144,8 @@ class Nesterov(Momentum):
     def ahead(self, x: Tensor, memory: Memory) -> Tensor:
         return x + memory[1]
 
-    def moved(self, size: Tensor, memory: Memory) -> Memory:
-        step = (self.decay * size).to(memory[0].dtype).view(-1, *[1] * (memory[0].dim() - 1))
-        return (memory[0], step * memory[0])
+    def moved(self, size: Tensor, memory: Memory, ball: Ball) -> Memory:
+        return (memory[0], ball.drift(memory[0], self.decay * size))
 
 
 @piece("scale_copies")
@@ -269,6 +276,6 @@ class Chain(Part):
     def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
         return self.links[-1].move(g, x, ball, size)
 
-    def moved(self, size: Tensor, memory: Memory) -> Memory:
+    def moved(self, size: Tensor, memory: Memory, ball: Ball) -> Memory:
         spans = zip(self.links, self._spans(memory), strict=True)
-        return tuple(part for link, own in spans for part in link.moved(size, own))
+        return tuple(part for link, own in spans for part in link.moved(size, own, ball))

@@ -60,8 +60,8 @@ class EAD(Attack):
     steps : int
         Steps of every round.
     beta : float
-        What a step takes off every change: the larger, the sparser. 0.001 as published; on networks
-        0.01 ends a tenth nearer in l1.
+        What a step takes off every change, in widths of the box: the larger, the sparser. 0.001 as
+        published; on networks 0.01 ends a tenth nearer in l1.
     rule : str
         Which success is the smallest where there is no budget: that of the least 'l1', or 'en', of
         the least ``|d|_2^2 + beta |d|_1``. Where the threat's norm is another, what the rule chose
@@ -73,7 +73,7 @@ class EAD(Attack):
     rate : float
         The length of the first steps; it falls as the root of the steps left.
     compat : bool
-        As published: `first` (0.001) is absolute.
+        As published: `first` (0.001) is absolute, in squared widths of the box.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class EAD(Attack):
         hidden = self._hides(siege)
         first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
         weights = Weights.of(len(siege), first, center.device)
-        unit = torch.full_like(weights.c, 1.0 if self.compat else 0.0)
+        unit = torch.full_like(weights.c, siege.ball.width**2 if self.compat else 0.0)
         best = Best(siege, hidden)
         for turn in range(self.rounds):
             x, y = siege.ball.center, siege.ball.center
@@ -136,7 +136,7 @@ class EAD(Attack):
                 good = siege.record.reached(siege.rows, told.labels) & (told.loss >= self.kappa)
                 won = won | good
                 if hidden:
-                    best.note(x, good, self._size(x - siege.ball.center))
+                    best.note(x, good, self._size(siege.ball, x))
                 x, y, *rest = best.settle(siege, x, y, *weights, unit, won)
                 if not len(siege):
                     return
@@ -156,10 +156,13 @@ class EAD(Attack):
             return siege.gradient(x, steering(siege), through=unseen)
         return siege.logits(x, loss=steering(siege))
 
-    def _size(self, change: Tensor) -> Tensor:
+    def _size(self, ball: Ball, x: Tensor) -> Tensor:
         """What the rule compares, float64."""
+        change = x - ball.center
         l1 = distances(change, L1)
-        return l1 if self.rule == "l1" else distances(change, L2) ** 2 + self.beta * l1
+        if self.rule == "l1":
+            return l1
+        return distances(change, L2) ** 2 + self.beta * ball.width * l1
 
     def _measured(
         self, siege: Siege, answer: Answer, unit: Tensor, y: Tensor
@@ -168,8 +171,8 @@ class EAD(Attack):
 
         Rows that see no slope are put elsewhere, and measured there.
         """
-        steep = distances(answer.gradient, Linf)
-        sloping = torch.where(steep > 0, self.beta / (self.rate * steep), 0.0)
+        steep, beta = distances(answer.gradient, Linf), self.beta * siege.ball.width
+        sloping = torch.where(steep > 0, beta / (self.rate * steep), 0.0)
         unit = torch.where(unit == 0, sloping, unit)
         flat = siege.ball.scaled(unit == 0) > 0
         return unit, torch.where(flat, elsewhere(siege), y) if bool(flat.any()) else y
@@ -178,5 +181,5 @@ class EAD(Attack):
         rate = self.rate * math.sqrt(1.0 - step / self.steps)
         change = y - ball.center
         change = change - rate * (2.0 * change - ball.scaled(pull) * slope)
-        kept = torch.copysign((change.abs() - self.beta).clamp_min_(0.0), change)
+        kept = torch.copysign((change.abs() - self.beta * ball.width).clamp_min_(0.0), change)
         return kept.add_(ball.center).clamp_(*ball.box)

@@ -92,16 +92,17 @@ def coarse(shape: tuple[int, ...], side: int | None) -> tuple[int, ...]:
 
 
 def visible(ball: Ball, sigma: float, draw: Draw, *, paired: bool) -> float:
-    """The size of probes, at least what a victim with a grid can see.
+    """The size of probes, `sigma` widths of the box; at least what a victim with a grid can see.
 
     Signs smaller than half a step of the grid are rounded away all at once, and up to a whole one
     rounding doubles or halves them. Of normal directions the larger entries remain, but rounding
     is noise beside the others: two steps, and four where a probe has no second one, left fewer
     images of the digits standing than smaller or larger ones.
     """
+    size = sigma * ball.width
     if ball.grid is None:
-        return sigma
-    return max(sigma, ball.grid * (1.0 if draw is rademacher else 2.0 if paired else 4.0))
+        return size
+    return max(size, ball.grid * (1.0 if draw is rademacher else 2.0 if paired else 4.0))
 
 
 def sent(ball: Ball, x: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class FAB(Attack):
         needed = rest(w, f, torch.cat((change - kept, change)))
         moves = ball.plane(torch.cat((clean + kept, clean)), w, needed)
         size = distances(moves, ball.norm)
-        near, far = size.clamp_min(1e-8).view(2, rows)
+        near, far = size.clamp_min(1e-8 * ball.width).view(2, rows)
         alpha = ball.scaled((near / (near + far)).clamp_max_(self.alpha_max))
         # In changes, so that what neither move touches stays exactly as it was.
         here, there = moves.mul_(self.eta).view(2, *x.shape)

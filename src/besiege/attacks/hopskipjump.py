@@ -35,7 +35,7 @@ HALVINGS = 25
 over the boundary would have it halved for ever."""
 
 FIRST = 0.1
-"""Published: the length of the first probes."""
+"""Published: the length of the first probes, in widths of the box."""
 
 TINY = 1e-30
 
@@ -201,7 +201,7 @@ class HopSkipJump(Attack):
         if self.probe is not None:
             return length(ball, far, self.probe)
         least = 0.5 * (ball.grid or 0.0) * math.sqrt(ball.size)
-        long = far / ball.size if step > 1 else torch.full_like(far, FIRST)
+        long = far / ball.size if step > 1 else torch.full_like(far, FIRST * ball.width)
         return long.clamp_min(least)
 
     def _narrow(self, ball: Ball, far: Tensor) -> Tensor:

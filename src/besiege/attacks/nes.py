@@ -207,8 +207,8 @@ class NES(Climb):
     steps : int
         Steps, each of ``2 pairs + 1`` queries.
     sigma : float
-        The size of the probes. A victim that answers by chance hides from small ones: the noise of
-        a slope is that of its answers divided by sigma.
+        The size of the probes, in widths of the box. Noise in a victim's answers hides its slope
+        from small ones: the noise of a slope is that of the answers divided by sigma.
     rate : float
         The first length of a step, in shares of the budget.
     loss : callable
@@ -265,7 +265,7 @@ class SPSA(Climb):
     steps : int
         Steps, each of ``2 pairs + 1`` queries.
     sigma : float
-        The size of the probes in every entry.
+        The size of the probes in every entry, in widths of the box.
     rate : float
         Adam's rate, in shares of the budget.
     loss : callable
@@ -317,7 +317,7 @@ class RGF(Climb):
     steps : int
         Steps, each of ``probes + 1`` queries.
     sigma : float
-        The size of the probes, root mean square of the entries.
+        The size of the probes, root mean square of the entries, in widths of the box.
     rate : float
         The first length of a step, in shares of the budget.
     loss : callable

@@ -49,7 +49,8 @@ class OptMargin(CW):
     copies : int
         How many copies there are, the point itself included; no more than pixels and one.
     size : float
-        The root mean square of what is added to a copy: 8/255 is usual in colour, 0.3 for MNIST.
+        The root mean square of what is added to a copy, in widths of the box: 8/255 is usual in
+        colour, 0.3 for MNIST.
     success_on : str
         Whether 'all' copies must count or the 'centre', the point itself, is enough.
 
@@ -90,7 +91,7 @@ class OptMargin(CW):
         span = [torch.linalg.qr(one).Q.T for one in drawn] if many else []
         moves = center.new_zeros(len(center), many + 1, entries)
         for row, directions in enumerate(span):
-            moves[row, :many] = directions * (math.sqrt(entries) * self.size)
+            moves[row, :many] = directions * (math.sqrt(entries) * self.size * siege.ball.width)
         return (moves.view(len(center), many + 1, *center.shape[1:]),)
 
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:

@@ -218,7 +218,7 @@ class NESPartial(Closing):
     pairs : int
         Directions per step.
     sigma : float
-        The size of the probes.
+        The size of the probes, in widths of the box.
     rate : float
         The first length of a step, in shares of the budget.
     momentum : float
@@ -284,7 +284,7 @@ class NESLabels(Closing):
     pairs : int
         Directions per step.
     sigma : float
-        The size of the probes.
+        The size of the probes, in widths of the box.
     rate : float
         The first length of a step, in shares of the budget.
     momentum : float
@@ -293,7 +293,7 @@ class NESLabels(Closing):
         Images whose labels are counted for one score. Published: 50. For the same queries more
         directions tell more than more images do.
     mu : float
-        How far around a point they are, in every entry.
+        How far around a point they are, in every entry, in widths of the box.
 
     Examples
     --------
@@ -346,7 +346,7 @@ class NESLabels(Closing):
         ends = torch.stack((sent(ball, here + sigma * u), sent(ball, here - sigma * u)), 2)
         counter = some[:, None] * self.around + torch.arange(self.around, device=x.device)
         drawn = dice.of("around").uniform(shape, counter.flatten().expand(len(rows), -1))
-        mu = max(self.mu, ball.grid or 0.0)
+        mu = max(self.mu * ball.width, ball.grid or 0.0)
         drawn = drawn.mul_(2.0 * mu).sub_(mu).to(x.dtype).view(len(rows), k, 1, self.around, *shape)
         images = sent(ball, (ends[:, :, :, None] + drawn).flatten(1, 3))
         good = adversarial(siege, siege.labels(images, rows), rows).view(len(rows), k, 2, -1)

@@ -79,13 +79,14 @@ class Signs(Start):
 class Gaussian(Start):
     """A normal draw brought into ball and box: in l1 a few entries, far out (Croce and Hein 2021).
 
+    Its deviation is the width of the box.
     The projection is the exact one, so that what is small in the draw stays as it was.
     """
 
     def __call__(self, siege: Siege) -> Tensor:
         ball = siege.ball
         drawn = siege.dice.of("start").normal(tuple(ball.center.shape[1:])).to(ball.center)
-        return ball.project(ball.center + drawn)
+        return ball.project(ball.center + drawn * ball.width)
 
 
 @dataclass(frozen=True, eq=False)

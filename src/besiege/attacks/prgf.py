@@ -43,7 +43,7 @@ BLIND = 5.0
 """By how much probes grow where not one of them made a difference."""
 
 LARGEST = 0.1
-"""Up to this size."""
+"""Up to this size, in widths of the box."""
 
 SMOOTH = 3.5
 """Published: how much more of a gradient lies among smooth directions than their share of all."""
@@ -135,7 +135,8 @@ class PRGF(Climb):
         Steps, each of ``probes + 2`` queries, or 2 where the prior is good; ten more at every
         tenth.
     sigma : float
-        The size of the probes, root mean square of the entries; larger where they show nothing.
+        The size of the probes, root mean square of the entries, in widths of the box; larger where
+        they show nothing.
     rate : float
         The first length of a step, in shares of the budget.
     loss : callable
@@ -199,7 +200,7 @@ class PRGF(Climb):
         sigma = torch.full_like(
             siege.ball.radius, visible(siege.ball, self.sigma, sphere, paired=False)
         )
-        largest = max(LARGEST, float(sigma.max()) if len(sigma) else 0.0)
+        largest = max(LARGEST * siege.ball.width, float(sigma.max()) if len(sigma) else 0.0)
         length = torch.zeros_like(sigma)
         gamma = torch.full_like(sigma, self.gamma or SMOOTH)
         for step in range(self.steps):

@@ -29,6 +29,9 @@ DECAYS = (0.5, 0.99)
 """Adam's decay rates. The hinge switches on and off from step to step: the usual 0.9 carries a row
 far beyond the boundary and back, and 0.999 remembers the first round to the end."""
 
+MOST = 1e19
+"""The largest entry of a gradient whose square float32 can hold."""
+
 TANH = 0.999999
 """Saturated pixels start this near to the end of the tanh, where it still has a slope."""
 
@@ -124,6 +127,8 @@ class Adam(NamedTuple):
         Writes over its tensors. `table` is `corrections` of the same decays.
         """
         one, two = decays
+        # What overflows, or its square, would be lost: infinity over infinity is no step.
+        g = torch.nan_to_num(g, nan=0.0).clamp_(-MOST, MOST)
         mean = self.mean.mul_(one).add_(g, alpha=1 - one)
         square = self.square.mul_(two).addcmul_(g, g, value=1 - two)
         factor = table[self.made.clamp_max(len(table) - 1)].view(-1, *[1] * (g.dim() - 1))
@@ -168,7 +173,9 @@ class Tanh(Clip):
 
     def of(self, ball: Ball, x: Tensor) -> Tensor:
         low, high = ball.box
-        return torch.atanh((x - (low + high) / 2) * (2 * TANH / (high - low)))
+        u = (x - (low + high) / 2) * (2 * TANH / (high - low))
+        # Not torch.atanh: it rounds the last entries of a tensor another way than the others.
+        return 0.5 * (torch.log1p(u) - torch.log1p(-u))
 
     def image(self, ball: Ball, w: Tensor) -> Tensor:
         low, high = ball.box

@@ -193,7 +193,7 @@ class Bumps(Proposals):
         change = torch.zeros_like(ball.center)
         top, left = (height - down * side) // 2, (width - across * side) // 2
         middle = change[:, :, top : top + down * side, left : left + across * side]
-        middle.copy_(tiles.reshape(middle.shape))
+        middle.copy_(tiles.reshape(middle.shape) * ball.width)
         # Not less than the radius; more is projected, which in l1 leaves the peaks.
         larger = (ball.radius / distances(change, ball.norm)).clamp_min(1.0)
         return ball.confine(ball.center + change * ball.scaled(larger))
@@ -238,7 +238,7 @@ class Bumps(Proposals):
         """
         if self._known is None or self._known[0] is not ball:  # rows have left
             radius = ball.radius[:, None]
-            slack = ball.size ** (1.0 / self.power) * _HALF_STEP * max(1.0, *map(abs, ball.box))
+            slack = ball.size ** (1.0 / self.power) * _HALF_STEP * max(map(abs, ball.box))
             reach = torch.maximum(radius - slack, radius / 2)
             self._known = ball, reach, radius[:, None] ** self.power
         return self._known[1:]

@@ -165,7 +165,7 @@ class ZOO(Attack):
     coordinates : int
         Coordinates per step, drawn without replacement, at most all there are.
     h : float
-        The length of a probe.
+        The length of a probe, in widths of the box, or with `tanh` in units of its variable.
     by : str
         'newton', the slope divided by the curvature of the same three answers, which in float32 is
         noise where h is below 0.01; or 'adam'.
@@ -267,7 +267,7 @@ class ZOO(Attack):
                 state = _measured(state, told)
             if self.reset:
                 state = _rested(state, told.won & ~state.ever)
-            state = self._next(self._descend(state, told, table), told)
+            state = self._next(self._descend(siege.ball, state, told, table), told)
             if self.abort:
                 siege.leave(state.turn >= self.rounds)
         siege.offer(sent(siege.ball, self.images(siege.ball, state.w[:, None]))[:, 0])
@@ -279,7 +279,9 @@ class ZOO(Attack):
         first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
         weights = Weights.of(len(w), first, center.device)
         none, no = torch.zeros_like(siege.rows), torch.zeros_like(siege.rows, dtype=torch.bool)
-        unit = torch.full_like(weights.c, 1.0 if self.compat else 0.0)
+        length = self.length(siege.ball)
+        unit = torch.full_like(weights.c, siege.ball.width**2 if self.compat else 0.0)
+        stride = torch.full_like(unit, length if self.compat else 0.0)
         count = torch.zeros_like(w, dtype=torch.int64)
         most = torch.full_like(unit, torch.inf)
         return State(
@@ -293,9 +295,13 @@ class ZOO(Attack):
             no,
             no,
             unit,
-            unit,
+            stride,
             most,
         )
+
+    def length(self, ball: Ball) -> float:
+        """The unit of the variable: the width of the box, or that of the tanh, which has none."""
+        return 1.0 if self.tanh else ball.width
 
     def images(self, ball: Ball, w: Tensor) -> Tensor:
         """The images of changes ``[rows, k, ...]``, not cut to the box."""
@@ -312,7 +318,7 @@ class ZOO(Attack):
         """Draw coordinates, and ask about the points and on both sides along each."""
         k = min(self.coordinates, w[0].numel())
         chosen = self._draw(siege, w, k, step)
-        loss, h = steering(siege), max(self.h, siege.ball.grid or 0.0)
+        loss, h = steering(siege), max(self.h * self.length(siege.ball), siege.ball.grid or 0.0)
         parts: list[Partials] = []
         for rows in siege.blocks(2 * k + 1):
             ball, at = siege.ball.at(rows), w[rows][:, None]
@@ -349,7 +355,7 @@ class ZOO(Attack):
             key = key.log_().neg_() / likelihood(w).flatten(1)
         return key.topk(k, dim=1, largest=False).indices
 
-    def _descend(self, state: State, told: Partials, table: Tensor) -> State:
+    def _descend(self, ball: Ball, state: State, told: Partials, table: Tensor) -> State:
         """One step along the coordinates drawn."""
         at, scale = told.coordinates, (state.c * state.unit)[:, None]
         g = told.pull + scale * told.slope
@@ -358,7 +364,8 @@ class ZOO(Attack):
         count = count.scatter_add(1, at, torch.ones_like(at))
         if self.by == "newton":
             bend = told.hold + scale * told.bend
-            bend = torch.where(bend <= 0, torch.ones_like(bend), bend.clamp_min(FLAT))
+            one = (ball.width / self.length(ball)) ** 2
+            bend = torch.where(bend <= 0, torch.full_like(bend, one), bend.clamp_min(FLAT * one))
             move = rate * g / bend * (state.unit > 0)[:, None]
         else:
             one, two = DECAYS

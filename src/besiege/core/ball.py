@@ -52,6 +52,10 @@ class LinfBall(Ball):
     def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
         return torch.sign(g).mul_(self.scaled(length))
 
+    def drift(self, g: Tensor, length: Tensor) -> Tensor:
+        # As long as a step in most entries. By its largest entry the others would be lost.
+        return self.scaled(length) * g
+
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
         w, c = forward_plane(w, c)
         return torch.sign(w).mul_(flood(None, self.room(x, w), w.abs(), c, 1))

@@ -148,7 +148,8 @@ class Oracle:
         Rows per call; by default what the victim says it takes, or a size that is fast on its
         device.
     pad : bool
-        Whether to pad batches; never done for a metered victim, who would charge for it.
+        Whether to pad batches; never done for a metered victim, who would charge for it. Without
+        padding the last digits of a row's logits may depend on its neighbours.
     """
 
     def __init__(

@@ -79,6 +79,11 @@ class Ball(ABC):
         """
         return self.steepest(g, x, length)
 
+    def drift(self, g: Tensor, length: Tensor) -> Tensor:
+        """A move of this length along `g`, whose entries are about one, whatever the box."""
+        size = distances(g, self.norm).clamp_min(torch.finfo(g.dtype).tiny)
+        return g * self.scaled(length / size)
+
     @abstractmethod
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
         """The smallest move d from `x` inside the box with ``<w, d> = c``.
@@ -107,6 +112,12 @@ class Ball(ABC):
     def size(self) -> int:
         """Number of entries of one image."""
         return math.prod(self.center.shape[1:])
+
+    @property
+    def width(self) -> float:
+        """The width of the box, by which lengths that are not shares of a radius are measured."""
+        low, high = self.box
+        return high - low
 
     def at(self, rows: Tensor) -> Self:
         """The balls of some rows."""
@@ -189,8 +200,12 @@ class Ball(ABC):
         return self._values(torch.where(self._per_row(outside), short, near)).to(x.dtype)
 
     def scaled(self, rows: Tensor) -> Tensor:
-        """Per-row numbers shaped to multiply images, in the images' type."""
-        return self._per_row(rows.to(self.center.dtype))
+        """Per-row numbers shaped to multiply images, in the images' type and within its range.
+
+        A length over the size of a vanishing gradient is beyond it, and infinity times zero is NaN.
+        """
+        most = torch.finfo(self.center.dtype).max
+        return self._per_row(rows.to(self.center.dtype).clamp(-most, most))
 
     def room(self, x: Tensor, toward: Tensor) -> Tensor:
         """How far each entry of `x` can move in the direction of `toward` before the box ends."""

@@ -192,7 +192,9 @@ def attack(
     twin : bool
         Search on an accelerated copy of the model; every success is confirmed on the model.
     batch, pad
-        Rows per call of the model, and whether calls are padded to whole blocks of rows.
+        Rows per call of the model, and whether calls are padded to whole blocks of rows. With
+        padding no result depends on the batch; with ``pad=False`` its last digits may, and so may
+        rows near the boundary.
     starts : (images, labels), optional
         Images of known classes at which attacks may begin that see decisions alone, or the first
         few scores; without any, noise must do, and a targeted one cannot begin at all.

@@ -101,7 +101,9 @@ def craft(
         that were not are attacked again there. True makes one (`twin_of`), which may also be made
         once and given many times.
     batch, pad
-        Rows per call and padding of the oracle; they change no result.
+        Rows per call, and whether calls are padded to whole blocks of rows. With padding no result
+        depends on the batch; with ``pad=False`` its last digits may, and so may rows near the
+        boundary.
     watch : callable, optional
         Called after every answer, for whoever shows progress.
     starts : Samples, optional

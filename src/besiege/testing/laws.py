@@ -1,7 +1,7 @@
 """The laws every attack obeys, one function each.
 
 Each is called as ``law(attack, norm, goal)`` and raises an `AssertionError` that names the law,
-the attack, the norm, the goal and what was seen. Law 10 (resumable) waits for the store.
+the attack, the norm, the goal and what was seen. Law 10 (resumable) is about records, not attacks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from besiege.testing.accounts import access, honest_accounts
+from besiege.testing.boxes import box_equivariant, sound_queries
 from besiege.testing.extents import more_never_hurts, scale_and_classes
 from besiege.testing.outcomes import feasible, judged, not_idle
 from besiege.testing.repetition import repeatable, row_independent
@@ -19,6 +20,7 @@ __all__ = [
     "LAWS",
     "Law",
     "access",
+    "box_equivariant",
     "feasible",
     "honest_accounts",
     "judged",
@@ -27,6 +29,7 @@ __all__ = [
     "repeatable",
     "row_independent",
     "scale_and_classes",
+    "sound_queries",
 ]
 
 LAWS: Mapping[str, Law] = MappingProxyType(
@@ -42,7 +45,9 @@ LAWS: Mapping[str, Law] = MappingProxyType(
             not_idle,
             more_never_hurts,
             scale_and_classes,
+            box_equivariant,
+            sound_queries,
         )
     }
 )
-"""Laws 1 to 9 by name, in their order."""
+"""The laws by name, in their order."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, parse
-from besiege.core.oracle import Access, Victim
+from besiege.core.oracle import Access, Oracle, Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
@@ -150,7 +150,10 @@ class Trial:
         access: Access | None = None,
         **options: Any,
     ) -> Crafted:
-        """Run the attack on a copy of the samples, which other cases are tried on too."""
+        """Run the attack on a copy of the samples, which other cases are tried on too.
+
+        Every image sent meanwhile is looked at: it must be finite and in the box.
+        """
         kind = type(self.attack)
         run, changed = kind.run, list[bool]()
 
@@ -160,8 +163,19 @@ class Trial:
             run(attack, siege)
             changed.append(not torch.equal(ball.center, clean))
 
+        def checked(oracle: Oracle, x: Tensor, *rest: Any) -> Tensor:
+            low, high = torch.aminmax(x.detach())  # both NaN where an entry is
+            box = oracle.victim.box
+            self.demand(
+                box[0] <= float(low) and float(high) <= box[1],
+                f"it sent values from {number(float(low))} to {number(float(high))}, and the box "
+                f"is {box}",
+            )
+            return ask(oracle, x, *rest)
+
+        ask = Oracle._ask
         options |= self.means(victim, samples)
-        with patch.object(kind, "run", watched):
+        with patch.object(kind, "run", watched), patch.object(Oracle, "_ask", checked):
             crafted = craft(
                 victim, self.attack, _copied(samples), self.threat(eps, access), **options
             )

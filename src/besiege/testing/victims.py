@@ -235,6 +235,30 @@ class Altered(Around):
         return self.change(self.victim(x, dice))
 
 
+class Boxed(Around):
+    """The same victim in another box, of which it is shown the images in its own, from 0 to 1.
+
+    Attributes
+    ----------
+    sent : list of Tensor
+        The first images it was sent, in units of its own box: those of as many calls as it keeps.
+    """
+
+    def __init__(self, victim: Victim, low: float, width: float, keeps: int = 0) -> None:
+        super().__init__(victim)
+        self.box = (low, low + width)
+        self.keeps = keeps
+        self.sent = list[Tensor]()
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits of images."""
+        low, high = self.box
+        x = (x - low) / (high - low)
+        if len(self.sent) < self.keeps:
+            self.sent.append(x.detach())
+        return self.victim(x, dice)
+
+
 class Likeness(Around):
     """A substitute: what a victim says and what an untrained net says, added up.
 
@@ -242,7 +266,7 @@ class Likeness(Around):
     """
 
     def __init__(self, victim: Victim, shape: Shape) -> None:
-        while isinstance(victim, Around):
+        while isinstance(victim, Around) and not isinstance(victim, Boxed):
             victim = victim.victim
         super().__init__(victim)
         assert victim.classes is not None
@@ -250,7 +274,8 @@ class Likeness(Around):
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of images."""
-        return self.victim(x, dice) + self.stranger(x)
+        low, high = self.box
+        return self.victim(x, dice) + self.stranger((x - low) / (high - low))
 
 
 def scaled(victim: Victim, factor: float) -> Altered:
