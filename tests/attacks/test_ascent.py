@@ -388,7 +388,7 @@ def test_those_pieces_do_change_the_path() -> None:
         assert (end(direction) - plain).abs().max() > 1e-3
 
 
-def test_si_ni_fgsm_is_lins_algorithm() -> None:
+def test_si_ni_fgsm_is_lins_algorithm_inside_the_box() -> None:
     victim = untrained(SHAPE, 5)
     samples = data(victim, 6)
     eps, steps, copies = 0.1, 4, 3
@@ -401,7 +401,7 @@ def test_si_ni_fgsm_is_lins_algorithm() -> None:
     _, crafted = points(attack, victim, samples, f"linf:{eps}")
     x, g, alpha = samples.images, torch.zeros_like(samples.images), eps / steps
     for _ in range(steps):
-        ahead = (x + alpha * g).requires_grad_(True)
+        ahead = (x + alpha * g).clamp(0, 1).requires_grad_(True)
         total = torch.zeros_like(x)
         for i in range(copies):
             loss = functional.cross_entropy(victim(ahead / 2**i), samples.labels, reduction="sum")

@@ -279,6 +279,7 @@ def test_a_short_run_finds_every_row(norm: Norm) -> None:
         short = smallest(of, parse("cw(rounds=3, steps=15)"), samples, norm)
         assert short.success.all()
         if norm is Linf:
+            assert smallest(of, parse("cw(rounds=1, steps=15)"), samples, norm).success.all()
             usual = smallest(of, parse("cw(steps=20)"), samples, norm)
             assert (short.distance <= 1.25 * usual.distance).all()
 

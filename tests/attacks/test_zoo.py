@@ -101,7 +101,7 @@ def test_every_coordinate_counts_its_own_draws() -> None:
         told = attack.ask(laid, state.w, step)
         drawn.scatter_add_(1, told.coordinates, torch.ones_like(told.coordinates))
         before = state
-        state = attack._descend(state, told, table)
+        state = attack._descend(laid.ball, state, told, table)
         touched = torch.zeros(4, 64, dtype=torch.bool).scatter(1, told.coordinates, True)
         for new, old in zip(state[1:3], before[1:3], strict=True):
             assert torch.equal(new.flatten(1)[~touched], old.flatten(1)[~touched])
