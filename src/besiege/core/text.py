@@ -321,7 +321,7 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
         case ast.Constant(value=bool() | str() | None as value):
             return value
         case ast.Constant(value=int() | float() as value):
-            return _held(value, node, source)
+            return _held(value, source)
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return tuple(_value(part, source, call) for part in parts)
         case ast.UnaryOp(op=ast.USub(), operand=part):
@@ -329,7 +329,7 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             try:
                 found = _OPERATORS[type(op)](_number(left, source), _number(right, source))
-                return _held(found, node, source)
+                return _held(found, source)
             except ZeroDivisionError:
                 said = short(ast.unparse(node))
                 raise InputError(f"'{said}' in '{source}' divides by 0") from None
@@ -347,12 +347,12 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
     )
 
 
-def _held(value: float, node: ast.expr, source: str) -> float:
+def _held(value: float, source: str) -> float:
     """A number that 64 bits hold."""
     if -MOST <= value <= MOST if isinstance(value, int) else math.isfinite(value):
         return value
     raise InputError(
-        f"'{short(ast.unparse(node))}' in '{source}' is too large: numbers have at most 64 bits"
+        f"a number in '{source}' is too large: it must be finite and fit into 64 bits"
     )
 
 
