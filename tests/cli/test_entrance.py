@@ -164,7 +164,7 @@ def test_the_unexpected_is_said_in_a_line_with_exit_code_1(
 
     monkeypatch.setattr("besiege.models.catalogue.listing", broken)
     said = besiege("models")
-    assert said.code == 1
+    assert said.code == 70
     assert "ZeroDivisionError: somewhere inside" in said.flat and "--debug" in said.flat
     assert "Traceback" not in said.err
 

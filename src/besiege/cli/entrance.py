@@ -33,7 +33,7 @@ from besiege.cli import (
 from besiege.cli.grammar import WRITTEN, as_options
 from besiege.core.errors import BesiegeError, near
 
-FINE, GATE, USAGE, INCOMPLETE, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
+FINE, USAGE, INCOMPLETE, UNEXPECTED, INTERRUPTED, UNREAD = 0, 2, 3, 70, 130, 141
 """Exit codes; the last is what a shell says of a program whose reader has gone."""
 
 _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
@@ -116,7 +116,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0 fine, 1 unexpected, 2 wrong input, 3 incomplete, 130 interrupted.
+        The exit code: 0 fine, 2 wrong input, 3 incomplete, 70 unexpected (a bug of
+        besiege), 130 interrupted.
 
     Examples
     --------
@@ -191,7 +192,7 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
         if debug
         else "This was not expected. Add --debug to see where it happened.",
     )
-    return GATE
+    return UNEXPECTED
 
 
 def _is_full(problem: BaseException | None) -> bool:

@@ -351,9 +351,7 @@ def _held(value: float, source: str) -> float:
     """A number that 64 bits hold."""
     if -MOST <= value <= MOST if isinstance(value, int) else math.isfinite(value):
         return value
-    raise InputError(
-        f"a number in '{source}' is too large: it must be finite and fit into 64 bits"
-    )
+    raise InputError(f"a number in '{source}' is too large: it must be finite and fit into 64 bits")
 
 
 def _number(node: ast.expr, source: str) -> float:
