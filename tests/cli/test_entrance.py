@@ -156,7 +156,7 @@ def test_a_mistake_shows_no_traceback_unless_asked(
     assert "Traceback" not in besiege("show", "pdg").err
 
 
-def test_the_unexpected_is_said_in_a_line_with_exit_code_1(
+def test_the_unexpected_is_said_in_a_line_with_exit_code_70(
     besiege: Besiege, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
