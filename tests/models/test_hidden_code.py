@@ -380,6 +380,24 @@ def test_a_forward_put_in_later_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(digests) == 5
 
 
+def test_a_part_that_listens_to_itself_changes_nothing_else() -> None:
+    """Parts are covered where they stand, whoever holds one of their methods."""
+
+    class Listening(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+            nn.init.constant_(self.linear.weight, 0.5)
+            nn.init.constant_(self.linear.bias, 0.5)
+            self.linear.register_forward_hook(self.hear)
+
+        def hear(self, module: nn.Module, given: object, answer: Tensor) -> Tensor:
+            return answer
+
+    made = [digest(nn.Sequential(Listening())) for _ in range(2)]
+    assert made[0] == made[1]
+
+
 def times(gain: float) -> Callable[[Any], Any]:
     def decorate(function: Any) -> Any:
         @wraps(function)

@@ -39,15 +39,16 @@ from besiege.core.sourcing import (
 from besiege.core.sourcing import lasts as lasts
 from besiege.core.sourcing import noting as noting
 
-# Modules whose fingerprint is being taken, and the part whose attributes are being read: what
-# hangs on one may lead back to it.
+# Modules whose fingerprint is being taken, and all their parts: what hangs on one may lead back.
 _open = threading.local()
 
 # What every module has; the tensors and parts among them are covered elsewhere.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _HEAP = 1 << 9  # set for classes that were made by a class statement
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_BUILT_IN = frozenset({bool, int, float, str, bytes, tuple, list, dict, set, type(None), Tensor})
+_BUILT_IN = frozenset(
+    {bool, int, float, str, bytes, tuple, list, dict, set, type(None), Tensor, nn.Parameter}
+)
 # How a thing prints and what its annotations say decides no answer.
 _IDLE = ("__repr__", "__str__", "__annotate__", "__annotate_func__")
 
@@ -64,12 +65,13 @@ def fingerprint(module: nn.Module, *about: object) -> str:
         What else distinguishes it, such as a normalisation; printable.
     """
     outer: frozenset[int] = getattr(_open, "modules", frozenset())
-    part = getattr(_open, "part", None)
+    parts: frozenset[int] = getattr(_open, "parts", frozenset())
     _open.modules = outer | {id(module)}
+    _open.parts = parts.union(map(id, module.modules()))
     try:
         return _fingerprint(module, about)
     finally:
-        _open.modules, _open.part = outer, part
+        _open.modules, _open.parts = outer, parts
 
 
 def _fingerprint(module: nn.Module, about: tuple[object, ...]) -> str:
@@ -92,7 +94,6 @@ def _fingerprint(module: nn.Module, about: tuple[object, ...]) -> str:
         if isinstance(part, torch.jit.ScriptModule) and not path.startswith(scripted or " "):
             add(script(part, path or kind.__name__))
             scripted = (*scripted, f"{path}." if path else "")
-        _open.part = part
         for key, value in _attributes(part):
             add(key, plain(value, set()))
     for name in _HOOKS:
@@ -103,6 +104,8 @@ def _fingerprint(module: nn.Module, about: tuple[object, ...]) -> str:
         *module.named_buffers(remove_duplicate=False),
     ):
         add(path, tensor.dtype, tuple(tensor.shape), *_contents(tensor))
+        if added := _added(tensor, set()):
+            add(added)
     return digest.hexdigest()
 
 
@@ -210,10 +213,9 @@ def _routine(value: Any, seen: set[Any], top: bool) -> str | None:
     if not (inspect.isclass(value) or whole):
         return None
     text = code(value, seen)
-    if isinstance(bound, nn.Module) and not top and bound is not getattr(_open, "part", None):
-        other = plain(bound, seen)  # the method of another network, with its weights
-        return text if other == "again" else f"{text} of {other}"
-    return text
+    if top or not isinstance(bound, nn.Module) or id(bound) in getattr(_open, "parts", ()):
+        return text
+    return f"{text} of {plain(bound, seen)}"  # the method of another network, with its weights
 
 
 def _once(value: object, seen: set[Any], text: Callable[[], str]) -> str:
@@ -369,7 +371,7 @@ def _contents(tensor: Tensor) -> list[memoryview]:
         return [memoryview(b"meta")]
     try:
         return [_bits(part) for part in _parts(tensor)]
-    except (RuntimeError, TypeError, NotImplementedError):
+    except Exception:  # a tensor class of somebody else's
         return [memoryview(unread(f"a tensor {tensor.dtype}", id(tensor)).encode())]
 
 
