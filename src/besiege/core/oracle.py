@@ -357,7 +357,7 @@ class Oracle:
         try:
             logits = self.victim(x, dice)
         except RuntimeError as problem:
-            if _out_of_memory(problem):
+            if out_of_memory(problem):
                 raise
             said = (str(problem).splitlines() or [type(problem).__name__])[0]
             raise VictimError(
@@ -396,7 +396,7 @@ class Oracle:
                 done = rows.stop
                 continue
             except (torch.OutOfMemoryError, RuntimeError) as problem:
-                if not _out_of_memory(problem) or size <= self.pad:
+                if not out_of_memory(problem) or size <= self.pad:
                     raise
             # Outside the handler, where the exception no longer holds the tensors it met.
             if self.victim.device.type == "cuda":
@@ -454,11 +454,12 @@ def _slope(
     return gradient, value.detach(), logits.detach()
 
 
-def _out_of_memory(problem: Exception) -> bool:
+def out_of_memory(problem: Exception) -> bool:
+    """Whether an error says that memory ran out."""
     # Of the CPU allocator there is only the message, and that depends on the system.
     said = str(problem)
     return (
-        isinstance(problem, torch.OutOfMemoryError)
+        isinstance(problem, (torch.OutOfMemoryError, MemoryError))
         or "not enough memory" in said
         or "can't allocate memory" in said
     )
