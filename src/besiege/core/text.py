@@ -319,7 +319,8 @@ def _is_number(value: Any, f: Field[Any]) -> bool:
         return "None" in kinds
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= _EXACT
-    return isinstance(value, Real) and bool(-_FLOAT32 <= value <= _FLOAT32)
+    real = isinstance(value, Real)
+    return real and bool(-_FLOAT32 <= value <= _FLOAT32)
 
 
 def _usual(f: Field[Any], standard: Any) -> Any:
