@@ -58,7 +58,10 @@ class Worker:
         words = [sys.executable, __file__, "--worker", str(self.folder), str(theirs)]
         quiet = {"COLUMNS": "100", "BESIEGE_OFFLINE": "1", "HOME": str(self.folder / "home")}
         quiet |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        quiet |= {"TMPDIR": str(self.folder.parent), "XDG_CACHE_HOME": str(self.folder / "home")}
+        quiet |= {
+            "TMPDIR": str(self.folder.parent),
+            "XDG_CACHE_HOME": str(self.folder / "home/.cache"),
+        }
         held = {k: v for k, v in os.environ.items() if not k.startswith("BESIEGE_")}
         process = subprocess.Popen(
             [*words, "--seed", str(self.seed)],

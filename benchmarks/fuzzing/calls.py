@@ -248,7 +248,7 @@ def _load(draw: Draw) -> str:
 
 
 def _samples(draw: Draw) -> str:
-    options = {"ids": LABELS, "targets": LABELS, "classes": VALUES}
+    options: dict[str, tuple[str, ...]] = {"ids": LABELS, "targets": LABELS}
     args = f"{_one(draw, IMAGES, 0.7)}, {_one(draw, LABELS, 0.5)}"
     return f"Samples.of({args}{_with(draw, options, 2)})"
 

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from tests.cli.conftest import Besiege
 
-MODEL = """from torch import nn
+MODEL = """import torch
+from torch import nn
 
 def make():
-    return nn.Sequential(nn.Flatten(), nn.Linear(72, 4))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(72, 4, bias=False))
+    net[1].weight.data = torch.randn(4, 72, generator=torch.Generator().manual_seed(0))
+    return net
 """
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -119,3 +120,20 @@ def test_rows_may_be_a_mask_and_must_exist() -> None:
 def test_pixels_is_what_undecoded_images_offer() -> None:
     pixels: Pixels = Drawn((0,))
     assert pixels.at([0]).decode().shape == (1, 1, 2, 2)
+
+
+@pytest.mark.parametrize("rows", [3, "abcd", -(2**70), [0.5], None, torch.zeros(2, 2)], ids=str)
+def test_what_are_no_rows_is_refused(rows: Any) -> None:
+    with pytest.raises(InputError, match="whole numbers, or a mask"):
+        load("digits", count=6).take(rows)
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    data = load("digits", count=6)
+    for call in (
+        lambda: data.subset(10**5000),
+        lambda: data.subset(2, 10**5000),
+        lambda: data.shards(10**5000),
+    ):
+        with pytest.raises(InputError, match="far too large"):
+            call()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 import besiege
-from besiege.attacks import parse
-from besiege.core.errors import AccessError, ThreatError
-from besiege.core.siege import ATTACKS
+from besiege.attacks import Attack, parse
+from besiege.core.errors import AccessError, AttackError, ThreatError
+from besiege.core.siege import ATTACKS, Siege
 from besiege.core.threat import L1, L2, Access, Linf, Norm, Threat
 from besiege.evaluation.checking import BUDGETS, fits, fitting
 
@@ -62,3 +64,34 @@ def test_the_budget_of_an_advice_is_one_of_its_norm(norm: Norm) -> None:
     Threat.parse(BUDGETS[norm]).check_units((0.0, 1.0), 3 * 32 * 32)
     with pytest.raises(ThreatError, match=f"write for example '{BUDGETS[norm]}'"):
         fits(parse("pgd"), Threat(norm))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "minimal(" * 6 + "pgd" + ")" * 6,
+        "repeat(repeat(repeat(pgd, 999), 999), 999)",
+        "repeat(pgd, 1000000000)",
+        "each_target(repeat(cascade(fgsm, repeat(pgd, 1000)), 1000), 9)",
+    ],
+)
+def test_nested_attacks_that_never_end_are_refused(text: str) -> None:
+    with pytest.raises(AttackError, match="nest fewer"):
+        fits(parse(text), Threat.parse("linf:0.1"))
+
+
+def test_nested_attacks_that_end_are_not() -> None:
+    text = "minimal(cascade(fgsm, repeat(averaged(mim(steps=5), 4), 2)))"
+    fits(parse(text), Threat.parse("linf:0.1"))
+    fits(parse("minimal(each_target(repeat(pgd, 10), 9))"), Threat.parse("linf"))
+
+
+@dataclass(frozen=True)
+class _Hungry(Attack):
+    def run(self, siege: Siege) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 999 bytes")
+
+
+def test_an_attack_that_needs_more_memory_than_there_is_says_so() -> None:
+    with pytest.raises(AttackError, match="more memory than there is for 2 images"):
+        besiege.attack(_Hungry(), "zoo:digits-natural", DATA.images, DATA.labels, threat="linf:0.1")

@@ -86,6 +86,8 @@ class BLB(Attack):
 
     def __post_init__(self) -> None:
         must_count(self, 1, "weights", "steps", "memory")
+        if not callable(self.loss):
+            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
         if not self.first > 0:
             raise ValueError(f"first is {self.first!r}, but a weight above 0 is needed")
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import MOST_STEPS, Attack, must_count
 from besiege.attacks.hopskipjump import Draw, length, narrow, unit, votes
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
@@ -31,6 +31,10 @@ PRESETS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Published settings: Rahmati et al. 2020, about 4000 queries for an image of 224 x 224."""
+
+
+_FASTEST = 10
+"""How much more probes a step may send than the one before."""
 
 
 @register("geoda")
@@ -83,8 +87,8 @@ class GeoDA(Attack):
 
     def __post_init__(self) -> None:
         must_count(self, 1, "steps", "probes", "side")
-        if not self.growth >= 1:
-            raise ValueError(f"growth is {self.growth!r}, but a number from 1 is needed")
+        if not 1 <= self.growth <= _FASTEST:
+            raise ValueError(f"growth is {self.growth!r}, but a number from 1 to 10 is needed")
         if not self.probe > 0:
             raise ValueError(f"probe is {self.probe!r}, but a number above 0 is needed")
 
@@ -103,11 +107,20 @@ class GeoDA(Attack):
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         back = halvings(math.sqrt(math.prod(shape)) / self.probe) + 1
-        return start_cost(back) + sum(self.many(n) + 1 + back for n in range(self.steps))
+        total = start_cost(back) + self.steps * (1 + back)
+        for step in range(self.steps):
+            most = self.many(step)
+            if self.growth == 1 or most == MOST_STEPS:  # as many in every step from here on
+                return total + (self.steps - step) * most
+            total += most
+        return total
 
     def many(self, step: int) -> int:
         """How many probes a step sends, from 0."""
-        return int(self.probes * self.growth**step)
+        # Compared as logarithms, because the power of a late step is beyond all numbers.
+        if step * math.log(self.growth) > math.log(MOST_STEPS):
+            return MOST_STEPS
+        return min(int(self.probes * self.growth**step), MOST_STEPS)
 
     def _moved(self, siege: Siege, x: Tensor, w: Tensor, far: Tensor) -> Tensor:
         """The points on the boundary along w where these are nearer, else the old ones."""

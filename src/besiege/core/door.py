@@ -123,6 +123,8 @@ def _where(problem: BaseException) -> str:
 def out_of_memory(problem: BaseException) -> bool:
     """Whether memory ran out, so that smaller batches may help."""
     # Of the CPU allocator there is only the message, and that depends on the system.
+    if isinstance(problem, MemoryError):
+        return True
     if not isinstance(problem, RuntimeError):
         return False
     said = described(problem)

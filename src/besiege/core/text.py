@@ -19,6 +19,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from fractions import Fraction
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ MOST = 2**63 - 1
 """The largest whole number: tensors and tables hold 64 bits."""
 LONGEST, DEEPEST = 10_000, 50
 """Characters of a text, and levels of its syntax tree; a call inside a call takes two levels."""
+_EXACT, _FLOAT32 = 2**53, 3.4e38
+"""The largest whole number that a float holds exactly, and the largest of float32."""
 _LONGEST_NUMBER = 500
 _DIGITS = "[0-9](?:_?[0-9])*"
 _NUMBER = re.compile(
@@ -178,7 +181,9 @@ class Vocabulary:
                 raise InputError(f"'{source}' has no parameter '{name}': {near(name, known)}")
             if not _is_number(value, known[name]):
                 said = short(self.text(value))
-                raise InputError(f"'{source}' cannot be built: {name} is {said}, and no number")
+                raise InputError(
+                    f"'{source}' cannot be built: {name} is {said}, but a number is needed"
+                )
         try:
             if not isinstance(thing, type):
                 if args:
@@ -300,14 +305,20 @@ def _module(path: Path, source: str) -> Any:
     return module
 
 
-def _is_number(value: object, f: Field[Any]) -> bool:
-    """Whether a field that takes a number was given one; other fields take what they check."""
+def _is_number(value: Any, f: Field[Any]) -> bool:
+    """Whether a field that takes a number was given one that float32 holds.
+
+    Other fields take what their classes check.
+    """
     kinds = set(str(f.type).split(" | "))  # as it is written in the class
     if "float" not in kinds or not kinds <= {"float", "int", "None"}:
         return True
     if value is None:
         return "None" in kinds
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= _EXACT
+    real = isinstance(value, Real)
+    return real and bool(-_FLOAT32 <= value <= _FLOAT32)
 
 
 def _usual(f: Field[Any], standard: Any) -> Any:

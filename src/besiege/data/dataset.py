@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.errors import InputError
-from besiege.core.text import check_whole
+from besiege.core.text import MOST, check_whole
 
 _AT_A_TIME = 256
 """How many undecoded images a digest looks at together."""
@@ -190,8 +190,11 @@ def choose(ids: Sequence[int], count: int, seed: int, what: str) -> list[int]:
         wanted, seed = whole(count), whole(seed)
     except TypeError:
         raise InputError(
-            f"the count is {count!r} and the seed {seed!r}, but whole numbers are expected"
+            f"the count is a {type(count).__name__} and the seed a {type(seed).__name__}, but "
+            "whole numbers are expected"
         ) from None
+    check_whole(wanted, "the count", -MOST)
+    check_whole(seed, "the seed", -MOST - 1)
     if not 1 <= wanted <= len(ids):
         raise InputError(
             f"{wanted} samples were asked of {what}, which has {len(ids)}: ask for 1 to {len(ids)}"

@@ -14,7 +14,8 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
-from besiege.core.errors import Finding
+from besiege.core.door import out_of_memory
+from besiege.core.errors import AttackError, Finding
 from besiege.core.means import Means
 from besiege.core.oracle import Access, Oracle, Victim, plainly, roughly
 from besiege.core.record import Keep, Leave, Record
@@ -253,7 +254,15 @@ def _run(
     siege.record.catch_up()
     siege.settle()
     if len(siege):
-        attack.run(siege.view(dice=siege.dice.of(attack.title())))
+        try:
+            attack.run(siege.view(dice=siege.dice.of(attack.title())))
+        except (MemoryError, RuntimeError) as problem:
+            if not out_of_memory(problem):
+                raise
+            raise AttackError(
+                f"'{attack}' needs more memory than there is for {len(samples)} images: attack "
+                "fewer at a time, or give smaller parameters"
+            ) from problem
     record, meter = siege.record, siege.record.meter
     record.catch_up()
     if leave == "success":  # a failure returns the clean image, whatever was kept on the way
