@@ -11,16 +11,28 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.planes import ENTRIES, against, rest, shorten, steering, straight, turns
+from besiege.attacks.planes import (
+    ENTRIES,
+    against,
+    lowered,
+    rest,
+    shorten,
+    steering,
+    straight,
+    turns,
+)
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
-from besiege.core.ball import Ball
+from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L1, L2, Linf
 
 TIE = 1e-5
 """Of the width of the box: the shortest step. Where two classes tie, the label may still win, and
 a step of nothing, or of what rounding swallows, would be taken for ever."""
+
+PATIENCE = 10
+"""After so many steps they may be longer inside the box than without one: some rows need that."""
 
 GROW = 1.5
 """How fast a row whose way straight to the plane was cut short takes more of it again."""
@@ -86,7 +98,7 @@ def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: in
             if not len(view):
                 return ends
         least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(w)
-        total = total + view.ball.plane(x, w, torch.maximum(-f.double(), least))
+        total = total + _bounded(view.ball, x, w, torch.maximum(-f.double(), least), step)
         before, x = x, (origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
         ends.x[place], ends.target[place] = x, target
         # A step of nothing would be taken again: no gradient, or a corner of the box.
@@ -114,7 +126,19 @@ def _plane(view: Siege, answer: Answer, ranked: Tensor) -> tuple[Tensor, Tensor,
     """Slope and height of the plane to go to, and its class."""
     if view.aim.targets is not None:
         return answer.gradient, answer.loss, view.aim.targets
-    return _nearest(view.ball, *against(answer, ranked), ranked[:, 1:])
+    w, f = against(answer, ranked)
+    return _nearest(view.ball, w, lowered(view, f, answer.logits), ranked[:, 1:])
+
+
+def _bounded(ball: Ball, x: Tensor, w: Tensor, c: Tensor, step: int) -> Tensor:
+    """The way to a plane inside the box, but no longer than without one; late steps may be longer.
+
+    Where the slope is small or most of the steep pixels are saturated, the way inside the box leads
+    to a far corner of it, for a plane that is none there.
+    """
+    move = ball.plane(x, w, c)
+    share = max(1.0, step / PATIENCE) * straight(ball, w, c) / distances(move, ball.norm).clamp_min(1e-300)
+    return move.mul_(ball.scaled(share.clamp_max_(1.0)))
 
 
 def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,7 +172,7 @@ def _further(
         if not len(view):
             break
         some, z = ranked[:, first : first + held], answer.logits
-        height = z.gather(1, some) - z.gather(1, ranked[:, :1])
+        height = lowered(view, z.gather(1, some) - z.gather(1, ranked[:, :1]), z)
         slope = answer.gradient
         del answer
         near = _nearest(view.ball, slope.sub_(own), height, some)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from besiege.testing.accounts import access, honest_accounts
 from besiege.testing.extents import more_never_hurts, scale_and_classes
+from besiege.testing.firmness import firm
 from besiege.testing.outcomes import feasible, judged, not_idle
 from besiege.testing.repetition import repeatable, row_independent
 from besiege.testing.trial import Law
@@ -20,6 +21,7 @@ __all__ = [
     "Law",
     "access",
     "feasible",
+    "firm",
     "honest_accounts",
     "judged",
     "more_never_hurts",
@@ -42,7 +44,8 @@ LAWS: Mapping[str, Law] = MappingProxyType(
             not_idle,
             more_never_hurts,
             scale_and_classes,
+            firm,
         )
     }
 )
-"""Laws 1 to 9 by name, in their order."""
+"""The laws by name, in their order."""
