@@ -137,7 +137,11 @@ def _bounded(ball: Ball, x: Tensor, w: Tensor, c: Tensor, step: int) -> Tensor:
     to a far corner of it, for a plane that is none there.
     """
     move = ball.plane(x, w, c)
-    share = max(1.0, step / PATIENCE) * straight(ball, w, c) / distances(move, ball.norm).clamp_min(1e-300)
+    share = (
+        max(1.0, step / PATIENCE)
+        * straight(ball, w, c)
+        / distances(move, ball.norm).clamp_min(1e-300)
+    )
     return move.mul_(ball.scaled(share.clamp_max_(1.0)))
 
 

@@ -123,7 +123,7 @@ class SoftMargin:
     share: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 < self.share:
+        if not self.share > 0:
             raise ValueError(f"share is {self.share!r}, but a number above 0 is needed")
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:

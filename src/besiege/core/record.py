@@ -25,8 +25,8 @@ COSTS = (
 """Passes at which the smallest distance so far is noted: round numbers, ten to a decade."""
 
 ROUNDING = 64 * torch.finfo(torch.float32).eps
-"""Of a row's largest logit: by how much a class must lead for rounding not to turn the answer. Other
-batch sizes, a twin and float64 moved leads by 12 units of float32 at most, on twenty networks."""
+"""Of a row's largest logit: by how much a class must lead for rounding not to turn the answer.
+Other batch sizes, a twin and float64 moved leads by 12 units of float32 at most, on 20 networks."""
 
 
 class Record:
