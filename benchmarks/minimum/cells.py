@@ -122,7 +122,8 @@ class Book:
         order = far.sort().values
         print(
             f"{self.path.stem} {name:60} {int(torch.isfinite(far).sum())}/{len(far)} "
-            f"mean {far[torch.isfinite(far)].mean():.4f} median {order[len(far) // 2]:.4f} p90 {order[int(0.9 * len(far))]:.4f} "
+            f"mean {far[torch.isfinite(far)].mean():.4f} median {order[len(far) // 2]:.4f} "
+            f"p90 {order[int(0.9 * len(far))]:.4f} "
             f"F {forwards:.0f} B {backwards:.0f} {seconds:.0f} s",
             flush=True,
         )

@@ -70,7 +70,7 @@ def test_one_step_reaches_an_affine_boundary_and_goes_as_far_beyond_as_told(norm
     samples = saturated(victim, 16, 0.0)
     # Small distances, so that nothing is clipped, and none of 1e-4, which is no part of them.
     known = torch.from_numpy(victim.distance(norm, samples.images, samples.labels))
-    found = smallest(victim, DeepFool(steps=1, search=0), samples, norm)
+    found = smallest(victim, DeepFool(steps=1, search=0, boxed=True), samples, norm)
     assert found.success.all()
     least = {Linf: 1.0199, L2: 1.018, L1: 1.0}[norm]  # some pixels end at the box
     assert (found.distance >= known * least - 1e-9).all()
@@ -178,7 +178,7 @@ def test_the_search_finds_what_lies_inside_the_budget() -> None:
     victim = Linear(SHAPE, 2)
     samples, known = victim.equidistant(L2)
     threat = Threat(L2, 1.005 * float(known.max()))
-    assert not craft(victim, DeepFool(search=0), samples, threat).success.any()
+    assert not craft(victim, DeepFool(search=0, boxed=True), samples, threat).success.any()
     assert craft(victim, DeepFool(), samples, threat).success.all()
 
 

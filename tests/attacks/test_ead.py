@@ -44,7 +44,7 @@ def walked(victim: Linear, x0: Tensor, labels: Tensor, attack: EAD) -> tuple[lis
 def test_steps_are_those_of_the_paper_and_what_is_judged_is_the_shrunken_point() -> None:
     victim = Linear(SHAPE, 2)
     samples = victim.samples(6)
-    attack = EAD(rounds=1, steps=12, first=1.0, rate=0.02, beta=0.01, compat=True)
+    attack = EAD(rounds=1, steps=12, first=1.0, rate=0.02, beta=0.01, abort=False, compat=True)
     spy = Spy(victim)
     found = smallest(spy, attack, samples, L1, pad=False, batch=10**6)
     ahead, shrunken = walked(victim, samples.images, samples.labels, attack)

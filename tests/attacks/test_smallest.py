@@ -262,7 +262,7 @@ def test_successes_hold_alone_and_in_float64(text: str) -> None:
     double = copy(victim)
     double.module = deepcopy(victim.module).double()
     with victim.held(), torch.no_grad():
-        alone = torch.cat([victim(one) for one in found.images.split(1)]).argmax(1)
+        alone = torch.cat([victim(one) for one in torch.split(found.images, 1)]).argmax(1)
         twice = double(found.images).argmax(1)
     assert not (found.success & (alone == samples.labels)).any()
     assert not (found.success & (twice == samples.labels)).any()

@@ -12,7 +12,7 @@ from besiege.attacks.attack import Attack
 from besiege.attacks.losses import cross_entropy, margin
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
-from besiege.core.threat import L2, Goal, Linf
+from besiege.core.threat import Goal, Linf
 
 ANY = Goal.UNTARGETED
 
@@ -89,7 +89,6 @@ class Hairline(Climb):
     """Looks for the smallest change by its own argmax, and ends where rounding decides."""
 
     minimal = True
-    norms = frozenset({L2})
 
     def run(self, siege: Siege) -> None:
         record, clean = siege.record, siege.ball.center
@@ -97,12 +96,13 @@ class Hairline(Climb):
         far, near = (clean + g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1) * 3).clamp(0, 1), clean
         for _ in range(60):
             middle = (far + near) / 2
-            beyond = siege.logits(middle).logits.argmax(1) != record.labels
+            beyond = siege.logits(middle).logits.argmax(1) != siege.aim.labels
             far = torch.where(beyond.view(-1, 1, 1, 1), middle, far)
             near = torch.where(beyond.view(-1, 1, 1, 1), near, middle)
-        won = siege.logits(far).logits.argmax(1) != record.labels
-        record.images[won], record.success[won] = far[won], True
-        record.distance[won] = siege.ball.distance(far)[won]
+        won = siege.logits(far).logits.argmax(1) != siege.aim.labels
+        rows = siege.rows[won]
+        record.images[rows], record.success[rows] = far[won], True
+        record.distance[rows] = siege.ball.distance(far)[won]
 
 
 class Mingling(Climb):

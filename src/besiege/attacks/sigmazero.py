@@ -35,7 +35,8 @@ class SigmaZero(Attack):
 
     Unlike the authors' code it measures the hinge by the steepest entry of the clean image's slope,
     so that the scale of the logits does not matter; the count is smoother, and the rate falls less:
-    on robust networks that needs a tenth fewer entries. Theirs are ``rate=1, sigma=0.001, threshold=0.3``.
+    on robust networks that needs a tenth fewer entries. Theirs are
+    ``rate=1, sigma=0.001, threshold=0.3``.
 
     Parameters
     ----------

@@ -36,8 +36,10 @@ def firm(trial: Trial) -> None:
         crafted = trial.craft(victim, samples, None)
         images = crafted.images
         others = {
-            "alone": torch.cat([_labels(victim, one) for one in images.split(1)]),
-            "in batches of five": torch.cat([_labels(victim, some) for some in images.split(5)]),
+            "alone": torch.cat([_labels(victim, one) for one in torch.split(images, 1)]),
+            "in batches of five": torch.cat(
+                [_labels(victim, some) for some in torch.split(images, 5)]
+            ),
             "in float64": _labels(_double(victim), images),
         }
         for how, labels in others.items():
