@@ -70,6 +70,7 @@ CELLS = tuple(
         ("zoo:cifar10-pgd-at", "cifar10"),
         ("public:cifar10_cnn_a_adv", "cifar10"),
         ("public:mnist_cnn_a_adv", "mnist"),
+        ("zoo:digits-natural", "digits"),
     )
     for norm in ("l2", "linf", "l1", "l0")
 )
@@ -121,7 +122,8 @@ class Book:
         order = far.sort().values
         print(
             f"{self.path.stem} {name:60} {int(torch.isfinite(far).sum())}/{len(far)} "
-            f"median {order[len(far) // 2]:.4f} p90 {order[int(0.9 * len(far))]:.4f} "
+            f"mean {far[torch.isfinite(far)].mean():.4f} median {order[len(far) // 2]:.4f} "
+            f"p90 {order[int(0.9 * len(far))]:.4f} "
             f"F {forwards:.0f} B {backwards:.0f} {seconds:.0f} s",
             flush=True,
         )

@@ -31,6 +31,7 @@ ATTACKS = (
     "cw(rounds=4, steps=25)",
     "cw",
     "ead",
+    "sigmazero",
     "alma",
     "blb",
     "fabt",

@@ -70,7 +70,8 @@ def adv_lib(norm: str) -> dict[str, Run]:
         far = {"l2": 0.1, "l1": 0.5}[norm]
         runs["alma"] = with_("alma", num_steps=100, distance=norm, α=0.5, init_lr_distance=far)
     if norm == "l0":
-        runs["sigma_zero"] = with_("sigma_zero", num_steps=100)
+        for steps in (100, 300, 1000):
+            runs[f"sigma_zero {steps}"] = with_("sigma_zero", num_steps=steps)
     return {f"adv-lib {name}": run for name, run in runs.items()}
 
 

@@ -70,7 +70,7 @@ def test_one_step_reaches_an_affine_boundary_and_goes_as_far_beyond_as_told(norm
     samples = saturated(victim, 16, 0.0)
     # Small distances, so that nothing is clipped, and none of 1e-4, which is no part of them.
     known = torch.from_numpy(victim.distance(norm, samples.images, samples.labels))
-    found = smallest(victim, DeepFool(steps=1, search=0), samples, norm)
+    found = smallest(victim, DeepFool(steps=1, search=0, boxed=True), samples, norm)
     assert found.success.all()
     least = {Linf: 1.0199, L2: 1.018, L1: 1.0}[norm]  # some pixels end at the box
     assert (found.distance >= known * least - 1e-9).all()
@@ -178,7 +178,7 @@ def test_the_search_finds_what_lies_inside_the_budget() -> None:
     victim = Linear(SHAPE, 2)
     samples, known = victim.equidistant(L2)
     threat = Threat(L2, 1.005 * float(known.max()))
-    assert not craft(victim, DeepFool(search=0), samples, threat).success.any()
+    assert not craft(victim, DeepFool(search=0, boxed=True), samples, threat).success.any()
     assert craft(victim, DeepFool(), samples, threat).success.all()
 
 
@@ -322,3 +322,15 @@ def test_a_bracket_knows_the_logits_at_both_its_ends() -> None:
     assert bool((bracket.high < 1).all())
     assert torch.allclose(bracket.over, victim(bracket.point(laid)), atol=1e-5)
     assert torch.allclose(bracket.under, victim(bracket.point(laid, bracket.low)), atol=1e-5)
+
+
+def test_a_small_slope_sends_no_row_to_a_corner_of_the_box() -> None:
+    """Steep pixels are saturated, and the plane is far: a step is as long as without a box."""
+    w = torch.tensor([[4.0, 0.1, 0.1, 0.1]])
+    victim = affine(torch.cat((-w, w)), torch.tensor([2.0, -2.0]))
+    samples = Samples.of(torch.tensor([1.0, 0.5, 0.5, 0.5]).view(1, 1, 2, 2), torch.tensor([1]))
+    view = {"steps": 1, "search": 0}
+    far = craft(victim, DeepFool(**view), samples, Threat(L2, None), keep="last", leave="end")
+    slope, height = 2 * w.norm(), 2 * (4.15 - 2.0)
+    moved = (far.images - samples.images).norm()
+    assert float(moved) <= 1.03 * float(height / slope)

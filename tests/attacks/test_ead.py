@@ -44,7 +44,7 @@ def walked(victim: Linear, x0: Tensor, labels: Tensor, attack: EAD) -> tuple[lis
 def test_steps_are_those_of_the_paper_and_what_is_judged_is_the_shrunken_point() -> None:
     victim = Linear(SHAPE, 2)
     samples = victim.samples(6)
-    attack = EAD(rounds=1, steps=12, first=1.0, rate=0.02, beta=0.01, compat=True)
+    attack = EAD(rounds=1, steps=12, first=1.0, rate=0.02, beta=0.01, abort=False, compat=True)
     spy = Spy(victim)
     found = smallest(spy, attack, samples, L1, pad=False, batch=10**6)
     ahead, shrunken = walked(victim, samples.images, samples.labels, attack)
@@ -178,3 +178,13 @@ def test_a_limit_on_queries_takes_no_success_back(more: str) -> None:
     attack = parse(f"ead(rounds=3, steps=20, first=30{more})")
     some = craft(victim, attack, samples, Threat.parse("l2"), queries=35)
     assert int(some.success.sum()) > 6
+
+
+def test_aborting_saves_passes_and_loses_nothing() -> None:
+    victim, samples = natural(), digits(24)
+    whole, cut = (
+        craft(victim, parse(text), samples, Threat(L1, None))
+        for text in ("ead(abort=False)", "ead")
+    )
+    assert int(cut.backwards.sum()) < 0.7 * int(whole.backwards.sum())
+    assert float(cut.distance.mean()) < 1.01 * float(whole.distance.mean())

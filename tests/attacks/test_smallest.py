@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy, deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,10 @@ from tests.victims import affine, saturated
 from torch import Tensor, nn
 
 from besiege.attacks import parse
+from besiege.attacks.radii import Closing
 from besiege.attacks.suites import suite
+from besiege.core.answer import Answer
+from besiege.core.ball import ball
 from besiege.core.errors import AttackError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Linf, Norm, Threat
@@ -248,3 +253,38 @@ def test_where_nothing_was_found_the_descent_says_so() -> None:
     found = craft(victim, parse("ddn(steps=3)"), samples, Threat(L2, None))
     assert not found.success.any()
     assert found.descent is not None and torch.isinf(found.descent).all()
+
+
+@pytest.mark.parametrize("text", ["superdeepfool", "superdeepfool(stop=True, search=10)", "fab"])
+def test_successes_hold_alone_and_in_float64(text: str) -> None:
+    victim, samples = natural(), digits(64)
+    found = craft(victim, parse(text), samples, Threat(L2, None))
+    double = copy(victim)
+    double.module = deepcopy(victim.module).double()
+    with victim.held(), torch.no_grad():
+        alone = torch.cat([victim(one) for one in torch.split(found.images, 1)]).argmax(1)
+        twice = double(found.images).argmax(1)
+    assert not (found.success & (alone == samples.labels)).any()
+    assert not (found.success & (twice == samples.labels)).any()
+
+
+def test_ddn_loses_no_row_badly_to_its_published_form() -> None:
+    victim, samples = natural(), digits(60)
+    published = parse("ddn(loss=cross_entropy, radius=decoupled(0.05, gallop=False))")
+    theirs, ours = (
+        craft(victim, attack, samples, Threat(L2, None)).distance
+        for attack in (published, parse("ddn"))
+    )
+    right = theirs > 0
+    ratio = ours[right] / theirs[right]
+    assert float(ratio.max()) < 1.2 and float(ratio.log().mean()) < 0.0
+
+
+def test_steps_of_fmn_in_linf_are_as_long_as_the_ball_is_large() -> None:
+    there = ball(Linf, torch.zeros(2, 1, 2, 2), torch.tensor([0.1, 0.2]).double())
+    nothing = Answer(torch.zeros(2, dtype=torch.bool), torch.zeros(2, dtype=torch.int64))
+    size = Closing(4.0, 1.0).next(0, 10, there, there.center, nothing, ())[0]
+    assert size.tolist() == pytest.approx([0.8, 1.6])
+    square = ball(L2, torch.zeros(2, 1, 2, 2), torch.tensor([0.1, 0.2]).double())
+    size = Closing(4.0, 1.0, width=0.25).next(0, 10, square, square.center, nothing, ())[0]
+    assert size.tolist() == [1.0, 1.0]

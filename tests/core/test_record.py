@@ -6,7 +6,7 @@ import torch
 from besiege.attacks import parse
 from besiege.core.dice import Dice
 from besiege.core.oracle import Meter
-from besiege.core.record import COSTS, Record
+from besiege.core.record import COSTS, Record, largest, sure
 from besiege.core.threat import Threat
 from besiege.evaluation import craft
 from besiege.testing.victims import digits, natural
@@ -128,3 +128,14 @@ def test_without_gradients_a_limited_run_ends_exactly_at_its_mark() -> None:
     for place, cost in enumerate(COSTS[:22]):
         short = craft(victim, attack, samples, threat, queries=cost)
         assert torch.equal(short.distance.float(), whole[:, place]), cost
+
+
+def test_what_rounding_could_turn_counts_as_the_other_side() -> None:
+    logits = torch.tensor([[1.0, 1.5, 0.0], [1.0, 1.01, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    labels, hair = torch.zeros(4, dtype=torch.int64), torch.full((4,), 0.1)
+    assert sure(logits, labels, None, hair).tolist() == [1, 0, 0, 0]
+    goal = torch.ones(4, dtype=torch.int64)
+    assert sure(logits, labels, goal, hair).tolist() == [1, 0, 0, 0]
+    # Against the best of all others, not against the label alone.
+    assert sure(torch.tensor([[0.0, 2.0, 1.95]]), labels[:1], goal[:1], hair[:1]).tolist() == [2]
+    assert largest(torch.tensor([[-3.0, 2.0, -torch.inf]])).tolist() == [3.0]

@@ -21,7 +21,7 @@ from besiege.attacks.directions import (
     Translation,
     Unit,
 )
-from besiege.attacks.losses import cross_entropy, margin
+from besiege.attacks.losses import Shifting, SoftMargin, cross_entropy, margin
 from besiege.attacks.pieces import (
     Constant,
     Cosine,
@@ -37,7 +37,7 @@ from besiege.attacks.pieces import (
     Within,
 )
 from besiege.attacks.planes import steering
-from besiege.attacks.radii import Bracketing, Decoupled, Falling, OnSphere
+from besiege.attacks.radii import Bracketing, Closing, Decoupled, Falling, OnSphere
 from besiege.attacks.smallest import endless, somewhere
 from besiege.core.answer import Answer, Loss
 from besiege.core.dice import Dice
@@ -119,14 +119,13 @@ class Ascent(Attack):
                 self._climb(rows)
 
     def _climb(self, siege: Siege) -> None:
-        # Where any error counts, the way to a class is the one across its own boundary alone.
-        loss = steering(siege) if self.minimal and self.loss == margin else self.loss
         x = self.start(siege)
         turning = self.direction.init(x)
         pacing = self.schedule.init(x, siege.ball)
         sizing = self.radius.init(x, siege.ball)
         landing = self.place.init(x, siege.ball)
         for step in range(self.steps):
+            loss = self._loss(siege, step)
             answer = self._ask(siege, x, loss, turning, step)
             x, answer, turning, pacing, sizing, landing = _settle(
                 siege, x, answer, turning, pacing, sizing, landing
@@ -141,6 +140,11 @@ class Ascent(Attack):
             turning = self.direction.moved(size, turning, ball)
             x, landing = self.place(ball, x, move, landing)
         siege.offer(x, loss)
+
+    def _loss(self, siege: Siege, step: int) -> Loss:
+        loss = self.loss.at(step, self.steps) if isinstance(self.loss, Shifting) else self.loss
+        # Where any error counts, the way to a class is the one across its own boundary alone.
+        return steering(siege) if self.minimal and loss == margin else loss
 
     def _ask(self, siege: Siege, x: Tensor, loss: Loss, turning: Memory, step: int) -> Answer:
         direction = self.direction
@@ -240,14 +244,15 @@ sinifgsm = replace(
 ddn = Ascent(
     "ddn",
     steps=100,
-    loss=margin,
+    # The soft margin finds the class, the margin the nearest point of its boundary.
+    loss=Shifting(SoftMargin(0.1), margin, 0.5),
     direction=Unit(),
     schedule=Falling(1.0, 0.01),
     radius=Decoupled(0.1, 0.005),
     place=OnSphere(),
     norms=frozenset({L2}),
     # Theirs is loss=cross_entropy, radius=decoupled(0.05, gallop=False).
-    source="Rony et al., Decoupling direction and norm, 2019 (with the margin, closing in)",
+    source="Rony et al., Decoupling direction and norm, 2019 (with margins, closing in)",
 )
 fmn = Ascent(
     "fmn",
@@ -255,7 +260,7 @@ fmn = Ascent(
     loss=margin,
     direction=Unit(),
     # Theirs are falling(1, 0.01) and bracketing(0.05).
-    schedule=Falling(1.0, 0.002),
+    schedule=Closing(),
     radius=Bracketing(0.1, 0.001),
     norms=ALL_NORMS,
     source="Pintor et al., Fast minimum-norm adversarial attacks, 2021 (with smaller steps)",

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.planes import ENTRIES, against, rest, shorten, steering, straight, turns
+from besiege.attacks.planes import (
+    ENTRIES,
+    against,
+    lowered,
+    rest,
+    shorten,
+    steering,
+    straight,
+    turns,
+)
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
@@ -21,6 +30,12 @@ from besiege.core.threat import L1, L2, Linf
 TIE = 1e-5
 """Of the width of the box: the shortest step. Where two classes tie, the label may still win, and
 a step of nothing, or of what rounding swallows, would be taken for ever."""
+
+PATIENCE = 10
+"""So many steps are cut to the box; later ones make up for what it takes from some pixels."""
+
+WIDE = 1e3
+"""A box so many times as wide is none."""
 
 GROW = 1.5
 """How fast a row whose way straight to the plane was cut short takes more of it again."""
@@ -52,12 +67,20 @@ class Walks:
     target: Tensor
 
 
-def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: int) -> Walks:
+def walk(
+    siege: Siege,
+    origin: Tensor,
+    steps: int,
+    overshoot: float,
+    classes: int,
+    patience: int = 0,
+) -> Walks:
     """DeepFool from any points that have not crossed yet.
 
     Moves add up from the origin and are overshot as a whole. A row stops at its first point beyond
     the boundary. Among several classes, which cost a backward each, a point is first looked at;
-    towards one class the answer that brings its gradient serves.
+    towards one class the answer that brings its gradient serves. The first `patience` steps go as
+    without a box and are cut to it; the others make up for what it takes from some pixels.
     """
     view = siege.view()
     aimed = view.aim.targets is not None
@@ -86,7 +109,8 @@ def walk(siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: in
             if not len(view):
                 return ends
         least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(w)
-        total = total + view.ball.plane(x, w, torch.maximum(-f.double(), least))
+        gap, cut = torch.maximum(-f.double(), least), step < patience
+        total = total + (_cut(view.ball, x, w, gap) if cut else view.ball.plane(x, w, gap))
         before, x = x, (origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
         ends.x[place], ends.target[place] = x, target
         # A step of nothing would be taken again: no gradient, or a corner of the box.
@@ -114,7 +138,20 @@ def _plane(view: Siege, answer: Answer, ranked: Tensor) -> tuple[Tensor, Tensor,
     """Slope and height of the plane to go to, and its class."""
     if view.aim.targets is not None:
         return answer.gradient, answer.loss, view.aim.targets
-    return _nearest(view.ball, *against(answer, ranked), ranked[:, 1:])
+    w, f = against(answer, ranked)
+    return _nearest(view.ball, w, lowered(view, f, answer.logits), ranked[:, 1:])
+
+
+def _cut(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    """The way to a plane as without a box, cut to it.
+
+    Where the slope is small or most of the steep pixels are saturated, the way inside the box leads
+    to a far corner of it, for a plane that is none there.
+    """
+    low, high = ball.box
+    wide = WIDE * (high - low)
+    free = type(ball)(ball.center, ball.radius, (low - wide, high + wide))
+    return (x + free.plane(x, w, c)).clamp_(low, high).sub_(x)
 
 
 def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,7 +185,7 @@ def _further(
         if not len(view):
             break
         some, z = ranked[:, first : first + held], answer.logits
-        height = z.gather(1, some) - z.gather(1, ranked[:, :1])
+        height = lowered(view, z.gather(1, some) - z.gather(1, ranked[:, :1]), z)
         slope = answer.gradient
         del answer
         near = _nearest(view.ball, slope.sub_(own), height, some)
@@ -182,8 +219,9 @@ class DeepFool(Attack):
     method to fool deep neural networks, 2016). Steered to a class, it goes to the plane of that
     class alone, with one backward per step.
 
-    Unlike the authors' code it adds no 1e-4 to the distances, and stays in the box: what the box
-    takes from some pixels the others make up for. At the end it searches between the clean image
+    Unlike the authors' code it adds no 1e-4 to the distances, and stays in the box: the first ten
+    steps are cut to it, and in later ones other pixels make up for what it takes from some. At the
+    end it searches between the clean image
     and the point found, which takes back the overshoot; ``search=0`` leaves that out.
 
     Parameters
@@ -196,6 +234,9 @@ class DeepFool(Attack):
         So many classes of highest clean score take part, the label among them.
     search : int
         Secant steps between the clean image and the point found.
+    boxed : bool
+        Whether other pixels make up for what the box takes from some in the first ten steps too:
+        fewer steps, and on curved boundaries longer ways. In l1 they always do.
 
     Examples
     --------
@@ -208,6 +249,7 @@ class DeepFool(Attack):
     overshoot: float = 0.02
     classes: int = 10
     search: int = 3
+    boxed: bool = False
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
@@ -221,7 +263,10 @@ class DeepFool(Attack):
         for rows in turns(siege, _backwards(siege, self.classes)):
             view = siege.view(rows)
             if len(view):
-                ends = walk(view, view.ball.center, self.steps, self.overshoot, self.classes)
+                # In l1 one pixel would go all the way, and the box would leave it where it is.
+                patience = 0 if self.boxed or view.ball.norm is L1 else PATIENCE
+                settings = (self.steps, self.overshoot, self.classes, patience)
+                ends = walk(view, view.ball.center, *settings)
                 shorten(view, ends.x, ends.crossed, ends.logits, self.search)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import Best, Weights, elsewhere, short, unseen
+from besiege.attacks.weighting import UNSET, Best, Weights, elsewhere, short, unseen
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege, register
@@ -23,6 +23,12 @@ from besiege.core.threat import L1, L2, Linf, Norm
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3
 """The first weight, in weights at which the steepest entry just begins to move, and as published,
 in absolute terms."""
+
+STALLED = 0.9999
+"""A row that does not fall below this share of what it was a tenth of the round ago has stalled."""
+
+NARROW = 0.1
+"""A bracket of weights so narrow, in shares of its upper end, is searched no further."""
 
 KEEPS: Mapping[str, Norm | None] = MappingProxyType({"l1": L1, "en": None})
 """The norm in which the siege's own choice of the smallest is that of the rule."""
@@ -72,6 +78,9 @@ class EAD(Attack):
         The first weight: by default 10, ten times what makes one entry move at all.
     rate : float
         The length of the first steps; it falls as the root of the steps left.
+    abort : bool
+        Whether a row waits for its next weight when it does not descend any more, looked at after
+        every tenth of a round.
     compat : bool
         As published: `first` (0.001) is absolute, in squared widths of the box.
 
@@ -89,6 +98,7 @@ class EAD(Attack):
     kappa: float = 0.0
     first: float | None = None
     rate: float = 0.01
+    abort: bool = True
     compat: bool = False
 
     minimal = True
@@ -115,34 +125,63 @@ class EAD(Attack):
         first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
         weights = Weights.of(len(siege), first, center.device)
         unit = torch.full_like(weights.c, siege.ball.width**2 if self.compat else 0.0)
-        best = Best(siege, hidden)
+        best, every = Best(siege, hidden), max(1, self.steps // 10)
         for turn in range(self.rounds):
             x, y = siege.ball.center, siege.ball.center
             won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
+            settled = (weights.high < UNSET) & (weights.high - weights.low < NARROW * weights.high)
+            going, last = ~(settled & self.abort), torch.full_like(unit, torch.inf)
+            if not bool(going.any()):
+                break
             for step in range(self.steps):
-                answer = siege.gradient(y, steering(siege), through=unseen)
-                state = (x, y, answer, *weights, unit, won)
+                answer = self._ask(siege, y, going, hidden=True)
+                state = (x, y, answer, *weights, unit, won, going, last)
                 x, y, answer, *rest = best.settle(siege, *state)
                 if not len(siege):
                     return
-                weights, (unit, won) = Weights(*rest[:3]), rest[3:]
+                weights, (unit, won, going, last) = Weights(*rest[:3]), rest[3:]
                 if turn == 0 and step < 2 and not self.compat:
                     unit, y = self._measured(siege, answer, unit, y)
                 pull = weights.c * unit * (short(siege, answer, self.kappa) > 0)
                 new = self._shrunk(siege.ball, y, answer.gradient, pull, step)
-                y = (new + (step / (step + 3)) * (new - x)).clamp_(*siege.ball.box)
-                x = new
-                told = self._judge(siege, x, hidden)
+                ahead = (new + (step / (step + 3)) * (new - x)).clamp_(*siege.ball.box)
+                moved = siege.ball.scaled(going) > 0
+                x, y = torch.where(moved, new, x), torch.where(moved, ahead, y)
+                told = self._ask(siege, x, going, hidden)
                 good = siege.record.reached(siege.rows, told.labels) & (told.loss >= self.kappa)
+                good &= going
                 won = won | good
                 if hidden:
                     best.note(x, good, self._size(siege.ball, x))
-                x, y, *rest = best.settle(siege, x, y, *weights, unit, won)
+                state = (x, y, told, *weights, unit, won, going, last)
+                x, y, told, *rest = best.settle(siege, *state)
                 if not len(siege):
                     return
-                weights, (unit, won) = Weights(*rest[:3]), rest[3:]
+                weights, (unit, won, going, last) = Weights(*rest[:3]), rest[3:]
+                if self.abort and (step + 1) % every == 0:
+                    weighed = weights.c * unit * short(siege, told, self.kappa)
+                    value = self._descended(siege.ball, x) + weighed
+                    going = going & (won | ~(value > STALLED * last))
+                    last = value
+                    if not bool(going.any()):
+                        break
             weights = weights.after(won)
         best.offer(siege)
+
+    def _ask(self, siege: Siege, x: Tensor, going: Tensor, hidden: bool) -> Answer:
+        """Ask about the rows whose round goes on; where hidden, nothing is kept of the answers."""
+        rows = None if bool(going.all()) else going.nonzero()[:, 0]
+        some = x if rows is None else x[rows]
+        if hidden:
+            answer = siege.gradient(some, steering(siege), through=unseen, rows=rows)
+        else:
+            answer = siege.logits(some, rows=rows, loss=steering(siege))
+        return answer if rows is None else answer.blank(len(x)).put(rows, answer)
+
+    def _descended(self, ball: Ball, x: Tensor) -> Tensor:
+        """What is descended on besides the hinge, float64."""
+        change = x - ball.center
+        return distances(change, L2) ** 2 + self.beta * ball.width * distances(change, L1)
 
     def _hides(self, siege: Siege) -> bool:
         """Whether the siege may not look, for it would keep what the rule does not want."""
@@ -151,18 +190,9 @@ class EAD(Attack):
         limited = siege.record.meter.budget is not None
         return self.kappa > 0 or not (bounded or limited or KEEPS[self.rule] is siege.ball.norm)
 
-    def _judge(self, siege: Siege, x: Tensor, hidden: bool) -> Answer:
-        if hidden:
-            return siege.gradient(x, steering(siege), through=unseen)
-        return siege.logits(x, loss=steering(siege))
-
     def _size(self, ball: Ball, x: Tensor) -> Tensor:
         """What the rule compares, float64."""
-        change = x - ball.center
-        l1 = distances(change, L1)
-        if self.rule == "l1":
-            return l1
-        return distances(change, L2) ** 2 + self.beta * ball.width * l1
+        return distances(x - ball.center, L1) if self.rule == "l1" else self._descended(ball, x)
 
     def _measured(
         self, siege: Siege, answer: Answer, unit: Tensor, y: Tensor

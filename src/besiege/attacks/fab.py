@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.planes import closest, nearest, planes, rest, shorten, steering, turns
+from besiege.attacks.planes import closest, lowered, nearest, planes, rest, shorten, steering, turns
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
 from besiege.core.ball import distances
@@ -128,6 +128,7 @@ class FAB(Attack):
     def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:
         ball, labels = siege.ball, siege.aim.labels
         w, f = planes(answer, labels)
+        f = lowered(siege, f, answer.logits)
         early = step < CHOICE
         chosen = nearest(ball, x, w, f, labels) if early else closest(ball, w, f, labels)
         rows = torch.arange(len(x), device=x.device)

@@ -110,6 +110,50 @@ class Margin:
         return _of(logits, aim.targets) - _best_other(logits, aim.targets)
 
 
+@piece("soft_margin")
+@dataclass(frozen=True)
+class SoftMargin:
+    """The margin with a soft maximum: ``T log sum_{i != y} exp(z_i / T) - z_y``.
+
+    The temperature T is a share of the range of the clean image's logits, so that their scale does
+    not matter. At T = 1 its gradient has the direction of cross-entropy's: rivals that are nearly
+    as good pull too, and a row does not set out for the class that is nearest in logits alone.
+    """
+
+    share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not self.share > 0:
+            raise ValueError(f"share is {self.share!r}, but a number above 0 is needed")
+
+    def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        known = logits.detach() if aim.clean is None else aim.clean
+        known = torch.where(torch.isinf(known), known.amax(1, keepdim=True), known)
+        heat = (self.share * (known.amax(1) - known.amin(1))).clamp_min(_TINY).to(logits)
+        own = aim.labels if aim.targets is None else aim.targets
+        rivals = (logits / heat[:, None]).scatter(1, own[:, None], -torch.inf)
+        lead = heat * torch.logsumexp(rivals, 1) - _of(logits, own)
+        return lead if aim.targets is None else -lead
+
+
+@piece("shifting")
+@dataclass(frozen=True)
+class Shifting:
+    """One loss for a share of the steps, then another."""
+
+    first: Any = SoftMargin()
+    last: Any = Margin()
+    share: float = 0.5
+
+    def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        value: Tensor = self.last(logits, aim)
+        return value
+
+    def at(self, step: int, steps: int) -> Any:
+        """The loss of a step."""
+        return self.first if step < self.share * steps else self.last
+
+
 @piece("dlr")
 @dataclass(frozen=True)
 class DLR:

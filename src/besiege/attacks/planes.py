@@ -18,6 +18,7 @@ from besiege.attacks.smallest import across
 from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.ball import Ball, distances
 from besiege.core.fill import never_alone
+from besiege.core.record import ROUNDING, largest
 from besiege.core.siege import Siege
 
 WORTH = 1.25
@@ -41,11 +42,34 @@ def steering(siege: Siege) -> Loss:
     """What rises as rows near their goal, above zero where they have reached it.
 
     Away from the label, or towards a class that must be reached, it is the margin; where a class
-    is steered to and any error counts, the lead of that class over the label alone.
+    is steered to and any error counts, the lead of that class over the label alone. Where the
+    smallest change is kept, zero is a lead that rounding cannot turn.
     """
     if siege.targeted or siege.aim.targets is None:
-        return margin
-    return toward
+        return _sure_margin if siege.closes_in else margin
+    return _sure_toward if siege.closes_in else toward
+
+
+def _sure_margin(logits: Tensor, aim: Aim) -> Tensor:
+    return margin(logits, aim) - _beyond(logits, aim)
+
+
+def _sure_toward(logits: Tensor, aim: Aim) -> Tensor:
+    return toward(logits, aim) - _beyond(logits, aim)
+
+
+def _beyond(logits: Tensor, aim: Aim) -> Tensor:
+    """The lead to steer to where the smallest change is kept: twice what rounding may turn."""
+    logits = logits.detach()
+    scale = largest(logits)
+    if aim.clean is not None:
+        scale = torch.maximum(scale, largest(aim.clean).to(scale))
+    return 2.0 * ROUNDING * scale
+
+
+def lowered(siege: Siege, height: Tensor, logits: Tensor) -> Tensor:
+    """Heights of planes ``[rows, classes]``, from where rounding cannot turn the answer back."""
+    return height - _beyond(logits, siege.aim)[:, None] if siege.closes_in else height
 
 
 def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,10 +136,11 @@ def against(answer: Answer, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
-    """Where the straight line between two differences of logits crosses zero, as a share.
+    """Where the straight line between two differences of logits reaches the goal, as a share.
 
     The logits `under` do not reach the goal and those `over` do. The class that wins there is
-    followed against the label, or the target against the class that keeps it from winning.
+    followed against the label, or the target against the class that keeps it from winning, up to
+    a lead that rounding cannot turn.
     """
     if siege.targeted:
         assert siege.aim.targets is not None
@@ -127,6 +152,9 @@ def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
         z.gather(1, loser[:, None])[:, 0].double() - z.gather(1, winner[:, None])[:, 0].double()
         for z in (under, over)
     )
+    if siege.closes_in:
+        hair = siege.record.hair(over, siege.rows).double()
+        short, past = short + hair, past + hair
     short = short.clamp_min(0.0)
     return short / (short - past).clamp_min(1e-300)
 

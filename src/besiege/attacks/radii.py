@@ -19,6 +19,7 @@ from besiege.attacks.smallest import across
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege
+from besiege.core.threat import Linf
 
 _TINY = 1e-300
 _TIE = 1e-6
@@ -55,6 +56,34 @@ class Falling(Schedule):
     ) -> tuple[Tensor, Tensor, Answer, Memory]:
         length = _half_cosine(self.first, self.last, step, steps) * (ball.box[1] - ball.box[0])
         return torch.full_like(ball.radius, length), x, answer, memory
+
+
+@piece("closing")
+@dataclass(frozen=True)
+class Closing(Schedule):
+    """Steps from `first` down to `last` along half a cosine, as suits the norm.
+
+    In linf in lengths of the way to a corner of the ball, ``radius * sqrt(entries)``: how far apart
+    the boundaries of natural and robust networks are in pixels decides which step is long. In the
+    other norms a step of one is `width` widths of the box.
+    """
+
+    first: float = 4.0
+    last: float = 0.008
+    width: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.last <= self.first:
+            raise ValueError(f"steps fall from {self.first!r} to {self.last!r}, which is no fall")
+
+    def next(
+        self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
+    ) -> tuple[Tensor, Tensor, Answer, Memory]:
+        length = _half_cosine(self.first, self.last, step, steps)
+        if ball.norm is Linf:
+            return ball.radius * (length * math.sqrt(ball.size)), x, answer, memory
+        wide = self.width * (ball.box[1] - ball.box[0])
+        return torch.full_like(ball.radius, length * wide), x, answer, memory
 
 
 @piece("decoupled")

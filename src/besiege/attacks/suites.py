@@ -101,7 +101,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 {
                     Linf: ("fmn", _SMALL_STEPS, "fabt(steps=30, targets=3)", _STEERED),
                     L1: (_STEERED, "each_target(alma(steps=50), 3)", "alma(steps=150)"),
-                    L0: ("fmn", _SMALL_STEPS, "fmn(schedule=falling(5.0, 0.05))", _STEERED),
+                    L0: ("fmn", "sigmazero(steps=200)"),
                 }
             ),
         ),

@@ -16,6 +16,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
 from besiege.core.lookout import Lookout, order
 from besiege.core.oracle import Access
+from besiege.core.record import largest
 from besiege.core.threat import Linf
 
 Kind = Literal["labels", "logits", "gradient", "gradients"]
@@ -143,7 +144,7 @@ class Inquiry(Lookout):
         if gradient is not None and value is not None:
             self.record.climb(samples, value.detach())
         backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
-        labels = logits.argmax(1)
+        labels = self._classes(logits, samples)
         hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
         if through is None:
             hit = self._look(flat, samples, labels, value, logits, place)
@@ -159,6 +160,14 @@ class Inquiry(Lookout):
             gradient = self._sound(gradient, samples)
         shown = None if kind == "labels" else logits
         return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
+
+    def _classes(self, logits: Tensor, samples: Tensor) -> Tensor:
+        """The classes answered; of a search for the smallest change, those rounding cannot turn."""
+        if self._surveying:
+            self.record.scale[samples] = largest(logits).to(self.record.scale)
+        elif self.closes_in:
+            return self.record.sure(logits, samples)
+        return logits.argmax(1)
 
     def _ask_gradient(
         self,
@@ -255,7 +264,7 @@ class Inquiry(Lookout):
                 logits = _voted(logits)
             logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
             value = None if value is None else value.reshape(-1, n).mean(1)
-        labels = logits.argmax(1)
+        labels = self._classes(logits, samples)
         distance = self._distances(flat, samples, self.record.reached(samples, labels))
         hit = distance <= self._limit[samples]
         scored = logits if self._oracle.access >= Access.SCORE else None

@@ -70,10 +70,16 @@ class Lookout:
         self._uneven = parent is not None or record.meter.budget is not None
         self._late = False
         self._asking = False
+        self._surveying = False
         self._wanders = False
 
     def __len__(self) -> int:
         return self._index.shape[0]  # len of a tensor is slow, and this is asked often
+
+    @property
+    def closes_in(self) -> bool:
+        """Whether the smallest change is looked for: such a search ends at the boundary itself."""
+        return self.record.endless or self.keeps == "smallest"
 
     def _chain(self) -> Iterator[Lookout]:
         """The siege itself and those it was made from, the root last."""

@@ -52,6 +52,7 @@ ATTACKS: Registry[Any] = Registry(
         "besiege.attacks.optmargin",
         "besiege.attacks.partial",
         "besiege.attacks.rays",
+        "besiege.attacks.sigmazero",
         "besiege.attacks.square",
         "besiege.attacks.universal",
         "besiege.attacks.zoo",
@@ -124,6 +125,7 @@ class Siege(Inquiry):
         """
         meter = Meter(len(ball), ball.center.device, queries)
         record = Record(ball.center, labels, targets, meter, dice.of("victim"))
+        record.endless = bool(torch.isinf(ball.radius).all())
         index = torch.arange(len(ball), device=ball.center.device)
         aim = Aim(labels, targets)
         return cls(
@@ -193,7 +195,11 @@ class Siege(Inquiry):
         clean check tells: the clean scores, the number of classes.
         """
         ask = self.logits if self._oracle.access >= Access.SCORE else self.labels
-        record, answer = self.record, ask(self.ball.center)
+        self._surveying = True
+        try:
+            record, answer = self.record, ask(self.ball.center)
+        finally:
+            self._surveying = False
         record.asked[self._index] = 0
         if "logits" in answer:
             clean = answer.logits.new_zeros(len(record.labels), answer.logits.shape[1])

@@ -18,7 +18,7 @@ from besiege.attacks.losses import margin
 from besiege.core.answer import Aim
 from besiege.core.ball import Ball, ball
 from besiege.core.oracle import Oracle
-from besiege.core.record import Leave
+from besiege.core.record import ROUNDING, Leave, largest, sure
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 
@@ -96,9 +96,13 @@ class Confirmation:
         if len(rows) and self.oracle.crowded:
             # Among the neighbours they will have before the judge.
             whole = crafted.images.index_copy(0, rows, x)
-            labels = self.oracle.logits(whole).argmax(1)[rows]
+            logits = self.oracle.logits(whole)[rows]
         else:
-            labels = self.oracle.logits(x).argmax(1)
+            logits = self.oracle.logits(x)
+        labels = logits.argmax(1)
+        if self.threat.eps is None and len(rows):  # what ends at the boundary is to hold
+            hair = ROUNDING * largest(logits)
+            labels = sure(logits, goal.labels, goal.targets, hair)
         broken = labels != goal.labels if goal.targets is None else labels == goal.targets
         kept = rows[broken]
         crafted.forwards[rows] += 1

@@ -85,6 +85,8 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "ead": {L2: 1.4, L1: 1.4},
     # All copies must be beyond the boundary, not the point alone.
     "optmargin": {L2: 1.45},
+    # Twenty steps of a search among sets of entries.
+    "sigmazero": {L0: 1.5},
     "deepfool": _SHARP,
     "superdeepfool": _SHARP,
     "fab": _SHARP,

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from besiege.testing.accounts import access, honest_accounts
 from besiege.testing.boxes import box_equivariant, sound_queries
 from besiege.testing.extents import more_never_hurts, scale_and_classes
+from besiege.testing.firmness import firm
 from besiege.testing.outcomes import feasible, judged, not_idle
 from besiege.testing.repetition import repeatable, row_independent
 from besiege.testing.trial import Law
@@ -22,6 +23,7 @@ __all__ = [
     "access",
     "box_equivariant",
     "feasible",
+    "firm",
     "honest_accounts",
     "judged",
     "more_never_hurts",
@@ -47,6 +49,7 @@ LAWS: Mapping[str, Law] = MappingProxyType(
             scale_and_classes,
             box_equivariant,
             sound_queries,
+            firm,
         )
     }
 )
