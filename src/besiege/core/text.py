@@ -365,7 +365,8 @@ def _held(value: float, node: ast.expr, source: str) -> float:
     if -MOST <= value <= MOST if isinstance(value, int) else math.isfinite(value):
         return value
     raise InputError(
-        f"'{short(ast.unparse(node))}' in '{source}' is too large: numbers have at most 64 bits"
+        f"'{short(ast.unparse(node))}' in '{source}' is too large: give finite numbers of at most "
+        "64 bits"
     )
 
 
