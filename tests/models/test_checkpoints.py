@@ -213,3 +213,9 @@ def test_reading_changes_nothing_on_disk(tmp_path: Path, net: nn.Sequential) -> 
     load(f"digits_mlp:{path}")
     assert path.read_bytes() == before and set(load_file(path)) == set(net.state_dict())
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_weights_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(DataError, match="a named pipe"):
+        load(f"digits_mlp:{tmp_path}/pipe.safetensors")

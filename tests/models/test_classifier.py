@@ -109,6 +109,10 @@ def test_answers_that_are_no_logits_are_refused(answer: object) -> None:
         ({"outputs": "softmax"}, "'logits' or 'probabilities'"),
         ({"grid": 0}, "1/255"),
         ({"classes": 1}, "2 classes or more"),
+        ({"classes": {}}, "2 classes or more"),
+        ({"classes": 10**5000}, "far too large"),
+        ({"grid": []}, "positive step"),
+        ({"grid": 10**5000}, "far too large"),
     ],
 )
 def test_impossible_descriptions_are_refused(about: dict[str, Any], says: str) -> None:

@@ -87,10 +87,15 @@ def whole(text: str, name: str, least: int = 1, most: int = MOST) -> int:
 def check_whole(value: object, name: str, least: int = 1, most: int = MOST) -> None:
     """Refuse a value that is no whole number in a range."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        # A number of thousands of digits cannot even be printed.
-        large = isinstance(value, int) and abs(value) > 10**_LONGEST_NUMBER
-        said = "far too large" if large else short(repr(value))
-        raise InputError(f"{name} is {said}, but {_range(least, most)} is needed")
+        raise InputError(f"{name} is {quoted(value)}, but {_range(least, most)} is needed")
+
+
+def quoted(value: object) -> str:
+    """A value as a message quotes it."""
+    # A number of thousands of digits cannot even be printed.
+    if isinstance(value, int) and abs(value) > 10**_LONGEST_NUMBER:
+        return "far too large"
+    return short(repr(value))
 
 
 def _range(least: int, most: int) -> str:

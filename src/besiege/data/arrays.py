@@ -123,6 +123,7 @@ def _read(
                 f"{', '.join(sorted(members)[:20]) or 'nothing'}: {_WRITTEN}"
             )
         keys = {"x": "x" + part, "y": "y" + part, "ids": "ids" + part, "names": "class_names"}
+        keys = keys if labelled else {"x": keys["x"]}  # ids and names belong to labels
         wanted = {short: members[key] for short, key in keys.items() if key in members}
         _fits({short: _claimed(file, info, path) for short, info in wanted.items()}, path)
         arrays = {}

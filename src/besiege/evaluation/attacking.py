@@ -17,6 +17,7 @@ from besiege.core.errors import Finding, InputError
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
+from besiege.core.text import quoted
 from besiege.core.threat import Access, Goal, Threat
 from besiege.defenses.defended import load
 from besiege.evaluation.crafting import craft
@@ -230,6 +231,8 @@ def attack(
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )
+    if not isinstance(twin, bool):
+        raise InputError(f"twin is {quoted(twin)}, but True or False is needed")
     begun: Any = starts
     if begun is not None and not (isinstance(begun, (tuple, list)) and len(begun) == 2):
         raise InputError("starts must be a pair: pass (images, labels)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
+import os
 import pickletools
 import re
 import tarfile
@@ -20,6 +21,7 @@ from safetensors.torch import load as read_safetensors
 from torch import Tensor, nn
 
 from besiege.core.errors import BesiegeError, DataError, InputError, described, near
+from besiege.core.files import must_be_file
 
 PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin", ".tar")
 SUFFIXES = (".safetensors", *PICKLED)
@@ -47,10 +49,11 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             f"'{path.name}' is no weights file: its name ends in {', '.join(SUFFIXES[:-1])} "
             f"or {SUFFIXES[-1]}"
         )
+    if not os.path.lexists(path):
+        raise DataError(f"{path} does not exist")
+    must_be_file(path)
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     found = hashlib.sha256(content).hexdigest()

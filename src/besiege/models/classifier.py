@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import overload
+from numbers import Integral, Real
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from besiege.core.door import is_theirs, logits_of, raised
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.identity import fingerprint
 from besiege.core.oracle import Victim
+from besiege.core.text import MOST, quoted
 from besiege.core.threat import Access
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -79,8 +82,10 @@ class Classifier:
         self.std: tuple[float, ...] | None
         self.mean, self.std = normalisation(mean, std)
         self.box = checked_box(box)
-        if classes is not None and classes < 2:
-            raise InputError(f"classes is {classes!r}, but a classifier has 2 classes or more")
+        if not _is_count(classes):
+            raise InputError(
+                f"classes is {quoted(classes)}, but a classifier has 2 classes or more"
+            )
         self.classes = classes
         if outputs not in ("logits", "probabilities"):
             raise InputError(f"outputs is {outputs!r}: write 'logits' or 'probabilities'")
@@ -286,13 +291,24 @@ def checked_box(box: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
+def _is_count(classes: Any) -> bool:
+    """Whether a number of classes is one, or not known yet."""
+    return classes is None or (isinstance(classes, Integral) and 2 <= int(classes) <= MOST)
+
+
+def _is_step(grid: Any) -> bool:
+    """Whether a step of pixel values is a number above 0 that a float holds."""
+    return isinstance(grid, Real) and 0 < grid <= sys.float_info.max  # type: ignore[operator]  # a Real compares
+
+
 def checked_grid(grid: float | None, box: tuple[float, float]) -> float | None:
     """The step of the pixel values, where there is one: the box is a whole number of them."""
     if grid is None:
         return None
-    if not (math.isfinite(grid) and grid > 0):
+    if not _is_step(grid):
         raise InputError(
-            f"grid is {grid!r}, but it is the positive step of the pixel values, such as 1/255"
+            f"grid is {quoted(grid)}, but it is the positive step of the pixel values, such as "
+            "1/255"
         )
     steps = (box[1] - box[0]) / grid
     if round(steps) < 1 or abs(steps - round(steps)) > 1e-6 * steps:
