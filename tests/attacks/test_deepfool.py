@@ -329,8 +329,8 @@ def test_a_small_slope_sends_no_row_to_a_corner_of_the_box() -> None:
     w = torch.tensor([[4.0, 0.1, 0.1, 0.1]])
     victim = affine(torch.cat((-w, w)), torch.tensor([2.0, -2.0]))
     samples = Samples.of(torch.tensor([1.0, 0.5, 0.5, 0.5]).view(1, 1, 2, 2), torch.tensor([1]))
-    view = {"steps": 1, "search": 0}
-    far = craft(victim, DeepFool(**view), samples, Threat(L2, None), keep="last", leave="end")
+    attack = DeepFool(steps=1, search=0)
+    far = craft(victim, attack, samples, Threat(L2, None), keep="last", leave="end")
     slope, height = 2 * w.norm(), 2 * (4.15 - 2.0)
     moved = (far.images - samples.images).norm()
     assert float(moved) <= 1.03 * float(height / slope)
