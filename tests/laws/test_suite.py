@@ -95,7 +95,8 @@ def test_the_honest_attack_conforms() -> None:
 
 def test_a_law_it_was_not_held_to_is_not_called_obeyed() -> None:
     tried = conform(Lame(), {"Lame": {"not_idle": "it limps"}})
-    assert str(tried) == "Lame obeys 8 laws in 8 cases, and is excepted from not_idle"
+    rest = len(LAWS) - 1
+    assert str(tried) == f"Lame obeys {rest} laws in {rest} cases, and is excepted from not_idle"
 
 
 @pytest.mark.parametrize(
