@@ -136,7 +136,7 @@ def test_the_smallest_change_of_an_affine_victim(
     terms = {"keep": "smallest", "leave": "end"}
     found = smallest(victim, EachTarget(SHORT), samples, L2, **terms)
     ratio = found.distance.numpy() / known
-    assert ratio.min() > 1 - 1e-4 and ratio.max() < 1.02
+    assert ratio.min() > 1 - 1e-4 and ratio.max() < 1.025
     if classes == 2:  # in linf and l0 too
         for norm, most in ((Linf, 1.03), (L0, 3.0)):
             known = victim.distance(norm, samples.images, samples.labels)
@@ -154,7 +154,7 @@ def test_the_scale_of_the_logits_does_not_matter(norm: Norm) -> None:
         for times in (1.0, 0.01, 100.0, 2.0**-12)
     )
     for other in others:  # long first steps in linf: rounding may end elsewhere
-        assert torch.allclose(other, plain, rtol=2e-2 if norm is Linf else 2e-3)
+        assert torch.allclose(other, plain, rtol=2e-2 if norm is Linf else 1e-2)
     assert torch.equal(others[-1], plain)
 
 

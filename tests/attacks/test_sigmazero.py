@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks import parse
-from besiege.attacks.sigmazero import DECAYS, END, SigmaZero
+from besiege.attacks.sigmazero import DECAYS, SigmaZero
 from besiege.core.threat import L0, Threat
 from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
@@ -22,7 +22,8 @@ def plainly(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
     """The smallest count that sigma-zero finds for one image, by autograd and float64 Adam."""
     d = torch.zeros_like(x0, dtype=torch.float64)
     m, v = torch.zeros_like(d), torch.zeros_like(d)
-    cut, best, rate, unit = attack.threshold, math.inf, attack.rate, 0.0
+    chosen, best, unit = attack.settled(), math.inf, 0.0
+    cut, rate = chosen.threshold, chosen.rate
     for step in range(attack.steps + 1):
         point = d.clone().requires_grad_(True)
         z = victim((x0.double() + point).float())[0]
@@ -36,7 +37,7 @@ def plainly(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
         if step == 0:
             unit = 1.0 / float(slope.abs().max())
         counted = d.clone().requires_grad_(True)
-        mean = (counted**2 / (counted**2 + attack.sigma)).mean()
+        mean = (counted**2 / (counted**2 + chosen.sigma)).mean()
         (pull,) = torch.autograd.grad(mean, counted)
         g = pull + (0.0 if crossed else unit) * slope
         g = g / g.abs().max().clamp_min(1e-30)
@@ -46,7 +47,8 @@ def plainly(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
             (v / (1 - DECAYS[1] ** (step + 1))).sqrt() + 1e-30
         )
         d = (x0 + d - rate * move).clamp(0, 1) - x0
-        rate = attack.rate * (END + (1 - END) * (1 + math.cos(math.pi * step / attack.steps)) / 2)
+        left = (1 + math.cos(math.pi * step / attack.steps)) / 2
+        rate = chosen.rate * (chosen.end + (1 - chosen.end) * left)
         cut = min(1.0, max(0.0, cut + (attack.pace if crossed else -attack.pace) * rate))
         d = torch.where(d.abs() < cut, 0.0, d)
     return best
@@ -65,6 +67,11 @@ def test_it_finds_what_a_plain_implementation_finds() -> None:
     same = sum(a == b for a, b in zip(found.distance.tolist(), plain, strict=True))
     assert same >= 20
     assert abs(float(found.distance.mean()) - sum(plain) / len(plain)) < 0.2
+
+
+def test_long_runs_are_as_published_and_what_is_given_is_taken() -> None:
+    assert SigmaZero(steps=1000).settled() == (1.0, 1e-3, 0.3, 0.1)
+    assert SigmaZero(sigma=0.5).settled() == (0.8, 0.5, 0.4, 0.3)
 
 
 def test_on_a_linear_victim_it_comes_near_the_fewest_entries_there_are() -> None:

@@ -392,7 +392,7 @@ def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPa
 
 
 class Crowd(nn.Module):
-    """Answers whose last digits depend on how many images are asked about at once, as a GPU's."""
+    """Answers whose last digits depend on how many images are asked about, as a rough GPU's."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -401,7 +401,7 @@ class Crowd(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.inner(x)
         lift = torch.linspace(-1.0, 1.0, logits.shape[1])
-        return logits + 1e-5 * (1 if len(x) % 3 else -1) * lift
+        return logits + 2e-5 * (1 if len(x) % 3 else -1) * lift
 
 
 @pytest.mark.parametrize("twin", [False, True])

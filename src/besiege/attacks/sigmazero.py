@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,8 +20,30 @@ from besiege.core.threat import L0, Linf
 DECAYS = (0.9, 0.999)
 """Adam's decay rates, the usual ones."""
 
-END = 0.3
-"""What is left of the rate at the end."""
+
+class Settings(NamedTuple):
+    """What depends on how long a run is; see `SigmaZero`."""
+
+    rate: float
+    sigma: float
+    threshold: float
+    end: float
+
+    def at(self, step: int, steps: int) -> float:
+        """The rate after so many of all steps."""
+        fall = 0.5 * (1.0 + math.cos(math.pi * step / steps))
+        return self.rate * (self.end + (1.0 - self.end) * fall)
+
+    def count_slope(self, change: Tensor) -> Tensor:
+        """The gradient of the mean of ``d^2 / (d^2 + sigma)``."""
+        many = change[0].numel()
+        return change * (2.0 * self.sigma / many) / (change**2 + self.sigma) ** 2
+
+
+BRIEF = Settings(0.8, 0.1, 0.4, 0.3)
+PUBLISHED = Settings(1.0, 1e-3, 0.3, 0.1)
+LONG = 300
+"""Runs of more steps are as published."""
 
 
 @register("sigmazero")
@@ -34,20 +57,21 @@ class SigmaZero(Attack):
     Sigma-zero: gradient-based optimization of l0-norm adversarial examples, 2025).
 
     Unlike the authors' code it measures the hinge by the steepest entry of the clean image's slope,
-    so that the scale of the logits does not matter; the count is smoother, and the rate falls less:
-    on robust networks that needs a tenth fewer entries. Theirs are
-    ``rate=1, sigma=0.001, threshold=0.3``.
+    so that the scale of the logits does not matter. In short runs the count is smoother and the
+    rate falls less, which needs up to a tenth fewer entries; in long ones both are as published.
 
     Parameters
     ----------
     steps : int
         Steps, each one forward and one backward.
-    rate : float
-        Adam's first rate, in widths of the box.
-    sigma : float
-        How sharp the count is: changes well above its root count as one.
-    threshold : float
-        The first threshold, in widths of the box.
+    rate : float, optional
+        Adam's first rate, in widths of the box: by default 0.8 up to 300 steps, and else 1.
+    sigma : float, optional
+        How sharp the count is: changes well above its root count as one. 0.1 or 0.001.
+    threshold : float, optional
+        The first threshold, in widths of the box. 0.4 or 0.3.
+    end : float, optional
+        What is left of the rate at the end, as a share. 0.3 or 0.1.
     pace : float
         By how much the threshold moves in a step, in rates.
 
@@ -59,9 +83,10 @@ class SigmaZero(Attack):
     """
 
     steps: int = 100
-    rate: float = 0.8
-    sigma: float = 0.1
-    threshold: float = 0.4
+    rate: float | None = None
+    sigma: float | None = None
+    threshold: float | None = None
+    end: float | None = None
     pace: float = 0.01
 
     minimal = True
@@ -70,18 +95,25 @@ class SigmaZero(Attack):
 
     def __post_init__(self) -> None:
         must_count(self, 1, "steps")
-        for name in ("rate", "sigma", "threshold", "pace"):
+        for name in ("rate", "sigma", "threshold", "pace", "end"):
             given = getattr(self, name)
-            if not 0 < given < math.inf:
+            if given is not None and not 0 < given < math.inf:
                 raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
+
+    def settled(self) -> Settings:
+        """The settings of this run, by its length where they were not given."""
+        usual = BRIEF if self.steps <= LONG else PUBLISHED
+        given = (self.rate, self.sigma, self.threshold, self.end)
+        both = zip(given, usual, strict=True)
+        return Settings(*(other if one is None else one for one, other in both))
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         if not len(siege):
             return
-        x = siege.ball.center.clone()
+        chosen, x = self.settled(), siege.ball.center.clone()
         adam, table = Adam.at(x), corrections(DECAYS, self.steps, x.device)
-        cut = torch.full_like(siege.ball.radius, self.threshold)
+        cut = torch.full_like(siege.ball.radius, chosen.threshold)
         unit = torch.zeros_like(cut)
         for step in range(self.steps):
             answer = siege.gradient(x, steering(siege))
@@ -95,21 +127,14 @@ class SigmaZero(Attack):
                 unit = 1.0 / distances(slope, Linf)
             low, high = ball.box
             change = (x - ball.center) / (high - low)
-            pull = self._count_slope(change) - slope * ball.scaled(torch.where(crossed, 0.0, unit))
+            pull = chosen.count_slope(change) - slope * ball.scaled(torch.where(crossed, 0.0, unit))
             pull = pull / ball.scaled(distances(pull, Linf).clamp_min(1e-30))
             adam, move = adam.step(pull, DECAYS, table)
-            x = (x - (self._rate(max(0, step - 1)) * (high - low)) * move).clamp_(low, high)
-            by = self.pace * self._rate(step)
+            x = (x - (chosen.at(max(0, step - 1), self.steps) * (high - low)) * move).clamp_(
+                low, high
+            )
+            by = self.pace * chosen.at(step, self.steps)
             cut = (cut + torch.where(crossed, by, -by)).clamp_(0.0, 1.0)
             small = (x - ball.center).abs() < ball.scaled(cut * (high - low))
             x = torch.where(small, ball.center, x)
         siege.offer(x)
-
-    def _rate(self, step: int) -> float:
-        """The rate after so many steps."""
-        return self.rate * (END + (1.0 - END) * 0.5 * (1.0 + math.cos(math.pi * step / self.steps)))
-
-    def _count_slope(self, change: Tensor) -> Tensor:
-        """The gradient of the mean of ``d^2 / (d^2 + sigma)``."""
-        many = change[0].numel()
-        return change * (2.0 * self.sigma / many) / (change**2 + self.sigma) ** 2

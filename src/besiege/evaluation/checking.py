@@ -143,7 +143,7 @@ def fitting(threat: Threat, granted: Access | None = None, advised: bool = False
     Examples
     --------
     >>> fitting(Threat.parse("l0:20"))
-    ['cw', 'fmn', 'jsma']
+    ['cw', 'fmn', 'jsma', 'sigmazero']
     """
     granted = threat.access if granted is None else granted
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
