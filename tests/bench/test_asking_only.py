@@ -77,7 +77,7 @@ def test_without_attacks_the_suite_of_the_access_runs() -> None:
         ("l0:3", "decision", "no attack fits it: with decision access they work in linf, l2, l1"),
         ("linf", "score", r"attacks='geoda' .*'minimal\(square\)', or .* such as 'linf:8/255'"),
         ("l2", "score", r"attacks='boundary' .*'minimal\(square\)', or .* such as 'l2:0.5'"),
-        ("l0:3", None, r"attacks='cw' \(cw, fmn, jsma\)$"),
+        ("l0:3", None, r"attacks='cw' \(cw, fmn, jsma, sigmazero\)$"),
     ],
 )
 def test_where_there_is_no_usual_list_nobody_is_blamed(

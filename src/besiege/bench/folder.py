@@ -50,7 +50,8 @@ def run_folder(out: Path | str) -> Path:
     except OSError as problem:
         raise _refusal(folder, problem) from None
     if not above.is_dir():
-        raise StoreError(f"{above} is not a folder: choose another name")
+        typed = folder if not missing else folder.parents[len(missing) - 1]
+        raise StoreError(f"{typed} is not a folder: choose another name")
     if not os.access(above, os.W_OK | os.X_OK):
         raise _refusal(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
     return folder
