@@ -78,7 +78,9 @@ def test_what_a_disk_refuses_has_a_type(tmp_path: Path) -> None:
             raise OSError(number, os.strerror(number))
 
 
-@pytest.mark.parametrize("instead", ["file", "link", "folder for its record.json"])
+@pytest.mark.parametrize(
+    "instead", ["file", "link", "folder for its record.json", "pipe for its record.json"]
+)
 def test_what_lies_in_place_of_a_record_is_set_aside(tmp_path: Path, instead: str) -> None:
     store = Store(tmp_path / "run")
     record, rows = Record({"kind": "judge"}), {"sample": np.arange(3)}
@@ -88,9 +90,12 @@ def test_what_lies_in_place_of_a_record_is_set_aside(tmp_path: Path, instead: st
         place.write_text("not a folder")
     elif instead == "link":
         place.symlink_to("nowhere")
+    elif instead.startswith("pipe"):
+        place.mkdir()
+        os.mkfifo(place / "record.json")
     else:
         (place / "record.json").mkdir(parents=True)
-    with pytest.raises(DamagedError, match="is incomplete"):
+    with pytest.raises(DamagedError, match=r"is incomplete|cannot be read"):
         store.read(record.key)
     store.commit(record, rows)
     assert store.rows([record.key])["sample"].tolist() == [0, 1, 2]

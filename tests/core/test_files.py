@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from besiege.core.errors import DataError
-from besiege.core.files import must_be_file
+from besiege.core.files import must_be_file, read_file
 
 
 def test_a_file_has_a_size(tmp_path: Path) -> None:
@@ -34,3 +34,16 @@ def test_what_is_no_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         }.items():
             with pytest.raises(DataError, match=kind):
                 must_be_file(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    assert read_file(tmp_path / "file") == b"text"
+    os.mkfifo(tmp_path / "pipe")
+    for name, kind in {
+        "pipe": "not a plain file",
+        "nowhere": "No such file",
+        ".": "not a plain",
+    }.items():
+        with pytest.raises(OSError, match=kind):
+            read_file(tmp_path / name)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from besiege.bench.store import Store, key_of
 from besiege.core.errors import StoreError
+from besiege.core.files import read_file
 
 SCHEMA = 1
 FILE = "run.json"
@@ -219,7 +220,7 @@ def read_run(store: Store) -> Run | None:
     """
     path = store.folder / FILE
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path))
         if content.get("schema_number") != SCHEMA:
             raise StoreError(
                 f"{path} has the schema {content.get('schema_number')!r}, but this release reads "

@@ -24,6 +24,7 @@ from safetensors.numpy import save as write_arrays
 from besiege.bench.folder import telling
 from besiege.bench.parquet import packed, unpacked
 from besiege.core.errors import Finding, StoreError
+from besiege.core.files import read_file
 from besiege.metrics.rows import Column, Rows
 
 SCHEMA = 1
@@ -181,7 +182,7 @@ class Store:
         folder = self.records / key
         about = f"the record {key[:12]} in {self.folder}"
         try:
-            content = json.loads((folder / "record.json").read_bytes())
+            content = json.loads(read_file(folder / "record.json"))
             if not isinstance(content, dict):
                 raise DamagedError("has a record.json that is no record")
             record = Record.from_json(content)
@@ -194,7 +195,8 @@ class Store:
                 return None
             raise DamagedError(f"{about} is incomplete") from None
         except OSError as problem:
-            raise StoreError(f"{about} cannot be read ({problem.strerror})") from None
+            kind = DamagedError if problem.errno == errno.EINVAL else StoreError
+            raise kind(f"{about} cannot be read ({problem.strerror})") from None
         except (ValueError, KeyError, TypeError, RecursionError) as problem:
             raise DamagedError(f"{about} cannot be read ({type(problem).__name__})") from None
         except DamagedError as problem:
@@ -299,7 +301,7 @@ class Store:
 
 
 def _checked(folder: Path, name: str, record: Record) -> bytes:
-    content = (folder / name).read_bytes()
+    content = read_file(folder / name)
     if hashlib.sha256(content).hexdigest() != record.files[name]:
         raise DamagedError(f"has a {name} that was changed after it was written")
     return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -24,3 +25,21 @@ def must_be_file(path: str | os.PathLike[str]) -> int:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
         raise DataError(f"{os.fspath(path)} is {kind}, not a file: remove it, or name a file")
     return found.st_size
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a plain file; a pipe or a device is refused, never waited for.
+
+    Raises
+    ------
+    OSError
+        As opening does; with EINVAL for what is neither a file nor a folder.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, "not a plain file", os.fspath(path))
+    with open(handle, "rb") as file:
+        return file.read()
