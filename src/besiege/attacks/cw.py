@@ -117,6 +117,7 @@ class CW(Attack):
     compat: bool = False
 
     minimal = True
+    revision = 2  # other steps in linf
     norms = frozenset({L2, Linf, L0})
     source = "Carlini and Wagner, Towards evaluating the robustness of neural networks, 2017"
 

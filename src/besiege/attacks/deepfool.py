@@ -315,6 +315,7 @@ class SuperDeepFool(Attack):
     search: int = 5
 
     minimal = True
+    revision = 2  # successes of the first were rounding
     norms = frozenset({L2})
     source = "Abdollahpour et al., Revisiting DeepFool, 2023"
 
