@@ -101,6 +101,9 @@ def _classes(substitute: Victim, images: Tensor) -> int:
         with substitute.held(), plainly(substitute.device):
             return int(Oracle(substitute).logits(images.to(substitute.device)).shape[1])
     except VictimError as problem:
+        cause = problem.__cause__
+        if cause is not None and not isinstance(cause, RuntimeError):
+            raise  # a bug of the model: another size would not help
         name = _name(substitute)
         raise InputError(
             f"the substitute '{name}' cannot take the images {list(images.shape[1:])}: "
