@@ -1,7 +1,7 @@
 # Each target sets up what it needs: on a fresh machine `make demo` is the first command.
 #
 #   make demo                  a first siege, on data that comes with the package
-#   make test                  the fast tests; ARGS="-k warp" passes arguments on to pytest
+#   make test                  the fast tests; ARGS="-k oracle" passes arguments on to pytest
 #   make check                 format, lint and types
 #   make docs                  the documentation, into docs/_build/html
 #   make clean                 removes the environment and all caches

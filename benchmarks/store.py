@@ -18,7 +18,17 @@ import numpy as np
 
 import besiege
 from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import Asked, Curve, Plan, Run, Sample, Shard, Subject, Weapon, write_run
+from besiege.bench.spec import (
+    AttackSpec,
+    Curve,
+    DataSpec,
+    ModelSpec,
+    Plan,
+    Request,
+    Run,
+    Shard,
+    write_run,
+)
 from besiege.bench.store import Record, Store
 from besiege.metrics.rows import Column
 
@@ -26,10 +36,10 @@ SIZE = 250
 SHAPE = (3, 32, 32)
 
 
-def weapon(text: str, threat: str = "linf:8/255") -> Weapon:
-    return Weapon(
+def weapon(text: str, threat: str = "linf:8/255") -> AttackSpec:
+    return AttackSpec(
         text=text,
-        told="a stand-in",
+        described="a stand-in",
         spelled={"name": text},
         threat=threat,
         keep="first",
@@ -46,7 +56,7 @@ def weapon(text: str, threat: str = "linf:8/255") -> Weapon:
 def plan(samples: int, attacks: int) -> Plan:
     shards = tuple(Shard(digest=f"{n:064x}", count=SIZE) for n in range(samples // SIZE))
     return Plan(
-        asked=Asked(
+        request=Request(
             model="zoo:nobody",
             data="cifar10",
             split="test",
@@ -61,7 +71,7 @@ def plan(samples: int, attacks: int) -> Plan:
             command="besiege evaluate ...",
             textual=True,
         ),
-        model=Subject(
+        model=ModelSpec(
             name="zoo:nobody",
             digest="0" * 64,
             kind="Classifier",
@@ -71,7 +81,7 @@ def plan(samples: int, attacks: int) -> Plan:
             stochastic=False,
             draws=1,
         ),
-        data=Sample(
+        data=DataSpec(
             name="cifar10",
             split="test",
             count=samples,
@@ -85,9 +95,9 @@ def plan(samples: int, attacks: int) -> Plan:
         ),
         threat="linf:8/255",
         chained=False,
-        weapons=tuple(weapon(f"attack{n}") for n in range(attacks)),
+        attacks=tuple(weapon(f"attack{n}") for n in range(attacks)),
         shards=shards,
-        curve=Curve(weapon=weapon("minimal(attack0)", "linf"), shards=shards),
+        curve=Curve(attack=weapon("minimal(attack0)", "linf"), shards=shards),
     )
 
 

@@ -123,7 +123,7 @@ def siege(
     survey: bool = False,
 ) -> Siege:
     """A siege as craft lays it; without the clean check unless asked."""
-    laid = Siege.lay(
+    laid = Siege.start(
         Oracle(victim, access, pad=pad),
         ball(norm, images, radius, victim.box, victim.grid),
         labels,

@@ -28,8 +28,8 @@ from besiege.attacks import parse
 from besiege.attacks.losses import margin
 from besiege.attacks.suites import suite
 from besiege.core.answer import Aim
-from besiege.core.capture import Captured
-from besiege.core.oracle import roughly
+from besiege.core.cuda_graphs import Captured
+from besiege.core.oracle import allow_tf32
 from besiege.core.samples import Samples
 from besiege.evaluation import craft, judge
 from besiege.evaluation.crafting import twin_of
@@ -108,7 +108,7 @@ def floor(twin: Classifier, samples: Samples, clock: Clock) -> tuple[float, floa
             image = x.detach().requires_grad_(True)
             return torch.autograd.grad(margin(twin(image), aim).sum(), image)
 
-    with twin.held(), roughly():
+    with twin.held(), allow_tf32():
         passes: list[Callable[[], object]] = []
         for function in (forward, both):
             if clock.device == "cuda":

@@ -229,7 +229,7 @@ def test_combinations_need_and_can_do_what_their_parts_do() -> None:
     ],
 )
 def test_a_combination_takes_the_advice_that_its_parts_do(text: str) -> None:
-    assert parse(text).advised and not parse(text.replace("prgf", "nes")).advised
+    assert parse(text).needs_substitute and not parse(text.replace("prgf", "nes")).needs_substitute
     data = besiege.data.load("digits", count=4)
     found = besiege.attack(
         text.replace("prgf", "prgf(steps=2)").replace("square", "square(steps=2)"),
@@ -239,14 +239,14 @@ def test_a_combination_takes_the_advice_that_its_parts_do(text: str) -> None:
         threat="linf:0.1",
         substitute="zoo:digits-pgd-at",
     )
-    assert found.aside is not None and int(found.aside.sum()) > 0
+    assert found.substitute_passes is not None and int(found.substitute_passes.sum()) > 0
 
 
 @pytest.mark.parametrize("text", ["rays", "nes_partial", "cascade(square, rays)", "best_of(rays)"])
 def test_a_combination_begins_at_other_images_where_a_part_does(text: str) -> None:
-    assert parse(text).begins
+    assert parse(text).uses_starts
     other = text.replace("rays", "nes").replace("nes_partial", "nes")
-    assert not parse(other).begins and not parse(other.replace("nes", "pgd")).begins
+    assert not parse(other).uses_starts and not parse(other.replace("nes", "pgd")).uses_starts
 
 
 COSTS = {

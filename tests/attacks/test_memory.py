@@ -77,7 +77,7 @@ def own_labels(victim: Classifier, rows: int, size: int) -> Samples:
     return Samples.of(images, victim(images).argmax(1))
 
 
-class Asked:
+class Request:
     """The requests for gradients of several classes: rows and classes of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_gradients_of_a_thousand_classes_are_asked_in_pieces(
 ) -> None:
     victim = many_classes(1000, size, pool)
     samples = own_labels(victim, rows, size)
-    asked = Asked(monkeypatch)
+    asked = Request(monkeypatch)
     rounds = ", rounds=1" if name == "superdeepfool" else ""
     attack = parse(f"{name}(steps=1, classes=1000, search=0{rounds})")
     with Live() as live:
@@ -134,7 +134,7 @@ def test_classes_read_in_pieces_lead_to_the_same_points(
     attack = parse("deepfool(search=0)")
     whole = smallest(victim, attack, samples, Norm(norm))
     monkeypatch.setattr(deepfool, "ENTRIES", 3 * deepfool.ROWS * 64)  # three classes at a time
-    asked = Asked(monkeypatch)
+    asked = Request(monkeypatch)
     parts = smallest(victim, attack, samples, Norm(norm))
     assert {c for _, c in asked.shapes} == {3, 1}, "3, 3, 3 and the last"
     assert torch.equal(parts.images, whole.images)

@@ -214,7 +214,10 @@ def test_a_good_substitute_saves_queries_and_a_bad_one_costs_none(norm: Norm) ->
     for name, substitute in substitutes.items():
         made = craft(victim, PRGF(), samples, threat, queries=700, substitute=substitute)
         spent[name] = float(made.queries.double().mean())
-        assert made.aside is not None and (made.aside[made.queries > 1] > 0).all()
+        assert (
+            made.substitute_passes is not None
+            and (made.substitute_passes[made.queries > 1] > 0).all()
+        )
     plain = craft(victim, parse("rgf"), samples, threat, queries=700)
     assert spent["good"] < 0.85 * float(plain.queries.double().mean())
     assert spent["bad"] < 1.15 * float(plain.queries.double().mean())
@@ -231,7 +234,7 @@ def test_rows_alone_and_accounts(low: int | None) -> None:
     assert int(whole.queries.max()) <= 1 + attack.cost((1, 8, 8), 10)
     for row in (0, 5, 11):
         one = craft(victim, attack, samples.at(torch.tensor([row])), threat, substitute=substitute)
-        for name in ("images", "success", "queries", "first_query", "aside"):
+        for name in ("images", "success", "queries", "first_query", "substitute_passes"):
             assert torch.equal(getattr(one, name)[0], getattr(whole, name)[row]), (row, name)
 
 
@@ -253,7 +256,7 @@ class _Steps(torch.nn.Module):
 def test_values() -> None:
     for text in PRESETS.values():
         assert str(parse(str(parse(text)))) == str(parse(text))
-    assert PRGF.advised
+    assert PRGF.needs_substitute
     with pytest.raises(AttackError, match="substitute"):
         craft(natural(), PRGF(), digits(4), Threat(Linf, 0.1, access=Access.SCORE))
     for text, said in {

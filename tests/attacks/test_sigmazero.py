@@ -18,7 +18,7 @@ from besiege.testing.victims import digits, linear, natural
 STEPS = 30
 
 
-def plainly(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
+def full_precision(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
     """The smallest count that sigma-zero finds for one image, by autograd and float64 Adam."""
     d = torch.zeros_like(x0, dtype=torch.float64)
     m, v = torch.zeros_like(d), torch.zeros_like(d)
@@ -60,7 +60,7 @@ def test_it_finds_what_a_plain_implementation_finds() -> None:
     found = craft(victim, attack, samples, Threat(L0, None))
     with victim.held():
         plain = [
-            plainly(victim, x[None], int(y), attack)
+            full_precision(victim, x[None], int(y), attack)
             for x, y in zip(samples.images, samples.labels, strict=True)
         ]
     # Rounding sends single rows elsewhere: of discrete counts nearly all are the same.

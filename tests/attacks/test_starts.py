@@ -27,7 +27,7 @@ from besiege.attacks.starts import (
     to_boundary,
 )
 from besiege.core.ball import distances
-from besiege.core.means import Means
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Access, Goal, Linf, Norm, Threat
@@ -55,7 +55,7 @@ def laid(
         leave="end",
         **more,
     )
-    made.means = Means(starts)
+    made.knowledge = Knowledge(starts)
     return made
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import besiege
 from besiege.attacks import parse
 from besiege.bench import estimate
-from besiege.bench.weapons import passes
+from besiege.bench.attack_spec import passes
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import besiege
 from besiege.bench.results import summarise
 from besiege.bench.single import evaluate
-from besiege.bench.tally import Event
+from besiege.bench.work_estimate import Event
 from besiege.core.errors import AttackError, UnknownNameError
 
 NATURAL = "zoo:digits-natural"

@@ -18,8 +18,8 @@ import besiege
 from besiege.bench import estimate
 from besiege.core.errors import AccessError, EndpointError
 from besiege.models import load, transport
+from besiege.models.black_box import Changed
 from besiege.models.ledger import Ledger
-from besiege.models.walled import Changed
 
 NOISE = f"{Path(__file__).parent / 'walk.py'}:Noise"
 ASK: dict[str, Any] = {"threat": "linf:0.3", "count": 15, "attacks": NOISE}

@@ -19,7 +19,7 @@ import besiege
 from besiege.bench.overview import open_run, status
 from besiege.bench.plan import all_keys
 from besiege.bench.store import Store
-from besiege.bench.tally import Event
+from besiege.bench.work_estimate import Event
 from besiege.core.errors import StoreError
 
 ATTACKS = ["fgsm", "bim", "pgd(steps=8)", "mim", "pgd(steps=6, loss=margin)", "rfgsm"]

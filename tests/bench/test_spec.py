@@ -66,7 +66,7 @@ def test_a_changed_plan_is_said_to_be(run: Path, edit: Edit) -> None:
     assert not summarise(run)["complete"]
     (one,) = status(run)
     assert not one.complete and len(one.damaged) == 1
-    # Asked again it is as it was; nothing is computed again.
+    # Request again it is as it was; nothing is computed again.
     before = sorted((run / "records").iterdir())
     assert asked(run).complete and damage(run) == []
     assert sorted((run / "records").iterdir()) == before

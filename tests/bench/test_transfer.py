@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import besiege
-from besiege.bench.aids import beginnings
+from besiege.bench.knowledge import beginnings
 from besiege.bench.store import Store
 from besiege.core.errors import InputError
 from besiege.core.samples import Samples
@@ -64,7 +64,7 @@ def test_what_a_substitute_gives_is_judged_on_the_victim(tmp_path: Path) -> None
     assert "crafted on a substitute (zoo:digits-natural)" in found.figures["threat"]["words"]
     assert "crafted on zoo:digits-natural, judged on the model" in found.page().read_text("utf-8")
     assert not [w for w in found.warnings if w.id in ("W16", "W17")]
-    assert "--substitute zoo:digits-natural" in found._plan.asked.command
+    assert "--substitute zoo:digits-natural" in found._plan.request.command
 
 
 def test_what_is_crafted_on_a_substitute_when_nobody_says() -> None:
@@ -124,7 +124,7 @@ def test_several_substitutes_are_an_ensemble() -> None:
     assert found.figures["threat"]["substitute"] == several
     assert (
         not torch.equal(torch.tensor(found.rows["linf"]), torch.tensor(other.rows["linf"]))
-        or found._plan.weapons[0].source != other._plan.weapons[0].source
+        or found._plan.attacks[0].source != other._plan.attacks[0].source
     )
 
 

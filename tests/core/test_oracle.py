@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from besiege.core.answer import Aim
-from besiege.core.capture import Captures
+from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.oracle import PAD, Meter, Oracle

@@ -271,7 +271,7 @@ def test_a_watcher_sees_every_answer() -> None:
     seen: list[int] = []
     x = dots(0.4)
     base = laid(0.4)
-    s = Siege.lay(
+    s = Siege.start(
         base._oracle,
         base.ball,
         torch.zeros(1).long(),

@@ -12,7 +12,7 @@ from tests.docs.blocks import DOCS
 
 from besiege.attacks.attack import PIECES, Attack, names, parse
 from besiege.attacks.suites import SUITES
-from besiege.cli.entrance import APP
+from besiege.cli.app import APP
 from besiege.cli.lookup import look_up
 from besiege.data.catalogue import CATALOGUE
 from besiege.defenses.layers import LAYERS

@@ -25,12 +25,12 @@ def test_what_is_offered_fits_and_nothing_else_does(
 ) -> None:
     budget = BUDGETS[norm] if bounded else str(norm)
     threat = Threat.parse(f"{budget}{more} {access}")
-    offered = fitting(threat, advised=True)
+    offered = fitting(threat, has_substitute=True)
     for name, thing in ATTACKS.items():
         if not isinstance(getattr(thing, "access", None), Access):
             continue  # made of attacks
         try:
-            fits(parse(name), threat, advised=True)
+            fits(parse(name), threat, has_substitute=True)
         except (AccessError, ThreatError):
             assert name not in offered
         else:
@@ -45,7 +45,7 @@ def test_a_refusal_offers_only_what_would_run() -> None:
     ):
         with pytest.raises(AccessError, match=f"attacks that fit: {offered}"):
             besiege.attack("pgd", "zoo:digits-natural", DATA.images, DATA.labels, threat=threat)
-    assert "prgf" in fitting(Threat.parse("linf:0.1 score"), advised=True)
+    assert "prgf" in fitting(Threat.parse("linf:0.1 score"), has_substitute=True)
     assert "prgf" not in fitting(Threat.parse("linf:0.1 score"))
 
 

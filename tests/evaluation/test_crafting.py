@@ -414,18 +414,18 @@ def test_successes_hold_in_the_company_in_which_they_are_judged(
     monkeypatch.setattr(crafting, "make_twin", Twin(victim()))
     before = Oracle.__init__
 
-    def held(crowded: bool) -> tuple[Crafted, Tensor]:
+    def held(batch_sensitive: bool) -> tuple[Crafted, Tensor]:
         def init(self: Oracle, *args: Any, **given: Any) -> None:
             before(self, *args, **given)
-            self.crowded, self.pad = crowded, 1
+            self.batch_sensitive, self.pad = batch_sensitive, 1
 
         monkeypatch.setattr(Oracle, "__init__", init)
         made = craft(crowd, attack, samples, threat, twin=twin, batch=8, pad=False)
         return made, judge(crowd, made, samples, threat).success
 
-    made, success = held(crowded=False)
+    made, success = held(batch_sensitive=False)
     lost = int((made.success & ~success).sum())
-    made, success = held(crowded=True)
+    made, success = held(batch_sensitive=True)
     assert lost > 3 or twin  # a nudge already helps what a twin found
     assert success.all() and made.success.all()
     assert torch.equal(made.distance, distances(made.images - samples.images, threat.norm))
@@ -438,7 +438,7 @@ def test_what_does_not_hold_in_company_is_no_success(monkeypatch: pytest.MonkeyP
 
     def init(self: Oracle, *args: Any, **given: Any) -> None:
         before(self, *args, **given)
-        self.crowded, self.pad = True, 1
+        self.batch_sensitive, self.pad = True, 1
 
     monkeypatch.setattr(Oracle, "__init__", init)
     monkeypatch.setattr(crafting, "NUDGES", ())

@@ -18,7 +18,7 @@ from besiege.core.dice import Dice
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Access, Linf, Threat
 from besiege.evaluation import Crafted, judge
-from besiege.evaluation.judging import look
+from besiege.evaluation.judging import predict_clean
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Linear, images_of
 
@@ -114,7 +114,7 @@ def test_where_classes_are_all_there_is_nobody_is_confident() -> None:
     victim.access = Access.DECISION
     samples = Samples.of(images_of((1, 4, 4), 9), torch.arange(9) % 5)
     verdicts = judge(victim, claimed(samples.images), samples, THREAT)
-    sight = look(victim, samples)
+    sight = predict_clean(victim, samples)
     assert bool(verdicts.confidence.isnan().all()) and bool(sight.confidence.isnan().all())
     assert torch.equal(verdicts.prediction, victim(samples.images).argmax(1))
     assert torch.equal(sight.prediction, verdicts.prediction)
@@ -235,7 +235,7 @@ def test_the_ledger_is_no_witness(tmp_path: Path) -> None:
 def test_clean_images_are_repeated_afresh(tmp_path: Path) -> None:
     samples = Samples.of(dots(0.4, 0.41), torch.zeros(2).long())
     model = besiege.function_model(turning(1), classes=2, ledger=tmp_path / "l")
-    assert "W14" in {f.id for f in look(model, samples).findings}
+    assert "W14" in {f.id for f in predict_clean(model, samples).findings}
     assert model.ledger is not None and model.ledger.distrusted and model.sent == 4
 
 
@@ -248,5 +248,5 @@ def test_other_company_is_no_chance(tmp_path: Path) -> None:
     model = besiege.function_model(scores, classes=2, ledger=tmp_path / "l")
     model(samples.images[:1])
     model(samples.images[1:])
-    assert "W14" not in {f.id for f in look(model, samples).findings}
+    assert "W14" not in {f.id for f in predict_clean(model, samples).findings}
     assert model.ledger is not None and not model.ledger.distrusted

@@ -11,8 +11,8 @@ from torch.autograd import grad as imported_before
 
 from besiege.core.errors import VictimError
 from besiege.core.samples import Samples
-from besiege.evaluation.judging import look
-from besiege.evaluation.probing import Eavesdropper, optimising
+from besiege.evaluation.judging import predict_clean
+from besiege.evaluation.probing import GradientUseProbe, optimising
 from besiege.models.classifier import Classifier
 
 SAMPLES = Samples.of(torch.rand(6, 1, 4, 4), torch.zeros(6).long())
@@ -52,21 +52,21 @@ class Purifier(nn.Module):
 
 @pytest.mark.parametrize("way", ["grad", "imported", "backward", "optimiser", "func"])
 def test_w38_is_heard(way: str) -> None:
-    sight = look(Classifier(Purifier(way)), SAMPLES)
+    sight = predict_clean(Classifier(Purifier(way)), SAMPLES)
     assert [f.id for f in sight.findings] == ["W38"]
     assert sight.findings[0].level == "warning"
 
 
 def test_a_model_that_only_answers_is_quiet() -> None:
     victim = Classifier(Purifier("none"))
-    assert look(victim, SAMPLES).findings == ()
+    assert predict_clean(victim, SAMPLES).findings == ()
     with torch.enable_grad():  # nor does what the caller does matter
         assert optimising(victim, SAMPLES) == []
 
 
 def test_only_this_thread_is_listened_to() -> None:
     weight = torch.ones(3, requires_grad=True)
-    with Eavesdropper() as ear:
+    with GradientUseProbe() as ear:
         other = threading.Thread(target=lambda: torch.autograd.grad(weight.sum(), weight))
         other.start()
         other.join()
@@ -95,7 +95,7 @@ def test_w14_five_passes_find_what_two_may_miss() -> None:
             self.asked += 1
             return torch.stack([x.sum((1, 2, 3)), torch.full((len(x),), float(self.asked > 3))], 1)
 
-    sight = look(Classifier(Drifting()), SAMPLES)
+    sight = predict_clean(Classifier(Drifting()), SAMPLES)
     assert [(f.id, f.level) for f in sight.findings] == [("W14", "error")]
 
 
@@ -106,4 +106,4 @@ def test_w14_knows_classes_that_are_ruled_out() -> None:
             logits[:, 3] = -torch.inf
             return logits
 
-    assert look(Classifier(Masked()), SAMPLES).findings == ()
+    assert predict_clean(Classifier(Masked()), SAMPLES).findings == ()

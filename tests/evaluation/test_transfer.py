@@ -75,9 +75,12 @@ def test_the_victim_is_shown_once_what_was_crafted_elsewhere(tmp_path: Path) -> 
     assert (found.queries == 1).all()
     assert torch.equal(found.first_query, torch.where(found.success, 1, -1))
     assert torch.equal(found.first_step, torch.where(found.success, 0, -1))
-    assert found.aside is not None
-    assert torch.equal(found.aside, there.forwards + there.backwards)
-    assert f"1.0 queries, {float(found.aside.double().mean()):.1f} on a substitute" in repr(found)
+    assert found.substitute_passes is not None
+    assert torch.equal(found.substitute_passes, there.forwards + there.backwards)
+    assert (
+        f"1.0 queries, {float(found.substitute_passes.double().mean()):.1f} on a substitute"
+        in repr(found)
+    )
     assert "substitute" not in repr(there)
     # An evaluation says the same of the same images.
     rows = besiege.evaluate(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from besiege.metrics import Evidence, Rows, Trial
-from besiege.metrics.chance import chance_figures
+from besiege.metrics.stochastic import chance_figures
 
 DRAWS = 4
 

@@ -12,9 +12,9 @@ from rich.console import Console
 from tests.report.sample import (
     Figures,
     attack,
+    batch_sensitive,
     broken_run,
     by_chance,
-    crowded,
     evaluation,
     figures,
     four,
@@ -25,7 +25,7 @@ from tests.report.sample import (
     vast,
 )
 
-from besiege.bench.tally import Event, Stage
+from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding
 from besiege.report import bar, table
 
@@ -51,7 +51,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "broken": broken_run,
     "minimal": minimal_run,
     "smallest": smallest_run,
-    "crowded": crowded,
+    "batch_sensitive": batch_sensitive,
     "vast": vast,
     "suite": suite,
     "chance": by_chance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from besiege.cli.entrance import APP
+from besiege.cli.app import APP
 from besiege.cli.grammar import WRITTEN
 
 from .markup import block, joined

@@ -64,7 +64,7 @@ def _limit(attack: Attack) -> str:
 
 
 def _advice(attack: Attack) -> str:
-    return f'\n    substitute="{SUBSTITUTE}",' if attack.advised else ""
+    return f'\n    substitute="{SUBSTITUTE}",' if attack.needs_substitute else ""
 
 
 def _starts(attack: Attack) -> str:
@@ -83,7 +83,7 @@ def in_shell(text: str, attack: Attack) -> str:
         f"besiege evaluate {model} --data digits --count 50 \\\n"
         f"  --threat {threat} --attacks {quoted}"
         + ("" if attack.access is Access.GRADIENT else f" --queries {QUERIES}")
-        + (f" \\\n  --substitute {SUBSTITUTE}" if attack.advised else "")
+        + (f" \\\n  --substitute {SUBSTITUTE}" if attack.needs_substitute else "")
     )
 
 
@@ -98,7 +98,7 @@ def cost(attack: Attack) -> tuple[int, int] | None:
     asked = attack.cost(tuple(samples.images.shape[1:]), 10)
     if asked is not None:
         return asked, 0
-    other = besiege.models.load(SUBSTITUTE) if attack.advised else None
+    other = besiege.models.load(SUBSTITUTE) if attack.needs_substitute else None
     crafted = craft(model, attack, samples, Threat(Linf, _NOTHING), substitute=other)
     return int(crafted.forwards.max()), int(crafted.backwards.max())
 

@@ -42,7 +42,7 @@ class Attack(ABC):
     goals: frozenset[Goal] = ALL_GOALS
     minimal: ClassVar[bool] = False
     """Whether it looks for the smallest change, so that a threat without a budget makes sense."""
-    advised: ClassVar[bool] = False
+    needs_substitute: ClassVar[bool] = False
     """Whether it takes advice from a substitute, which must then be given."""
     revision: ClassVar[int] = 1
     """Part of the identity in content keys: raised when the same text gives other results."""
@@ -57,10 +57,10 @@ class Attack(ABC):
         return 1
 
     @property
-    def begins(self) -> bool:
+    def uses_starts(self) -> bool:
         """Whether it may begin at other images, of known classes, which it is then given.
 
-        What sees labels alone does. Others that do declare it: ``begins = True``.
+        What sees labels alone does. Others that do declare it: ``uses_starts = True``.
         """
         return self.access is Access.DECISION
 

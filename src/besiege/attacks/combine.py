@@ -40,12 +40,12 @@ class Combined(Attack):
         return all(part.minimal for part in self.parts)
 
     @property
-    def advised(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
-        return any(part.advised for part in self.parts)
+    def needs_substitute(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return any(part.needs_substitute for part in self.parts)
 
     @property
-    def begins(self) -> bool:
-        return any(part.begins for part in self.parts)
+    def uses_starts(self) -> bool:
+        return any(part.uses_starts for part in self.parts)
 
     @property
     def draws(self) -> int:

@@ -12,8 +12,8 @@ from torch import Tensor
 from besiege.attacks.attack import piece
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
+from besiege.core.resizing import random_resize_pad
 from besiege.core.threat import L2
-from besiege.core.warp import random_resize_pad
 
 Memory = tuple[Tensor, ...]
 

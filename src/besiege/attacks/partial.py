@@ -93,7 +93,7 @@ class Closing(Attack):
 
     norms = frozenset({Linf, L2})
     goals = ALL_GOALS - {Goal.UNTARGETED}
-    begins = True  # with scores too
+    uses_starts = True  # with scores too
 
     def __post_init__(self) -> None:
         must_count(self, 1, "steps", "pairs")

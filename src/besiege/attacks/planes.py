@@ -17,9 +17,9 @@ from besiege.attacks.losses import margin
 from besiege.attacks.smallest import across
 from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.ball import Ball, distances
-from besiege.core.fill import never_alone
 from besiege.core.record import ROUNDING, largest
 from besiege.core.siege import Siege
+from besiege.core.solvers import never_alone
 
 WORTH = 1.25
 """How much farther than the best known a success may be for the final search to be of use."""

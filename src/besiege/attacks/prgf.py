@@ -169,7 +169,7 @@ class PRGF(Climb):
     low: int | None = None
     gamma: float | None = None
 
-    advised = True
+    needs_substitute = True
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
     source: ClassVar[str] = "Cheng et al., Improving attacks with a transfer-based prior, 2019"

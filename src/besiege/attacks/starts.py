@@ -74,7 +74,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
 
     Any error counts: uniform noise, then the image under Gaussian noise of growing size, then
     images of other classes and blends with them, then more noise. A class must be reached: images
-    of that class, the nearest first, then noise. Other images come from ``siege.means.starts``,
+    of that class, the nearest first, then noise. Other images come from ``siege.knowledge.starts``,
     the same for every row. A row stops at its first success and pays for what it saw.
 
     Rows without a start leave (`Siege.give_up`); so do rows whose clean image is adversarial, for
@@ -102,7 +102,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     >>> from besiege.testing.victims import linear
     >>> victim = linear()
     >>> samples = victim.samples(3)
-    >>> siege = Siege.lay(
+    >>> siege = Siege.start(
     ...     Oracle(victim, Access.DECISION),
     ...     ball(L2, samples.images, torch.inf),
     ...     samples.labels,
@@ -139,7 +139,7 @@ class _Search:
         self.start = siege.ball.center.clone()
         self.found = torch.zeros_like(siege.rows, dtype=torch.bool)
         self.needless = siege.record.distance[siege.rows] == 0.0
-        self.pool: Samples | None = siege.means.starts
+        self.pool: Samples | None = siege.knowledge.starts
         self._order: tuple[Tensor, Tensor] | None = None
 
     def _open(self) -> Tensor:
@@ -274,7 +274,7 @@ def rivals(siege: Siege) -> Iterator[tuple[Tensor, Tensor]]:
 
     Where one class must be reached, its nearest image was the start, and the next ones come.
     """
-    pool = siege.means.starts
+    pool = siege.knowledge.starts
     if pool is None or not len(siege):
         return
     order, many = _nearest(siege, pool, torch.arange(len(siege), device=siege.rows.device))

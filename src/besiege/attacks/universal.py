@@ -18,7 +18,7 @@ from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, DataError, InputError, ThreatError
 from besiege.core.files import must_be_file
-from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.oracle import Access, Oracle, Victim, full_precision
 from besiege.core.siege import Siege, register
 from besiege.core.text import short
 from besiege.core.threat import L2, Goal, Linf, Threat
@@ -206,7 +206,7 @@ def fit_universal(
             f"fit_universal was given {type(victim).__name__}, but a Classifier is needed: "
             "besiege.Classifier(net), or besiege.models.load(name)"
         )
-    with victim.held(), plainly(victim.device):
+    with victim.held(), full_precision(victim.device):
         oracle = Oracle(victim, threat.access)
         images = images.to(victim.device).contiguous()
         answers = oracle.logits(images).argmax(1)
@@ -217,7 +217,7 @@ def fit_universal(
             raise InputError("no image is left to fit a perturbation on")
         ids = torch.arange(len(images), device=images.device)
         around = ball(threat.norm, images, threat.radius, victim.box, victim.grid)
-        siege = Siege.lay(oracle, around, answers, Dice.throw(seed, ids), leave="end")
+        siege = Siege.start(oracle, around, answers, Dice.throw(seed, ids), leave="end")
         siege.survey()
         return UAP(tensor=form.fit(siege.view(dice=siege.dice.of("uap")), hidden=False).cpu())
 
@@ -227,7 +227,7 @@ def fooling(uap: UAP, victim: Victim, images: Tensor, threat: str | Threat) -> f
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
     if uap.tensor is None:
         raise InputError("this uap holds no perturbation yet: fit one with fit_universal")
-    with victim.held(), plainly(victim.device):
+    with victim.held(), full_precision(victim.device):
         oracle, images = Oracle(victim, Access.DECISION), images.to(victim.device)
         around = ball(threat.norm, images, threat.radius, victim.box, victim.grid)
         moved = around.project(images + uap.tensor.to(images))

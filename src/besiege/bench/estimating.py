@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from besiege.attacks.attack import Attack
-from besiege.bench.aids import Aids, Fuse, read_aids
-from besiege.bench.asking import Question, check_numbers, read_question
+from besiege.bench.attack_spec import check_fit
+from besiege.bench.knowledge import Fuse, Knowledge, read_knowledge
+from besiege.bench.model_spec import name_of
+from besiege.bench.request import ResolvedRequest, check_numbers, resolve
 from besiege.bench.shards import usual_size
-from besiege.bench.subject import name_of
-from besiege.bench.weapons import check_fit
 from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
 from besiege.evaluation import preflight as probing
 from besiege.evaluation.judging import AGAIN, DRAWS
 from besiege.evaluation.transfer import Model
-from besiege.models.walled import CANARY, walled
+from besiege.models.black_box import CANARY, black_box
 
 FIRST = 8
 """Images that are asked about before the plan is made: whether it answers at all."""
@@ -116,7 +116,7 @@ def estimate(
     [5000]
     """
     check_numbers(queries=queries, count=count, seed=seed, shard=shard)
-    question = read_question(
+    resolved = resolve(
         model,
         data,
         threat,
@@ -130,16 +130,16 @@ def estimate(
         device=device,
         alone=substitute is None,
     )
-    victim, samples, allowed = question.victim, question.data, question.threat
-    aids = read_aids(substitute, fuse, victim, samples)
-    first = question.first(1)
+    victim, samples, allowed = resolved.victim, resolved.data, resolved.threat
+    knowledge = read_knowledge(substitute, fuse, victim, samples)
+    first = resolved.first(1)
     allowed.check_units(victim.box, first.images[0].numel())
-    for attack in question.attacks.values():
-        check_fit(victim, attack, allowed, first, queries, seed, aids)
+    for attack in resolved.attacks.values():
+        check_fit(victim, attack, allowed, first, queries, seed, knowledge)
     shape, size = tuple(first.images.shape[1:]), shard or usual_size(victim)
-    prices = _prices(question, aids, shape, size, queries)
+    prices = _prices(resolved, knowledge, shape, size, queries)
     asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
-    inner = walled(victim)
+    inner = black_box(victim)
     rate = None if inner is None else getattr(inner, "rate", None)
     return Estimate(
         model if isinstance(model, str) else name_of(victim),
@@ -156,23 +156,27 @@ def estimate(
 
 
 def _prices(
-    question: Question, aids: Aids, shape: tuple[int, ...], size: int, queries: int | None
+    resolved: ResolvedRequest,
+    knowledge: Knowledge,
+    shape: tuple[int, ...],
+    size: int,
+    queries: int | None,
 ) -> list[Price]:
     """Account by account, in the order in which they are asked."""
-    victim, images = question.victim, len(question.data)
-    classes = victim.classes or max(question.data.classes, 2)
+    victim, images = resolved.victim, len(resolved.data)
+    classes = victim.classes or max(resolved.data.classes, 2)
     again = 0 if victim.stochastic else _repeated(images, size)
     prices = _before(victim, images, again)
-    for attack in question.attacks.values():
-        prices += _price(victim, attack, aids, images, shape, classes, queries)
-    prices.append(_judging(victim, question.attacks.values(), aids, images, again))
+    for attack in resolved.attacks.values():
+        prices += _price(victim, attack, knowledge, images, shape, classes, queries)
+    prices.append(_judging(victim, resolved.attacks.values(), knowledge, images, again))
     return prices + _canaries(victim, _sum([price.sent for price in prices]))
 
 
 def _before(victim: Victim, images: int, again: int) -> list[Price]:
     """What is asked before any attack: whether it answers, and how it takes the clean images."""
     probe = first = min(FIRST, images)
-    if walled(victim) is not None and not victim.stochastic:
+    if black_box(victim) is not None and not victim.stochastic:
         probe += probing.AGAIN + min(probing.COMPANY, images)
     asked = (DRAWS if victim.stochastic else 1) * images + again
     # The first images were sent by the probe; those that are repeated never come from a ledger.
@@ -188,7 +192,7 @@ def _repeated(images: int, size: int) -> int:
 
 def _repeats(victim: Victim) -> bool:
     """Whether what was sent before comes from a ledger."""
-    inner = walled(victim)
+    inner = black_box(victim)
     if inner is None or inner.stochastic or victim.stochastic:
         return False
     return inner.remote or inner.ledger is not None
@@ -197,14 +201,14 @@ def _repeats(victim: Victim) -> bool:
 def _price(
     victim: Victim,
     attack: Attack,
-    aids: Aids,
+    knowledge: Knowledge,
     images: int,
     shape: tuple[int, ...],
     classes: int,
     queries: int | None,
 ) -> list[Price]:
     """The most that an attack asks: its own bound and the clean check, or the limit given."""
-    if aids.crafts(attack):
+    if knowledge.crafts(attack):
         return [Price(str(attack), 0, 0, 0)]
     own = attack.cost(shape, classes)
     # The clean check is averaged as every answer is.
@@ -218,7 +222,7 @@ def _price(
 
 
 def _judging(
-    victim: Victim, attacks: Iterable[Attack], aids: Aids, images: int, again: int
+    victim: Victim, attacks: Iterable[Attack], knowledge: Knowledge, images: int, again: int
 ) -> Price:
     """Every image that was kept, and the clean ones, once more for every attack.
 
@@ -230,7 +234,7 @@ def _judging(
         one = 2 * many * images + again + (images if _repeats(victim) else 0)
         asked += one
         # What is kept was asked about, unless it was made on a substitute.
-        crafted = images if aids.crafts(attack) else 0
+        crafted = images if knowledge.crafts(attack) else 0
         sent += crafted + images + again if _repeats(victim) else one
     return Price("judge", None, asked, sent)
 

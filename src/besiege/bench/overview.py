@@ -62,10 +62,10 @@ def status(folder: Path | str) -> list[Status]:
     told = []
     for plan in run.plans:
         stages = [("clean", [(task, task) for task in clean_tasks(plan)])]
-        weapons = zip(plan.weapons, attack_tasks(plan), strict=True)
-        stages += [(weapon.text, pairs) for weapon, pairs in weapons]
+        specs = zip(plan.attacks, attack_tasks(plan), strict=True)
+        stages += [(spec.text, pairs) for spec, pairs in specs]
         if plan.curve is not None:
-            stages.append((plan.curve.weapon.text, curve_tasks(plan)))
+            stages.append((plan.curve.attack.text, curve_tasks(plan)))
         damaged = [
             line.damaged
             for _, pairs in stages

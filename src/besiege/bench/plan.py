@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from besiege.bench.spec import Plan, Shard, Weapon
+from besiege.bench.spec import AttackSpec, Plan, Shard
 from besiege.bench.store import SCHEMA, key_of
 
 Kind = Literal["clean", "craft", "judge"]
@@ -23,7 +23,7 @@ class Task:
         'clean' (how the victim sees the clean images), 'craft' or 'judge'.
     identity : dict
         All that decides the result.
-    weapon : Weapon, optional
+    attack : AttackSpec, optional
         With what; none for clean images.
     shard : int
         The number of the shard.
@@ -34,7 +34,7 @@ class Task:
     kind: Kind
     identity: dict[str, Any]
     shard: int
-    weapon: Weapon | None = None
+    attack: AttackSpec | None = None
     curve: bool = False
 
     @cached_property
@@ -57,9 +57,9 @@ def attack_tasks(plan: Plan) -> Iterator[list[tuple[Task, Task]]]:
     these left standing is therefore part of its identity.
     """
     before: list[list[str]] = [[] for _ in plan.shards]
-    for weapon in plan.weapons:
+    for spec in plan.attacks:
         pairs = [
-            _pair(plan, weapon, number, shard, before[number])
+            _pair(plan, spec, number, shard, before[number])
             for number, shard in enumerate(plan.shards)
         ]
         yield pairs
@@ -73,7 +73,7 @@ def curve_tasks(plan: Plan) -> list[tuple[Task, Task]]:
     if plan.curve is None:
         return []
     return [
-        _pair(plan, plan.curve.weapon, number, shard, [], curve=True)
+        _pair(plan, plan.curve.attack, number, shard, [], curve=True)
         for number, shard in enumerate(plan.curve.shards)
     ]
 
@@ -89,7 +89,7 @@ def _base(plan: Plan, kind: Kind) -> dict[str, Any]:
         "kind": kind,
         "schema": SCHEMA,
         "victim": plan.model.digest,
-        "seed": plan.asked.seed,
+        "seed": plan.request.seed,
     }
     if plan.model.stochastic and kind != "craft":
         base["draws"] = plan.model.draws
@@ -97,28 +97,28 @@ def _base(plan: Plan, kind: Kind) -> dict[str, Any]:
 
 
 def _pair(
-    plan: Plan, weapon: Weapon, number: int, shard: Shard, after: list[str], curve: bool = False
+    plan: Plan, spec: AttackSpec, number: int, shard: Shard, after: list[str], curve: bool = False
 ) -> tuple[Task, Task]:
-    besides = {"advice": weapon.advice, "starts": weapon.starts}
+    besides = {"advice": spec.advice, "starts": spec.starts}
     craft = Task(
         "craft",
         {
             **_base(plan, "craft"),
             # What was crafted on a substitute is the same for every victim it is tried on.
-            **({} if weapon.source is None else {"victim": weapon.source}),
+            **({} if spec.source is None else {"victim": spec.source}),
             **{name: digest for name, digest in besides.items() if digest is not None},
-            "attack": weapon.spelled,
-            "text": weapon.text,
-            "threat": weapon.threat,
-            "keep": weapon.keep,
-            "leave": weapon.leave,
-            "queries": weapon.queries,
+            "attack": spec.spelled,
+            "text": spec.text,
+            "threat": spec.threat,
+            "keep": spec.keep,
+            "leave": spec.leave,
+            "queries": spec.queries,
             "shard": shard.digest,
             "after": list(after),
         },
         number,
-        weapon,
+        spec,
         curve,
     )
-    judge = Task("judge", {**_base(plan, "judge"), "crafted": craft.key}, number, weapon, curve)
+    judge = Task("judge", {**_base(plan, "judge"), "crafted": craft.key}, number, spec, curve)
     return craft, judge

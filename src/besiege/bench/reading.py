@@ -10,7 +10,7 @@ import numpy as np
 
 from besiege.bench.columns import CLEAN, CRAFTED, JUDGED, no_rows
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import Plan, Weapon
+from besiege.bench.spec import AttackSpec, Plan
 from besiege.bench.store import DamagedError, Record, Store, judges
 from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Norm, Threat
@@ -44,12 +44,12 @@ def gather(store: Store, plan: Plan) -> Gathered:
     collector = _Collector(store)
     clean = collector.clean(clean_tasks(plan))
     trials = [
-        collector.trial(weapon, pairs, plan)
-        for weapon, pairs in zip(plan.weapons, attack_tasks(plan), strict=True)
+        collector.trial(spec, pairs, plan)
+        for spec, pairs in zip(plan.attacks, attack_tasks(plan), strict=True)
     ]
     curve = None
     if plan.curve is not None:
-        curve = collector.trial(plan.curve.weapon, curve_tasks(plan), plan)
+        curve = collector.trial(plan.curve.attack, curve_tasks(plan), plan)
     threat = Threat.parse(plan.threat)
     if threat.eps is None and not plan.chained:
         curve = trials[0]  # every attack searches: the smallest change of all of them counts
@@ -89,7 +89,7 @@ def elsewhere(gathered: Gathered, others: Sequence[Gathered]) -> dict[float, dic
             or their.eps is None
             or other.plan.chained
             or their.norm != threat.norm
-            or other.plan.asked.seed != gathered.plan.asked.seed
+            or other.plan.request.seed != gathered.plan.request.seed
         ):
             continue
         accuracy = {
@@ -106,7 +106,7 @@ def beside(gathered: Gathered, others: Sequence[Gathered]) -> list[Neighbour]:
     for other in _comparable(gathered, others):
         # Classes drawn at random are the same with the same seed alone; of given ones who knows.
         if threat.goal is Goal.GIVEN or (
-            threat.goal is Goal.RANDOM and other.plan.asked.seed != gathered.plan.asked.seed
+            threat.goal is Goal.RANDOM and other.plan.request.seed != gathered.plan.request.seed
         ):
             continue
         evidence = other.evidence
@@ -134,7 +134,7 @@ def _comparable(gathered: Gathered, others: Sequence[Gathered]) -> Iterator[Gath
             and (their.goal, their.access) == (threat.goal, threat.access)
             and theirs.model.digest == plan.model.digest
             and theirs.shards == plan.shards
-            and theirs.asked.queries == plan.asked.queries
+            and theirs.request.queries == plan.request.queries
         ):
             yield other
 
@@ -151,7 +151,7 @@ def counterpart(gathered: Gathered, others: Sequence[Gathered]) -> tuple[str, Ra
             theirs.model.undefended
             and theirs.threat == plan.threat
             and theirs.shards == plan.shards
-            and [w.spelled for w in theirs.weapons] == [w.spelled for w in plan.weapons]
+            and [w.spelled for w in theirs.attacks] == [w.spelled for w in plan.attacks]
             and known.any()
         ):
             left = int(other.evidence.standing()[known].sum())
@@ -162,7 +162,7 @@ def counterpart(gathered: Gathered, others: Sequence[Gathered]) -> tuple[str, Ra
 def _is_free(plan: Plan, threat: Threat) -> bool:
     """Whether nothing held the attacks back: any error counts, gradients, any number of answers."""
     allowed = threat.goal is Goal.UNTARGETED and threat.access is Access.GRADIENT
-    return allowed and plan.asked.queries is None
+    return allowed and plan.request.queries is None
 
 
 def losses_in(spelled: object) -> Iterator[str]:
@@ -214,8 +214,8 @@ class _Collector:
         sound = [task for task in tasks if self._sound("clean", task)]
         return self._rows(sound) if sound else no_rows(CLEAN)
 
-    def trial(self, weapon: Weapon, pairs: Sequence[tuple[Task, Task]], plan: Plan) -> Trial:
-        name = weapon.text
+    def trial(self, spec: AttackSpec, pairs: Sequence[tuple[Task, Task]], plan: Plan) -> Trial:
+        name = spec.text
         whole = [pair for pair in pairs if self._both(name, *pair)]
         rows = no_rows(CRAFTED, JUDGED)
         if whole:
@@ -224,19 +224,19 @@ class _Collector:
             # The place of a row is that of its image, which lies with what was crafted.
             rows = Rows({**judged, **crafted})
         rows = rows.having(chance=plan.model.stochastic)
-        series = {k: v for k, v in weapon.spelled.items() if k not in ("steps", "restarts")}
+        series = {k: v for k, v in spec.spelled.items() if k not in ("steps", "restarts")}
         return Trial(
             name,
             rows,
-            weapon.steps,
-            weapon.restarts,
-            weapon.plain,
-            weapon.one_step,
-            json.dumps(series, sort_keys=True) if weapon.plain else "",
-            weapon.access if weapon.source is None else "transfer",
-            frozenset(losses_in(weapon.spelled)),
-            targets_in(weapon.spelled),
-            probe_in(weapon.spelled),
+            spec.steps,
+            spec.restarts,
+            spec.plain,
+            spec.one_step,
+            json.dumps(series, sort_keys=True) if spec.plain else "",
+            spec.access if spec.source is None else "transfer",
+            frozenset(losses_in(spec.spelled)),
+            targets_in(spec.spelled),
+            probe_in(spec.spelled),
         )
 
     def _rows(self, tasks: Sequence[Task]) -> Rows:

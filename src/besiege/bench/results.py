@@ -12,16 +12,16 @@ import numpy as np
 
 from besiege.bench.overview import open_run
 from besiege.bench.reading import Gathered, beside, counterpart, elsewhere, gather
-from besiege.bench.spec import Plan, Weapon
+from besiege.bench.spec import AttackSpec, Plan
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError
 from besiege.core.threat import Goal, Linf, Norm, Threat
 from besiege.metrics import figures, warnings
 from besiege.metrics.cascade import cascade_figures
-from besiege.metrics.chance import chance_figures
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.evidence import Trial
 from besiege.metrics.rows import Column
+from besiege.metrics.stochastic import chance_figures
 
 FILE = "figures.json"
 SCHEMA = 1
@@ -35,7 +35,7 @@ def summarise(folder: Path | str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "created": run.created,
-        "command": run.plans[-1].asked.command if run.plans else "",
+        "command": run.plans[-1].request.command if run.plans else "",
         "versions": run.versions,
         "complete": all(e["complete"] for e in evaluations),
         "evaluations": evaluations,
@@ -73,7 +73,7 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
     threat = Threat.parse(plan.threat)
     by_chance = plan.model.stochastic
     chance = chance_figures(evidence, plan.model.draws) if by_chance else None
-    attacks = [_attack(gathered, weapon) for weapon in plan.weapons]
+    attacks = [_attack(gathered, spec) for spec in plan.attacks]
     told = [
         *threat.findings(plan.model.box),
         *gathered.findings,
@@ -95,17 +95,17 @@ def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any
             "eps_text": threat.written,
             "goal": str(threat.goal),
             "access": str(threat.access),
-            "queries": plan.asked.queries,
-            "substitute": list(plan.asked.substitute),
+            "queries": plan.request.queries,
+            "substitute": list(plan.request.substitute),
             "box": list(plan.model.box),
-            "words": in_words(threat, plan.model.box, plan.asked.queries, plan.data.shape)
+            "words": in_words(threat, plan.model.box, plan.request.queries, plan.data.shape)
             + _transfer(plan)
             + _chance(gathered, chance),
         },
         "mode": "suite" if plan.chained else "attacks",
-        "suite": plan.asked.suite,
-        "seed": plan.asked.seed,
-        "command": plan.asked.command,
+        "suite": plan.request.suite,
+        "seed": plan.request.seed,
+        "command": plan.request.command,
         "complete": gathered.complete,
         "clean": figures.clean_rate(evidence),
         "robust": figures.robust_rate(evidence),
@@ -155,14 +155,14 @@ def _chance(gathered: Gathered, chance: dict[str, Any] | None) -> str:
     return told + (f"In expectation over its draws the accuracy under the worst attack is {known}.")
 
 
-def _attack(gathered: Gathered, weapon: Weapon) -> dict[str, Any]:
-    evidence, name = gathered.evidence, weapon.text
+def _attack(gathered: Gathered, spec: AttackSpec) -> dict[str, Any]:
+    evidence, name = gathered.evidence, spec.text
     trial = next(t for t in evidence.trials if t.text == name)
     return {
         "text": name,
-        "told": weapon.told,
-        "steps": weapon.steps,
-        "transfer": weapon.source is not None,
+        "told": spec.described,
+        "steps": spec.steps,
+        "transfer": spec.source is not None,
         **figures.attack_figures(evidence, trial),
         "seconds": gathered.seconds.get(name, 0.0),
         "complete": name not in gathered.missing and name not in gathered.failures,
@@ -194,7 +194,7 @@ def _incomplete(gathered: Gathered) -> list[Finding]:
         parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
         seen = f"records are missing: {parts}."
         advice = "The figures are of what is there. Running the same command again goes on."
-        if curve is not None and set(gathered.missing) == {curve.weapon.text}:
+        if curve is not None and set(gathered.missing) == {curve.attack.text}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))
         else:
             found.append(Finding("UNFINISHED", seen, advice, "error"))
@@ -226,8 +226,8 @@ def stored_images(arrays: dict[str, Column]) -> Column:
 
 def _transfer(plan: Plan) -> str:
     """That images were crafted on another model than the one they are judged on, if they were."""
-    several = " and ".join(plan.asked.substitute)
-    if any(weapon.source is not None for weapon in plan.weapons):
+    several = " and ".join(plan.request.substitute)
+    if any(spec.source is not None for spec in plan.attacks):
         return (
             f" Attacks that need gradients were crafted on a substitute ({several}), not on the "
             "model itself, which was shown each image once: what they leave standing may still "

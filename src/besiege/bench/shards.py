@@ -19,7 +19,7 @@ from besiege.core.samples import Samples
 from besiege.data import load as load_data
 from besiege.data.dataset import Data, Pixels
 from besiege.evaluation.checking import check_grid
-from besiege.models.walled import walled
+from besiege.models.black_box import black_box
 
 SHARD, GPU_SHARD = 100, 500
 """Samples per record: few, so that little is lost, but as many as a GPU needs to be full."""
@@ -42,7 +42,7 @@ def read_data(
     if isinstance(source, tuple):
         return load_data(source, split=split, count=count, seed=seed, box=victim.box)
     data = load_data(source, split=split, count=count, seed=seed)
-    inner = walled(victim)
+    inner = black_box(victim)
     if inner is None or not inner.as_bytes or inner.grid is None:
         return data
     steps = round((inner.box[1] - inner.box[0]) / inner.grid)

@@ -16,19 +16,19 @@ import numpy as np
 from torch import nn
 
 from besiege.attacks.attack import Attack
-from besiege.bench.aids import Aids, each, read_aids, read_fuse
-from besiege.bench.asking import Question, check_numbers, read_curve, read_question
 from besiege.bench.command import command_of
-from besiege.bench.drafting import plan_of, with_curve
 from besiege.bench.folder import run_folder
+from besiege.bench.knowledge import Knowledge, each, read_fuse, read_knowledge
+from besiege.bench.model_spec import name_of
+from besiege.bench.planning import plan_of, with_curve
 from besiege.bench.reading import gather
+from besiege.bench.request import ResolvedRequest, check_numbers, read_curve, resolve
 from besiege.bench.results import write_figures
+from besiege.bench.runner import Runner, versions
 from besiege.bench.shards import shards_of, usual_size
-from besiege.bench.spec import Asked, Plan, Run, read_run, write_run
+from besiege.bench.spec import Plan, Request, Run, read_run, write_run
 from besiege.bench.store import Store
-from besiege.bench.subject import name_of
-from besiege.bench.tally import Watch
-from besiege.bench.work import Workshop, versions
+from besiege.bench.work_estimate import Watch
 from besiege.core.errors import Finding, VictimError
 from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
@@ -38,9 +38,9 @@ from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
+from besiege.models.black_box import black_box, paid
 from besiege.models.classifier import Classifier
 from besiege.models.endpoint import kept_below
-from besiege.models.walled import paid, walled
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -234,7 +234,7 @@ def evaluate(
     """
     check_numbers(queries=queries, count=count, seed=seed, shard=shard, batch=batch)
     out = None if out is None else run_folder(out)
-    question = read_question(
+    resolved = resolve(
         model,
         data,
         threat,
@@ -248,12 +248,12 @@ def evaluate(
         device=device,
         alone=substitute is None,
     )
-    victim, chosen, suite = question.victim, question.attacks, question.suite
-    asked = Asked(
+    victim, chosen, suite = resolved.victim, resolved.attacks, resolved.suite
+    request = Request(
         model=model if isinstance(model, str) else name_of(victim),
-        data=str(data) if isinstance(data, (str, Path)) else question.data.name,
+        data=str(data) if isinstance(data, (str, Path)) else resolved.data.name,
         split=split,
-        threat=str(question.threat),
+        threat=str(resolved.threat),
         attacks=tuple(chosen),
         suite=suite if suite is None or isinstance(suite, str) else ", ".join(chosen),
         queries=queries,
@@ -267,13 +267,13 @@ def evaluate(
         textual=command is not None or (isinstance(model, str) and isinstance(data, (str, Path))),
     )
     if shard is None and out is not None:
-        asked = _as_begun(asked, out)
-    asked = asked.model_copy(update={"command": command or command_of(asked)})
-    aids = read_aids(substitute, asked.fuse, victim, question.data)
+        request = _as_begun(request, out)
+    request = request.model_copy(update={"command": command or command_of(request)})
+    knowledge = read_knowledge(substitute, request.fuse, victim, resolved.data)
     store = Store(mkdtemp(prefix="besiege-") if out is None else out)
     how: dict[str, Any] = {"batch": batch, "compiled": compile}
     try:
-        found = _measured(store, question, asked, aids, progress, watch, **how)
+        found = _measured(store, resolved, request, knowledge, progress, watch, **how)
     except BaseException:
         if out is None:
             rmtree(store.folder, ignore_errors=True)
@@ -285,22 +285,22 @@ def evaluate(
 
 def _measured(
     store: Store,
-    question: Question,
-    asked: Asked,
-    aids: Aids,
+    resolved: ResolvedRequest,
+    request: Request,
+    knowledge: Knowledge,
     progress: bool,
     watch: Watch | None,
     **how: Any,
 ) -> Evaluation:
     """Plan the work and do it, under a progress bar where one is wanted."""
-    kept_below(walled(question.victim), store.folder)
-    plan = plan_of(question, asked, aids)
+    kept_below(black_box(resolved.victim), store.folder)
+    plan = plan_of(resolved, request, knowledge)
     if not progress or watch is not None:
-        return _run(store, question, plan, aids, watch=watch, **how)
+        return _run(store, resolved, plan, knowledge, watch=watch, **how)
     from besiege.report import bar
 
     with bar(plan.model.name) as shown:
-        return _run(store, question, plan, aids, watch=shown, **how)
+        return _run(store, resolved, plan, knowledge, watch=shown, **how)
 
 
 def _named(substitute: Model | Sequence[Model] | None) -> tuple[str, ...]:
@@ -312,19 +312,23 @@ def _named(substitute: Model | Sequence[Model] | None) -> tuple[str, ...]:
     )
 
 
-def _as_begun(asked: Asked, out: Path | str) -> Asked:
-    """The question with the shards in which the folder holds it: on another device it goes on."""
+def _as_begun(request: Request, out: Path | str) -> Request:
+    """The resolved with the shards in which the folder holds it: on another device it goes on."""
     run = read_run(Store(out))
     for plan in () if run is None else run.plans:
-        begun = asked.model_copy(update={"shard": plan.asked.shard, "command": plan.asked.command})
-        if begun == plan.asked:
+        begun = request.model_copy(
+            update={"shard": plan.request.shard, "command": plan.request.command}
+        )
+        if begun == plan.request:
             return begun
-    return asked
+    return request
 
 
-def _run(store: Store, question: Question, plan: Plan, aids: Aids, **how: Any) -> Evaluation:
+def _run(
+    store: Store, resolved: ResolvedRequest, plan: Plan, knowledge: Knowledge, **how: Any
+) -> Evaluation:
     """Do what is planned, but for what the store holds already, and compute the figures."""
-    victim, shards = question.victim, shards_of(question.data, plan.asked.shard)
+    victim, shards = resolved.victim, shards_of(resolved.data, plan.request.shard)
     with store.writing():
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         run = read_run(store) or Run(created=begun, versions=versions())
@@ -333,16 +337,16 @@ def _run(store: Store, question: Question, plan: Plan, aids: Aids, **how: Any) -
             plan = plan.model_copy(update={"curve": earlier.curve})
         run = run.model_copy(update={"versions": versions()}).with_plan(plan)
         write_run(store, run)
-        by_text = {str(attack): attack for attack in question.attacks.values()}
-        workshop = Workshop(store, victim, plan, by_text, shards, aids=aids, **how)
-        workshop.clean()
-        workshop.attack()
-        plan, searcher, fewer = with_curve(store, question, plan, by_text, aids)
+        by_text = {str(attack): attack for attack in resolved.attacks.values()}
+        runner = Runner(store, victim, plan, by_text, shards, knowledge=knowledge, **how)
+        runner.clean()
+        runner.attack()
+        plan, searcher, fewer = with_curve(store, resolved, plan, by_text, knowledge)
         write_run(store, run.with_plan(plan))
         if searcher is not None:
             by_text[str(searcher)] = searcher
-            workshop.extend(plan, fewer)
-            workshop.search()
+            runner.extend(plan, fewer)
+            runner.search()
         found = write_figures(store.folder)
     mine = next(e for e in found["evaluations"] if e["name"] == plan.name)
     return _evaluation(mine, store.folder, plan, paid(victim))

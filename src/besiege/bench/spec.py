@@ -1,7 +1,8 @@
 """What was asked, as values that are written down: a run, its evaluations, their attacks.
 
-``run.json`` holds them. They name everything the keys of the records are made of, so that whoever
-reads a run knows which records belong to it without a model, and without torch.
+``run.json`` holds them; an alias is the name that a field has there. They name everything the keys
+of the records are made of, so that whoever reads a run knows which records belong to it without a
+model, and without torch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FILE = "run.json"
 class Value(BaseModel):
     """A frozen value that refuses fields it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class Shard(Value):
@@ -32,7 +33,7 @@ class Shard(Value):
     count: int
 
 
-class Weapon(Value):
+class AttackSpec(Value):
     """An attack and the terms it runs on.
 
     ``spelled`` is the attack with all its parts, defaults included; ``plain`` says that it is one
@@ -40,7 +41,7 @@ class Weapon(Value):
     """
 
     text: str
-    told: str
+    described: str = Field(validation_alias="told", serialization_alias="told")
     spelled: dict[str, Any]
     threat: str
     keep: str
@@ -62,7 +63,7 @@ class Weapon(Value):
     """The digest of the images it may begin at."""
 
 
-class Asked(Value):
+class Request(Value):
     """What the user asked for, in the words that ask for it again."""
 
     model: str
@@ -85,7 +86,7 @@ class Asked(Value):
     """Whether model and data were named by texts, which may be asked again."""
 
 
-class Subject(Value):
+class ModelSpec(Value):
     """The victim: who it is and what reports say of it."""
 
     name: str
@@ -101,7 +102,7 @@ class Subject(Value):
     """Whether it is known to have been trained without any defense, and has no layers."""
 
 
-class Sample(Value):
+class DataSpec(Value):
     """The samples: which they are, of what."""
 
     name: str
@@ -121,20 +122,22 @@ class Sample(Value):
 class Curve(Value):
     """The search for the smallest change that gives accuracy against the budget."""
 
-    weapon: Weapon
+    attack: AttackSpec = Field(validation_alias="weapon", serialization_alias="weapon")
     shards: tuple[Shard, ...]
 
 
 class Plan(Value):
     """One evaluation: one victim, one set of samples, one threat."""
 
-    asked: Asked
-    model: Subject
-    data: Sample
+    request: Request = Field(validation_alias="asked", serialization_alias="asked")
+    model: ModelSpec
+    data: DataSpec
     threat: str
     chained: bool
     """Whether each attack runs on what the ones before left, as in a suite."""
-    weapons: tuple[Weapon, ...]
+    attacks: tuple[AttackSpec, ...] = Field(
+        validation_alias="weapons", serialization_alias="weapons"
+    )
     shards: tuple[Shard, ...]
     curve: Curve | None = None
     no_curve: str | None = None
@@ -163,23 +166,23 @@ class Plan(Value):
                 "shards": [shard.digest for shard in self.shards],
                 "attacks": [
                     [w.spelled, w.threat, w.queries, *filter(None, (w.source, w.advice, w.starts))]
-                    for w in self.weapons
+                    for w in self.attacks
                 ],
                 "chained": self.chained,
-                "curve": self.asked.curve,
-                "seed": self.asked.seed,
+                "curve": self.request.curve,
+                "seed": self.request.seed,
             }
         )[:16]
 
     @property
     def words(self) -> tuple[object, ...] | None:
         """In which words it was asked for, where these can be asked again."""
-        a = self.asked
+        a = self.request
         if not a.textual:
             return None
         place = (a.model, a.data, a.split, a.count, a.seed, a.shard)
-        aids = (a.substitute, a.fuse)
-        return (*place, a.threat, a.attacks, a.suite, a.queries, a.curve, aids)
+        knowledge = (a.substitute, a.fuse)
+        return (*place, a.threat, a.attacks, a.suite, a.queries, a.curve, knowledge)
 
 
 class Run(Value):
@@ -247,7 +250,7 @@ def write_run(store: Store, run: Run) -> None:
     A plan that was changed stays one that was: only asking for it again replaces it.
     """
     # As a reader will find it: what is not JSON is found now.
-    content = json.loads(json.dumps(run.model_dump(mode="json"), allow_nan=False))
+    content = json.loads(json.dumps(run.model_dump(mode="json", by_alias=True), allow_nan=False))
     for plan, written in zip(run.plans, content["plans"], strict=True):
         written["digest"] = _CHANGED if plan.changed else _digest(content, written)
     store.write_file(FILE, json.dumps(content, indent=1).encode())

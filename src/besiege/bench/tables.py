@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from besiege.bench.results import stored_images
-from besiege.bench.spec import Weapon
+from besiege.bench.spec import AttackSpec
 from besiege.core.errors import Finding
 from besiege.core.record import COSTS
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.crafting import Crafted
-from besiege.evaluation.judging import Sight, Verdicts
+from besiege.evaluation.judging import CleanPredictions, Verdicts
 from besiege.evaluation.transfer import transferred
 from besiege.metrics.distances import BEST, IN_ALL
 from besiege.metrics.rows import Column, Rows
 
 
 @dataclass(frozen=True)
-class Made:
+class TaskResult:
     """What a task made: rows, images, sums and findings."""
 
     rows: dict[str, Column]
@@ -34,8 +34,8 @@ class Made:
 
 
 def of_sight(
-    samples: Samples, sight: Sight, stochastic: bool, before: Sequence[Finding] = ()
-) -> Made:
+    samples: Samples, sight: CleanPredictions, stochastic: bool, before: Sequence[Finding] = ()
+) -> TaskResult:
     """The record of how a victim sees clean images, with what was found out before."""
     rows = {
         "sample": _array(samples.ids),
@@ -52,13 +52,13 @@ def of_sight(
         "judged": sight.forwards,
     }
     findings = dict.fromkeys((*before, *sight.findings))
-    return Made(rows, {"images": _bytes(samples.images)}, totals, tuple(findings))
+    return TaskResult(rows, {"images": _bytes(samples.images)}, totals, tuple(findings))
 
 
-def of_crafted(samples: Samples, crafted: Crafted, weapon: Weapon, elsewhere: bool) -> Made:
+def of_crafted(samples: Samples, crafted: Crafted, spec: AttackSpec, elsewhere: bool) -> TaskResult:
     """The record of what an attack made; `elsewhere` where that was not on the victim."""
     # A failure is the clean image, which need not be stored again.
-    kept = crafted.success if weapon.leave == "success" else torch.ones_like(crafted.success)
+    kept = crafted.success if spec.leave == "success" else torch.ones_like(crafted.success)
     if elsewhere:
         crafted = transferred(crafted)
     n = len(samples)
@@ -74,13 +74,15 @@ def of_crafted(samples: Samples, crafted: Crafted, weapon: Weapon, elsewhere: bo
         "queries": _array(crafted.queries),
         "target": _array(torch.full((n,), -1) if crafted.targets is None else crafted.targets),
         "vanished": _array(crafted.vanished),
-        "blank": _array(nowhere[:, 0] if crafted.blank is None else crafted.blank).astype(float),
+        "blank": _array(nowhere[:, 0] if crafted.zero_share is None else crafted.zero_share).astype(
+            float
+        ),
         "loss_first": _array(ascent[:, 0].double()),
         "loss_late": _array(ascent[:, 1].double()),
         "loss_best": _array(ascent[:, 2].double()),
         "no_start": _array(_or_none(crafted.no_start, n)),
-        "aside": _array(_or_none(crafted.aside, n).long()),
-        **(_best(crafted) if Threat.parse(weapon.threat).eps is None else {}),
+        "aside": _array(_or_none(crafted.substitute_passes, n).long()),
+        **(_best(crafted) if Threat.parse(spec.threat).eps is None else {}),
     }
     where = kept.nonzero()[:, 0]
     images = {"images": _array(crafted.images[where]), "rows": _array(where)}
@@ -91,10 +93,10 @@ def of_crafted(samples: Samples, crafted: Crafted, weapon: Weapon, elsewhere: bo
         "padding": crafted.padding,
         **{what: int(getattr(crafted, what).sum()) for what in spent},
     }
-    return Made(rows, images, totals, crafted.findings)
+    return TaskResult(rows, images, totals, crafted.findings)
 
 
-def of_verdicts(samples: Samples, verdicts: Verdicts, stochastic: bool) -> Made:
+def of_verdicts(samples: Samples, verdicts: Verdicts, stochastic: bool) -> TaskResult:
     """The record of what the victim itself says of what was crafted."""
     rows = {
         "sample": _array(samples.ids),
@@ -116,7 +118,7 @@ def of_verdicts(samples: Samples, verdicts: Verdicts, stochastic: bool) -> Made:
         "broken": int((verdicts.correct & verdicts.success).sum()),
         "judged": verdicts.forwards,
     }
-    return Made(rows, None, totals, verdicts.findings)
+    return TaskResult(rows, None, totals, verdicts.findings)
 
 
 def stored(

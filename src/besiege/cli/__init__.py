@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from besiege.cli.entrance import main
+    from besiege.cli.app import main
 
 __all__ = ["main"]
 

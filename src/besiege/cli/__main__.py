@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from besiege.cli.entrance import main
+from besiege.cli.app import main
 
 sys.exit(main())

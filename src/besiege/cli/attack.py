@@ -143,7 +143,7 @@ def attack(
 
         where = prepare(device, threads)
         allowed, chosen = Threat.parse(threat), parse(attack)  # what is cheap to check first
-        if chosen.advised:
+        if chosen.needs_substitute:
             raise InputError(
                 f"'{chosen}' takes advice from a substitute, which this command has no option for: "
                 "use `besiege evaluate` with --substitute MODEL"

@@ -44,7 +44,7 @@ def completion(
     """
     from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
-    from besiege.cli.entrance import APP
+    from besiege.cli.app import APP
 
     try:
         chosen = shell or detect_shell()

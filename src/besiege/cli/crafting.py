@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.bench.tally import Event
+from besiege.bench.work_estimate import Event
 from besiege.cli.pictures import Inputs, file_names, write_exact, write_png
 from besiege.core.ball import ball
 from besiege.core.errors import Finding, InputError, ThreatError
@@ -22,7 +22,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
 from besiege.data import Data
 from besiege.evaluation import craft, judge
-from besiege.evaluation.judging import look
+from besiege.evaluation.judging import predict_clean
 
 _AT_A_TIME = 250
 _LEVELS = 255
@@ -162,7 +162,9 @@ def _labelled(victim: Victim, data: Data, seed: int) -> Data:
     seen = []
     for shard in data.shards(_AT_A_TIME):
         blank = replace(shard, labels=torch.zeros_like(shard.labels))
-        seen.append(look(victim, _samples(victim, blank, None), seed=seed).prediction.cpu())
+        seen.append(
+            predict_clean(victim, _samples(victim, blank, None), seed=seed).prediction.cpu()
+        )
     return replace(data, labels=torch.cat(seen))
 
 
@@ -198,7 +200,7 @@ def _judged(
     made = {
         "ids": samples.ids,
         "labels": samples.labels,
-        "before": look(victim, samples, seed=seed).prediction,
+        "before": predict_clean(victim, samples, seed=seed).prediction,
         "after": verdicts.prediction,
         "confidence": verdicts.confidence,
         "correct": verdicts.correct,

@@ -44,7 +44,7 @@ from besiege.report.progress import bar
 
 if TYPE_CHECKING:
     from besiege.bench.single import Evaluation
-    from besiege.bench.tally import Event
+    from besiege.bench.work_estimate import Event
 
 RUNS = Path("besiege-runs")
 _USUAL = {"curve": "short", "seed": 0, "split": "test"}
@@ -201,7 +201,7 @@ def evaluate(
         )
         return 130
     except EndpointError as problem:
-        from besiege.models.walled import Changed
+        from besiege.models.black_box import Changed
 
         kept = (folder / "run.json").exists() and not isinstance(problem, Changed)
         screen.complain(

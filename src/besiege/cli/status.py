@@ -76,7 +76,7 @@ def _print(found: list[Status]) -> None:
             if evaluation.complete
             else Text("incomplete: the command that began it goes on", "yellow")
         )
-        console.print(Text(plan.asked.command, "dim"), soft_wrap=True)
+        console.print(Text(plan.request.command, "dim"), soft_wrap=True)
         console.print()
 
 
@@ -95,7 +95,7 @@ def _plain(evaluation: Status) -> dict[str, Any]:
         "model": plan.model.name,
         "data": plan.data.name,
         "threat": plan.threat,
-        "command": plan.asked.command,
+        "command": plan.request.command,
         "complete": evaluation.complete,
         "damaged": list(evaluation.damaged),
         "attacks": [_stage(progress) for progress in evaluation.attacks],

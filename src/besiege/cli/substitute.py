@@ -180,16 +180,16 @@ def substitute(
 
 def _is_another(problem: EndpointError) -> bool:
     """Whether another model answers now: the same command would stop there again."""
-    from besiege.models.walled import Changed
+    from besiege.models.black_box import Changed
 
     return isinstance(problem, Changed)
 
 
 def _kept(victim: Victim | None) -> str:
     """Where the answers of an address are, if there are any."""
-    from besiege.models.walled import walled
+    from besiege.models.black_box import black_box
 
-    inner = walled(victim)
+    inner = black_box(victim)
     if inner is None or inner.ledger is None or not len(inner.ledger):
         return ""
     return f"What was answered is kept in {inner.ledger.path.parent}; the same command goes on."

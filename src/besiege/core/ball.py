@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
-from besiege.core.fill import flood, forward_plane, greedy, shrink, threshold
 from besiege.core.region import TOLERANCE, Ball, distances
+from besiege.core.solvers import flood, forward_plane, greedy, shrink, threshold
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
 __all__ = ["TOLERANCE", "Ball", "L0Ball", "L1Ball", "L2Ball", "LinfBall", "ball", "distances"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.answer import Aim
-from besiege.core.capture import Captures, Function, rounded
+from besiege.core.cuda_graphs import Captures, Function, rounded
 from besiege.core.dice import Dice
 from besiege.core.door import (
     is_theirs,
@@ -55,7 +55,7 @@ AHEAD_PAYS = 1.1
 
 
 @contextmanager
-def plainly(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
     """No inference mode, gradients, autocast or TF32 of the caller's: answers in float32."""
     with (
         torch.inference_mode(False),
@@ -66,7 +66,7 @@ def plainly(device: torch.device) -> Iterator[None]:
         yield
 
 
-def roughly() -> AbstractContextManager[None]:
+def allow_tf32() -> AbstractContextManager[None]:
     """Convolutions of float32 in TF32 on a GPU, for a search whose successes are confirmed."""
     return _short_floats(True)
 
@@ -168,14 +168,16 @@ class Oracle:
         batch = batch or self.together or None
         self.batch = None if batch is None else self._whole(batch)
         self.padded = 0
-        self.crowded = victim.device.type != "cpu" and not (victim.metered or victim.stochastic)
+        self.batch_sensitive = victim.device.type != "cpu" and not (
+            victim.metered or victim.stochastic
+        )
         """Whether the last digits of an answer depend on how many images are asked about with it,
         and it may be asked again: a GPU chooses its kernels by the size of the batch."""
         # The parts of a victim whose losses are fused, each asked for its own.
         parts: list[tuple[float, Victim]] | None = getattr(victim, "apart", None)
         self._apart = [(w, Oracle(one, access, batch, pad)) for w, one in parts or ()]
         self._captures: Captures | None = getattr(victim, "captures", None)
-        self.patient = self._captures is not None
+        self.deferred = self._captures is not None
         """Whether answers are looked at one request late, so that a GPU never waits; then whoever
         looks also checks that they are numbers."""
 
@@ -391,7 +393,7 @@ class Oracle:
                 f"{logits.shape[1]}) or check the model's last layer (two classes at least)"
             )
         must_be_real(logits)
-        if not self.patient and not math.isfinite(tops(logits)):
+        if not self.deferred and not math.isfinite(tops(logits)):
             raise not_numbers()
         return to_float32(logits) if logits.dtype == torch.float64 else logits
 

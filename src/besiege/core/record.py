@@ -47,11 +47,11 @@ class Record:
         Whether a gradient was exactly zero.
     no_start : Tensor
         Whether an attack found no point from which to begin.
-    aside : Tensor
+    substitute_passes : Tensor
         Gradients of a substitute taken on the sample's behalf.
     best : Tensor
         The highest loss any gradient was asked at, -inf where none was.
-    fall : Tensor, optional
+    best_by_cost : Tensor, optional
         ``[rows, marks]``, where the smallest change is kept: the distance of the last one that
         was kept between one mark of `COSTS` and the next, infinite without one. See `descent`.
     """
@@ -78,15 +78,15 @@ class Record:
         self.distance = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
         self.loss = torch.full((n,), -torch.inf, device=device)
         self.best = torch.full_like(self.loss, -torch.inf)
-        self.fall: Tensor | None = None
+        self.best_by_cost: Tensor | None = None
         self._climb: list[Tensor] = []
         self._climbed = 0
         self._stride = 1
         self.asked = meter.asked
-        self.aside = torch.zeros_like(self.asked)
+        self.substitute_passes = torch.zeros_like(self.asked)
         self.first_step = torch.full_like(self.asked, -1)
         self.first_query = torch.full_like(self.asked, -1)
-        self.blank: Tensor | None = None
+        self.zero_share: Tensor | None = None
         """Which share of each sample's first gradient is exactly zero; NaN where none was asked."""
         self.pending: Callable[[], bool] | None = None
         """What is still to be done about the latest answer, where nobody waited for it."""
@@ -118,12 +118,14 @@ class Record:
 
     def descend(self, samples: Tensor, spent: Tensor, distance: Tensor) -> None:
         """Note smaller changes than all before, and the passes spent up to each."""
-        if self.fall is None:
+        if self.best_by_cost is None:
             shape = (len(self.labels), len(COSTS) + 1)
-            self.fall = torch.full(shape, torch.inf, device=distance.device)
+            self.best_by_cost = torch.full(shape, torch.inf, device=distance.device)
             self._costs = torch.tensor(COSTS, device=distance.device)
         # Each is smaller than what stands there: of a stretch, the last one is the smallest.
-        self.fall[samples, torch.bucketize(spent, self._costs)] = distance.to(self.fall.dtype)
+        self.best_by_cost[samples, torch.bucketize(spent, self._costs)] = distance.to(
+            self.best_by_cost.dtype
+        )
 
     def descent(self, wanted: bool = False) -> Tensor | None:
         """The smallest distance found within so many passes, for every mark of `COSTS` and in all.
@@ -132,10 +134,10 @@ class Record:
         None where nothing was found and the smallest change not `wanted`. Passes are the queries
         and backwards of the sample, up to the forward that showed the change to work.
         """
-        if self.fall is None and wanted:  # nothing was found
+        if self.best_by_cost is None and wanted:  # nothing was found
             shape = (len(self.labels), len(COSTS) + 1)
             return torch.full(shape, torch.inf, device=self.distance.device)
-        return None if self.fall is None else self.fall.cummin(1).values
+        return None if self.best_by_cost is None else self.best_by_cost.cummin(1).values
 
     def reached(self, samples: Tensor, labels: Tensor) -> Tensor:
         """Whether answers of these labels are what the attacker wants."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import ThreatError
-from besiege.core.fill import never_alone
+from besiege.core.solvers import never_alone
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
 TOLERANCE = 1e-6

@@ -19,13 +19,13 @@ from besiege.core.answer import Aim, Answer, Loss, Scan, Through
 from besiege.core.ball import Ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
-from besiege.core.inquiry import Inquiry
-from besiege.core.lookout import order
-from besiege.core.means import Means
+from besiege.core.knowledge import Knowledge
 from besiege.core.oracle import Access, Meter, Oracle
+from besiege.core.queries import Queries
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.registry import Registry
 from besiege.core.threat import Goal
+from besiege.core.tracker import order
 
 ATTACKS: Registry[Any] = Registry(
     "attack",
@@ -86,7 +86,7 @@ def at_once(ball: Ball) -> int:
     return max(8, min(BLOCK, fit // ball.size // 8 * 8))
 
 
-class Siege(Inquiry):
+class Siege(Queries):
     """One attack on some rows of a record, on given terms.
 
     Built by `lay`; combinators make others with `view`.
@@ -104,7 +104,7 @@ class Siege(Inquiry):
     """
 
     @classmethod
-    def lay(
+    def start(
         cls,
         oracle: Oracle,
         ball: Ball,
@@ -116,7 +116,7 @@ class Siege(Inquiry):
         leave: Leave = "success",
         queries: int | None = None,
         watch: Callable[[Record], None] | None = None,
-        means: Means | None = None,
+        knowledge: Knowledge | None = None,
     ) -> Siege:
         """A siege of all rows of a ball; `targets` make it a targeted one.
 
@@ -138,7 +138,7 @@ class Siege(Inquiry):
             keep=keep,
             leave=leave,
             watch=watch,
-            means=means,
+            knowledge=knowledge,
         )
 
     # What an attack may know.
@@ -331,7 +331,7 @@ class Siege(Inquiry):
 
         Rows that are done are not computed: theirs is zero.
         """
-        substitute = self.means.substitute
+        substitute = self.knowledge.substitute
         if substitute is None:
             raise AttackError(
                 "this attack takes advice from a substitute, and none was given: pass "
@@ -345,7 +345,7 @@ class Siege(Inquiry):
         found = substitute.gradient(some.contiguous().to(there), loss, self.aim.at(rows).to(there))
         known = torch.nan_to_num(found[0], nan=0.0, posinf=0.0, neginf=0.0)
         gradient[rows] = known.to(gradient.device)
-        self.record.aside[self._index[rows]] += 1
+        self.record.substitute_passes[self._index[rows]] += 1
         return gradient
 
     def _needs_gradient(self) -> None:
@@ -445,7 +445,7 @@ class Siege(Inquiry):
             draws=draws or self._draws,
             parent=self,
             watch=self._watch,
-            means=self.means,
+            knowledge=self.knowledge,
         )
         view.settle()
         return view

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.registry import Registry
+from besiege.core.resizing import random_resize_pad
 from besiege.core.text import Vocabulary
-from besiege.core.warp import random_resize_pad
 
 LAYERS: Registry[Any] = Registry(
     "defense", ("besiege.defenses.layers", "besiege.defenses.adapting")

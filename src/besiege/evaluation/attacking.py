@@ -49,7 +49,7 @@ class AttackResult:
         within 1, 2, ... passes (`besiege.core.record.COSTS`) and in all, ``[rows, marks + 1]``.
         `besiege.metrics.against_cost` takes medians of it. These are the attack's own claims, and
         infinite where the judge found no success.
-    aside : Tensor, optional
+    substitute_passes : Tensor, optional
         What was computed on a substitute: its forwards and backwards where the images were crafted
         on it, its gradients where the attack took its advice. None of it is in the costs above.
     verdicts : Verdicts
@@ -74,7 +74,7 @@ class AttackResult:
     warnings: tuple[Finding, ...]
     seconds: float
     descent: Tensor | None = None
-    aside: Tensor | None = None
+    substitute_passes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.success)
@@ -109,8 +109,8 @@ class AttackResult:
                 ("queries", self.queries),
             )
         )
-        if self.aside is not None and bool((self.aside > 0).any()):
-            cost += f", {float(self.aside.double().mean()):.1f} on a substitute"
+        if self.substitute_passes is not None and bool((self.substitute_passes > 0).any()):
+            cost += f", {float(self.substitute_passes.double().mean()):.1f} on a substitute"
         facts.append(("cost", f"{cost} per image; {self.seconds:.2f} s"))
         facts += [("warning", str(warning)) for warning in self.warnings]
         return facts
@@ -263,7 +263,7 @@ def attack(
             starts=None
             if starts is None
             else Samples.of(*starts, box=victim.box, classes=victim.classes),
-            substitute=other if chosen.advised else None,
+            substitute=other if chosen.needs_substitute else None,
         )
     if searched is not victim:
         crafted = transferred(crafted, victim.device)
@@ -296,7 +296,7 @@ def attack(
         None
         if crafted.descent is None
         else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
-        crafted.aside,
+        crafted.substitute_passes,
     )
 
 

@@ -53,7 +53,7 @@ def check(
     _has_targets(threat, samples)
     if victim.stochastic:
         _bears_chance(attack, threat)
-    if attack.advised and substitute is None:
+    if attack.needs_substitute and substitute is None:
         raise AttackError(
             f"'{attack}' takes advice from a substitute, and none was given: pass "
             "substitute='zoo:NAME', or any other model of the same images"
@@ -78,11 +78,12 @@ def check(
 
 
 def fits(
-    attack: Attack, threat: Threat, granted: Access | None = None, advised: bool = False
+    attack: Attack, threat: Threat, granted: Access | None = None, has_substitute: bool = False
 ) -> None:
     """Refuse an attack that does not work within the access, norm, goal and budget of a threat.
 
-    `granted` is the access where the victim grants less; `advised` says that there is a substitute.
+    `granted` is the access where the victim grants less; `has_substitute` says that the attacker
+    has one.
     """
     granted = threat.access if granted is None else granted
     runs = attack.all_runs(_CLASSES) if isinstance(attack, Combined) else 1
@@ -94,19 +95,19 @@ def fits(
     if attack.access > granted:
         raise AccessError(
             f"the attack '{attack}' needs {attack.access} access, but only {granted} access is "
-            f"granted; {_offer(threat, granted, advised)}"
+            f"granted; {_offer(threat, granted, has_substitute)}"
         )
     if threat.norm not in attack.norms:
         norms = ", ".join(sorted(map(str, attack.norms)))
         raise ThreatError(
             f"the attack '{attack}' works in {norms}, not in {threat.norm}; "
-            f"{_offer(threat, granted, advised)}"
+            f"{_offer(threat, granted, has_substitute)}"
         )
     if threat.goal not in attack.goals:
         goals = ", ".join(sorted(map(str, attack.goals)))
         raise ThreatError(
             f"the attack '{attack}' has the goals {goals}, not {threat.goal}"
-            f"{_example(attack, threat, granted)}; {_offer(threat, granted, advised)}"
+            f"{_example(attack, threat, granted)}; {_offer(threat, granted, has_substitute)}"
         )
     if threat.eps is None and not attack.minimal:
         raise ThreatError(
@@ -116,9 +117,9 @@ def fits(
     check_goal(threat, granted)
 
 
-def _offer(threat: Threat, granted: Access, advised: bool) -> str:
+def _offer(threat: Threat, granted: Access, has_substitute: bool) -> str:
     """What would run instead, where something else does not."""
-    return f"attacks that fit: {', '.join(fitting(threat, granted, advised)) or 'none'}"
+    return f"attacks that fit: {', '.join(fitting(threat, granted, has_substitute)) or 'none'}"
 
 
 def _example(attack: Attack, threat: Threat, granted: Access) -> str:
@@ -137,7 +138,9 @@ def check_goal(threat: Threat, granted: Access) -> None:
         )
 
 
-def fitting(threat: Threat, granted: Access | None = None, advised: bool = False) -> list[str]:
+def fitting(
+    threat: Threat, granted: Access | None = None, has_substitute: bool = False
+) -> list[str]:
     """Names of the registered attacks that work within a threat, as they are.
 
     Examples
@@ -157,7 +160,7 @@ def fitting(threat: Threat, granted: Access | None = None, advised: bool = False
         and threat.norm in attack.norms
         and threat.goal in attack.goals
         and (threat.eps is not None or attack.minimal)
-        and (advised or not attack.advised)
+        and (has_substitute or not attack.needs_substitute)
     ]
 
 

@@ -93,7 +93,7 @@ class Confirmation:
     def _fooled(self, x: Tensor, rows: Tensor) -> Tensor:
         """Which rows these points break; they are kept."""
         crafted, goal = self.crafted, self.aim.at(rows)
-        if len(rows) and self.oracle.crowded:
+        if len(rows) and self.oracle.batch_sensitive:
             # Among the neighbours they will have before the judge.
             whole = crafted.images.index_copy(0, rows, x)
             logits = self.oracle.logits(whole)[rows]
@@ -138,7 +138,7 @@ def confirmed(
     again = Confirmation(oracle, samples, threat, crafted)(pushes, climbs)
     if len(again) and run is not None:
         crafted = _redone(crafted, again, run(samples.at(again)))
-        if oracle.crowded:
+        if oracle.batch_sensitive:
             again = Confirmation(oracle, samples, threat, crafted)(pushes)
         else:
             again = again[:0]

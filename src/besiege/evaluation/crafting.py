@@ -16,8 +16,8 @@ from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.door import out_of_memory
 from besiege.core.errors import AttackError, Finding
-from besiege.core.means import Means
-from besiege.core.oracle import Access, Oracle, Victim, plainly, roughly
+from besiege.core.knowledge import Knowledge
+from besiege.core.oracle import Access, Oracle, Victim, allow_tf32, full_precision
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, target_class
@@ -33,12 +33,13 @@ class Crafted:
     """What an attack made: one entry per sample, in the order of the samples.
 
     ``success`` and ``distance`` are the attack's own claims; `judge` says what they are worth.
-    ``vanished`` says where a gradient was zero or not finite, ``blank`` which share of the first
-    one was exactly zero; ``ascent`` is the best loss at the first request, after three quarters of
-    them and at the end, where gradients were asked. ``descent`` is the smallest distance claimed
-    within each number of passes of `besiege.core.record.COSTS`, where the smallest change is kept.
-    ``no_start`` says where an attack found no point to begin from, and ``aside`` how many gradients
-    of a substitute were taken.
+    ``vanished`` says where a gradient was zero or not finite, ``zero_share`` which share of the
+    first one was exactly zero; ``ascent`` is the best loss at the first request, after three
+    quarters of them and at the end, where gradients were asked. ``descent`` is the smallest
+    distance claimed within each number of passes of `besiege.core.record.COSTS`, where the smallest
+    change is kept.
+    ``no_start`` says where an attack found no point to begin from, and ``substitute_passes`` how
+    many gradients of a substitute were taken.
     """
 
     images: Tensor
@@ -55,10 +56,10 @@ class Crafted:
     padding: int
     seconds: float
     findings: tuple[Finding, ...]
-    blank: Tensor | None = None
+    zero_share: Tensor | None = None
     descent: Tensor | None = None
     no_start: Tensor | None = None
-    aside: Tensor | None = None
+    substitute_passes: Tensor | None = None
 
 
 def craft(
@@ -128,9 +129,9 @@ def craft(
     if starts is not None:
         check_starts(starts, samples)
     begin = time.perf_counter()
-    with _held(victim, substitute), plainly(victim.device):
+    with _held(victim, substitute), full_precision(victim.device):
         samples = samples.to(victim.device)
-        means = Means(
+        knowledge = Knowledge(
             None if starts is None else starts.to(victim.device),
             None if substitute is None else Oracle(substitute),
         )
@@ -139,7 +140,7 @@ def craft(
 
         def run(searched: Victim, some: Samples, budget: int | None) -> Crafted:
             oracle = Oracle(searched, threat.access, batch, pad)
-            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch, means)
+            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch, knowledge)
 
         searcher = twin_of(victim, samples, threat, seed=seed) if twin is True else twin or None
         asked = Oracle(victim)  # in the company that the judge will give it
@@ -150,10 +151,10 @@ def craft(
         climbs = CLIMBS if free and attack.access is Access.GRADIENT else ()
         if searcher is None:
             crafted = run(victim, samples, queries)
-            if asked.crowded:
+            if asked.batch_sensitive:
                 crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, None, leave)
         else:
-            with searcher.held(), nullcontext() if smallest else roughly():
+            with searcher.held(), nullcontext() if smallest else allow_tf32():
                 crafted = run(searcher, samples, queries)
 
             def alone(some: Samples) -> Crafted:
@@ -194,7 +195,7 @@ def twin_of(
     """An accelerated copy of a victim, where there is one that agrees with it around samples."""
     if not _is_its_module(victim):
         return None
-    with victim.held(), plainly(victim.device):
+    with victim.held(), full_precision(victim.device):
         probe = _probe(samples.to(victim.device), threat, victim, seed)
         return make_twin(victim, probe, compiled=compiled, precision=precision)
 
@@ -227,12 +228,12 @@ def _run(
     leave: Leave,
     queries: int | None,
     watch: Callable[[Record], None] | None,
-    means: Means,
+    knowledge: Knowledge,
 ) -> Crafted:
     victim = oracle.victim
     # Other strides would be summed in another order.
     images = samples.images.contiguous()
-    siege = Siege.lay(
+    siege = Siege.start(
         oracle,
         ball(threat.norm, images, threat.radius, victim.box, victim.grid),
         samples.labels,
@@ -242,7 +243,7 @@ def _run(
         leave=leave,
         queries=queries,
         watch=watch,
-        means=means,
+        knowledge=knowledge,
     )
     whole = siege.averaged(attack.draws) if attack.draws > 1 else siege
     whole.survey(_rule(threat.goal, samples))
@@ -284,10 +285,10 @@ def _run(
         meter.padding,
         0.0,
         tuple(findings),
-        record.blank,
+        record.zero_share,
         record.descent(keep == "smallest"),
         record.no_start,
-        record.aside,
+        record.substitute_passes,
     )
 
 

@@ -10,13 +10,13 @@ from torch import Tensor
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
-from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.oracle import Access, Oracle, Victim, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.evaluation.checking import answers
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.probing import optimising
-from besiege.models.walled import afresh, walled
+from besiege.models.black_box import afresh, black_box
 
 AGAIN = 16
 """How many clean images a victim without chances is asked about twice, or more often."""
@@ -78,7 +78,7 @@ class Verdicts:
 
 
 @dataclass(frozen=True)
-class Sight:
+class CleanPredictions:
     """How a victim sees clean images; one entry per sample.
 
     Attributes
@@ -108,9 +108,11 @@ class Sight:
     findings: tuple[Finding, ...]
 
 
-def look(victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS) -> Sight:
+def predict_clean(
+    victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS
+) -> CleanPredictions:
     """See how a victim classifies clean images, before anybody attacks it."""
-    with victim.held(), plainly(victim.device):
+    with victim.held(), full_precision(victim.device):
         samples = samples.to(victim.device)
         many = draws if victim.stochastic else 1
         scores = _ask(victim, samples.images, samples.ids, seed, "clean", many)
@@ -126,7 +128,7 @@ def look(victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS)
         findings += optimising(victim, few, seed)
         times = again + 1 if not victim.stochastic else 1
         asked = many * len(samples) + times * len(few)
-        return Sight(
+        return CleanPredictions(
             prediction,
             confidence,
             share,
@@ -158,7 +160,7 @@ def judge(
     seed, draws
         Of a stochastic victim's chances; they are not those the attack saw.
     """
-    with victim.held(), plainly(victim.device):
+    with victim.held(), full_precision(victim.device):
         samples = samples.to(victim.device)
         images = crafted.images
         goal = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
@@ -245,7 +247,7 @@ def _strays(victim: Victim, once: Tensor, images: Tensor) -> bool:
     now = Oracle(victim).logits(images)
     if not differ(once, now):
         return False
-    if walled(victim) is None or bool((once.argmax(1) != now.argmax(1)).any()):
+    if black_box(victim) is None or bool((once.argmax(1) != now.argmax(1)).any()):
         return True
     # What a ledger holds was sent in other company, which may move the scores: no chance yet.
     return differ(now, Oracle(victim).logits(images))
@@ -256,7 +258,7 @@ def _confirm(victim: Victim, shown: Tensor, scores: Tensor, success: Tensor) -> 
 
     The new answers take the place of the old ones: an attack acted on those.
     """
-    inner = walled(victim)
+    inner = black_box(victim)
     rows = success.nonzero()[:, 0]
     if inner is None or victim.stochastic or not inner.recalls or not len(rows):
         return 0
@@ -267,7 +269,7 @@ def _confirm(victim: Victim, shown: Tensor, scores: Tensor, success: Tensor) -> 
 
 def _chance(victim: Victim) -> Finding:
     """Say that a victim answers by chance; from then on its ledger, if it has one, is not used."""
-    inner = walled(victim)
+    inner = black_box(victim)
     advice = (
         "Make it deterministic, or make the chance a stochastic besiege.defenses.Layer and use "
         "averaged(...)."

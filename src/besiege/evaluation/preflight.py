@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from besiege.core.errors import Finding
-from besiege.core.oracle import Victim, plainly
+from besiege.core.oracle import Victim, full_precision
 from besiege.core.samples import Samples
 from besiege.evaluation.judging import differ
-from besiege.models.walled import accounted, walled
+from besiege.models.black_box import accounted, black_box
 
 COMPANY = 4
 """Images in the batch that is compared with one image alone."""
@@ -20,10 +20,10 @@ def preflight(victim: Victim, samples: Samples) -> list[Finding]:
     Seven images at most, counted under ``probe``; none comes from a ledger. Where the victim
     answers by chance and nobody said so, its ledger serves nothing any more.
     """
-    inner = walled(victim)
+    inner = black_box(victim)
     if inner is None or victim.stochastic or not len(samples):
         return []
-    with plainly(victim.device), accounted(victim, "probe", fresh=True):
+    with full_precision(victim.device), accounted(victim, "probe", fresh=True):
         images = samples.images[:COMPANY].to(victim.device)
         alone = [victim(images[:1].clone()) for _ in range(AGAIN)]
         company = victim(images.clone())[:1]

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from besiege.core.dice import Dice
 from besiege.core.errors import Finding, VictimError
-from besiege.core.oracle import Oracle, Victim, plainly
+from besiege.core.oracle import Oracle, Victim, full_precision
 from besiege.core.samples import Samples
 from besiege.models.classifier import Classifier
 
@@ -18,7 +18,7 @@ _ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})
 _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a descriptor of the class
 
 
-class Eavesdropper(TorchFunctionMode):
+class GradientUseProbe(TorchFunctionMode):
     """Notes whether gradients are computed or read while it is entered, in this thread alone.
 
     Nothing of torch is replaced, so that there is nothing to restore, and names that a model
@@ -50,7 +50,7 @@ def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]
     if victim.metered:
         return []
     dice = Dice.throw(seed, samples.ids).of("probe") if victim.stochastic else None
-    with Eavesdropper() as ear:
+    with GradientUseProbe() as ear:
         Oracle(victim).logits(samples.images, dice)
     if not ear.heard:
         return []
@@ -72,7 +72,7 @@ def must_keep_images(victim: Victim, samples: Samples) -> None:
     """
     if not isinstance(victim, Classifier) or victim.metered:
         return
-    with victim.held(), plainly(victim.device):
+    with victim.held(), full_precision(victim.device):
         images = samples.images.to(victim.device)
         changed, noticed = victim.overwrites(images)
         if changed and not noticed:

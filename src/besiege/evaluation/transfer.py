@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.core.errors import InputError, VictimError
-from besiege.core.oracle import Access, Oracle, Victim, plainly
+from besiege.core.oracle import Access, Oracle, Victim, full_precision
 from besiege.defenses.defended import Defended, load
 from besiege.evaluation.crafting import Crafted
 from besiege.models.classifier import Classifier
@@ -71,8 +71,8 @@ def in_place_of(victim: Victim, substitute: Victim, images: Tensor, classes: int
 def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted:
     """What was crafted elsewhere, which claims nothing about the victim: it is shown it once.
 
-    What the substitute computed stands apart, in ``aside``. It is brought to the victim's device,
-    where one is given.
+    What the substitute computed stands apart, in ``substitute_passes``. It is brought to the
+    victim's device, where one is given.
     """
     if device is not None:
         held = {f.name: getattr(crafted, f.name) for f in fields(crafted)}
@@ -90,7 +90,7 @@ def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted
         forwards=nothing.clone(),
         backwards=nothing.clone(),
         queries=once.clone(),
-        aside=passes,
+        substitute_passes=passes,
         descent=None,
     )
 
@@ -98,7 +98,7 @@ def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted
 def _classes(substitute: Victim, images: Tensor) -> int:
     """How many classes a substitute answers for such images, if it takes them."""
     try:
-        with substitute.held(), plainly(substitute.device):
+        with substitute.held(), full_precision(substitute.device):
             return int(Oracle(substitute).logits(images.to(substitute.device)).shape[1])
     except VictimError as problem:
         cause = problem.__cause__

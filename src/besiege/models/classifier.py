@@ -13,7 +13,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from besiege.core.capture import Captures
+from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.door import is_theirs, logits_of, raised
 from besiege.core.errors import InputError, VictimError, near

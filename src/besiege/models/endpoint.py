@@ -11,10 +11,10 @@ import numpy as np
 
 from besiege.core.errors import InputError, near
 from besiege.core.threat import Access
+from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
 from besiege.models.functions import checked_count
 from besiege.models.secrecy import from_environment
 from besiege.models.transport import Job, Reply, Transport
-from besiege.models.walled import Keep, Logits, Pixels, Walled
 from besiege.models.wire import BYTES, FORMATS, SIZES, decoded, encoded
 
 BATCH, LARGEST = 32, 1 << 23
@@ -24,7 +24,7 @@ HELD = 1 << 26
 """About how many bytes wait to be sent."""
 
 
-class Endpoint(Walled):
+class Endpoint(BlackBox):
     """A model that answers HTTP requests.
 
     Parameters
@@ -188,7 +188,7 @@ def _key(token: str | None) -> Mapping[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {from_environment(str(token))}"}
 
 
-def kept_below(victim: Walled | None, folder: Path) -> None:
+def kept_below(victim: BlackBox | None, folder: Path) -> None:
     """Have a remote victim that has no ledger yet keep one below a folder."""
     if victim is None or not victim.remote or victim.stochastic or victim.ledger is not None:
         return

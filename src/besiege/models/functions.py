@@ -13,12 +13,12 @@ from torch import nn
 from besiege.core.errors import BesiegeError, InputError, VictimError, described
 from besiege.core.identity import lasts, plain
 from besiege.core.threat import Access
-from besiege.models.walled import Keep, Logits, Pixels, Walled
+from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
 
 Function = Callable[[Any], Any]
 
 
-class FunctionModel(Walled):
+class FunctionModel(BlackBox):
     """What `function_model` makes."""
 
     def __init__(

@@ -11,9 +11,9 @@ import numpy as np
 
 from besiege.core.errors import DataError, InputError, VictimError, near
 from besiege.core.threat import Access
+from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
 from besiege.models.classifier import normalisation
 from besiege.models.functions import checked_count
-from besiege.models.walled import Keep, Logits, Pixels, Walled
 
 BATCH = 64
 _DTYPES = {
@@ -26,7 +26,7 @@ _DTYPES = {
 _BESIDE = (".data", "_data")
 
 
-class OnnxModel(Walled):
+class OnnxModel(BlackBox):
     """A network in an ONNX file, which answers scores or labels and gives no gradients.
 
     What its file says of its input is kept: its type (bytes have 256 levels, so that `grid` is a

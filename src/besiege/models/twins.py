@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from besiege.core.capture import Captures
-from besiege.core.oracle import roughly
+from besiege.core.cuda_graphs import Captures
+from besiege.core.oracle import allow_tf32
 from besiege.models.classifier import Classifier
 
 # Folding rounds differently, by about 1e-6 of the largest logit; a twin further off is no twin.
@@ -182,7 +182,7 @@ def _agree(
     with torch.random.fork_rng(devices), original.held():
         try:
             logits, gradient = _answers(original, probe)
-            with roughly():
+            with allow_tf32():
                 others, other = _answers(candidate, probe)
                 with torch.no_grad():  # compiled code is another without gradients
                     bare = candidate(probe)

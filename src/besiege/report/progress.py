@@ -24,7 +24,7 @@ from besiege.report.formats import seconds, sentence
 
 
 class Stage(Protocol):
-    """How far one attack is; `besiege.bench.tally` says what each means."""
+    """How far one attack is; `besiege.bench.work_estimate` says what each means."""
 
     @property
     def attack(self) -> str: ...

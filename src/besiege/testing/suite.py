@@ -12,7 +12,7 @@ from besiege.core.errors import AccessError
 from besiege.core.siege import ATTACKS
 from besiege.core.threat import Goal, Norm
 from besiege.testing.allowances import EXCEPTIONS, Exceptions, excused
-from besiege.testing.breach import Breach
+from besiege.testing.law_violation import LawViolation
 from besiege.testing.laws import LAWS
 
 
@@ -123,7 +123,7 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Confo
     for case in tried:
         try:
             reason = case.check(attack, exceptions)
-        except Breach as breach:
+        except LawViolation as breach:
             problem = breach.__cause__
             if problem is not None and not _is_breach(case, problem):
                 raise AssertionError(

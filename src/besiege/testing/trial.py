@@ -19,7 +19,7 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.models.classifier import Classifier
-from besiege.testing.breach import Breach, number, raised
+from besiege.testing.law_violation import LawViolation, number, raised
 from besiege.testing.victims import (
     Array,
     Likeness,
@@ -93,9 +93,9 @@ class Trial:
         return f"{self.law}: {self.attack}, {self.norm}, {self.goal}"
 
     def demand(self, held: bool, seen: str) -> None:
-        """Raise a `Breach` that names all there is to name, unless the law held."""
+        """Raise a `LawViolation` that names all there is to name, unless the law held."""
         if not held:
-            raise Breach(str(self), seen)
+            raise LawViolation(str(self), seen)
 
     def by(self, attack: Attack) -> Trial:
         """The same trial of another form of the attack."""
@@ -186,7 +186,7 @@ class Trial:
 
     def means(self, victim: Victim, samples: Samples) -> dict[str, Any]:
         """What the attack must be given besides: a substitute, where it takes advice."""
-        if not any(part.advised for part in parts_of(self.attack)):
+        if not any(part.needs_substitute for part in parts_of(self.attack)):
             return {}
         channels, height, width = samples.images.shape[1:]
         return {"substitute": Likeness(victim, (channels, height, width))}
@@ -245,10 +245,10 @@ class Law:
         )
         try:
             self.check(trial)
-        except Breach:
+        except LawViolation:
             raise
         except Exception as problem:
-            raise Breach(str(trial), raised(problem, parts_of(trial.attack))) from problem
+            raise LawViolation(str(trial), raised(problem, parts_of(trial.attack))) from problem
 
 
 def law(number: int, *parts: str) -> Callable[[Callable[[Trial], None]], Law]:

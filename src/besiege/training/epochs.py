@@ -175,7 +175,7 @@ class Training:
                 return float(right.double().mean()), None
             around = ball(threat.norm, x, threat.radius, victim.box)
             # The same draws every time, so that epochs differ by their weights alone.
-            siege = Siege.lay(oracle, around, y, Dice.throw(self.seed, ids).of("held out"))
+            siege = Siege.start(oracle, around, y, Dice.throw(self.seed, ids).of("held out"))
             attack.run(siege)
         robust = right & ~siege.record.success
         return float(right.double().mean()), float(robust.double().mean())

@@ -16,7 +16,7 @@ from besiege.attacks.losses import CrossEntropy
 from besiege.attacks.pieces import Constant, Cosine, Fixed, Origin, Spread, Uniform, Within
 from besiege.core.answer import Aim, Loss
 from besiege.core.ball import LinfBall, ball
-from besiege.core.capture import Captured
+from besiege.core.cuda_graphs import Captured
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle
 from besiege.core.siege import Siege
@@ -89,7 +89,7 @@ class Inner:
         if self.direct and plain(attack, threat):
             assert isinstance(attack, Ascent) and isinstance(around, LinfBall)
             return self._climb(attack, around, y, dice)
-        siege = Siege.lay(Oracle(self.victim), around, y, dice, keep="last", leave="end")
+        siege = Siege.start(Oracle(self.victim), around, y, dice, keep="last", leave="end")
         with self.victim.held(), self.precision():
             attack.run(siege)
         return siege.record.images

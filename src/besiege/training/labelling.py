@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
-from besiege.core.oracle import Oracle, Victim, plainly
+from besiege.core.oracle import Oracle, Victim, full_precision
 from besiege.core.threat import Access
 from besiege.data.dataset import Data
 
@@ -89,7 +89,7 @@ class Account:
 
     def _labels(self, images: Tensor) -> Tensor:
         victim = self.victim
-        with victim.held(), plainly(victim.device):
+        with victim.held(), full_precision(victim.device):
             numbers = torch.arange(self.served, self.served + len(images), device=victim.device)
             self.served += len(images)  # before they are asked: a request that fails may be served
             chances = Dice.throw(self.seed, numbers) if victim.stochastic else None

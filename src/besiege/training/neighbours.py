@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.ball import ball
-from besiege.core.oracle import Oracle, plainly
+from besiege.core.oracle import Oracle, full_precision
 from besiege.core.threat import Linf
 from besiege.models.classifier import Classifier
 from besiege.training.labelling import Account
@@ -43,7 +43,7 @@ class Neighbours:
         step = self.lam * (high - low)
         if self.tau is not None and (number - 1) // self.tau % 2:
             step = -step
-        with substitute.held(), plainly(substitute.device):
+        with substitute.held(), full_precision(substitute.device):
             place = substitute.device
             slope, _ = Oracle(substitute).gradients(x.to(place), label[:, None].to(place))
         moved = (x + step * slope[:, 0].cpu().sign()).clamp(low, high)

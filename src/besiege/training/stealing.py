@@ -15,9 +15,9 @@ from besiege.core.oracle import Victim
 from besiege.data import load as load_data
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
+from besiege.models.black_box import accounted, black_box, know_classes, labels_alone
 from besiege.models.classifier import Classifier
 from besiege.models.endpoint import kept_below
-from besiege.models.walled import accounted, know_classes, labels_alone, walled
 from besiege.training.checkpoints import make_room
 from besiege.training.fitting import made_already, write
 from besiege.training.substitutes import Round, steal
@@ -113,7 +113,7 @@ def _fitted(
     make_room(target)
     if resume and made_already(target, target.with_suffix(".json"), identity):
         return target
-    kept_below(walled(asked), target.parent)
+    kept_below(black_box(asked), target.parent)
     with accounted(asked, "steal"):
         stolen = steal(
             asked, seeds, arch, held=held, rounds=rounds, seed=seed, watch=watch, **given

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from besiege.core.ball import ball
 from besiege.core.errors import InputError, VictimError
-from besiege.core.oracle import Oracle, Victim, plainly
+from besiege.core.oracle import Oracle, Victim, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Linf
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
+from besiege.models.black_box import black_box, know_classes
 from besiege.models.classifier import Classifier
-from besiege.models.walled import know_classes, walled
 from besiege.training.fitting import build
 from besiege.training.labelling import Account, labelled
 from besiege.training.loop import train
@@ -213,7 +213,11 @@ def _must_know_classes(victim: Victim, seeds: Samples | Data) -> None:
     """Refuse a victim of labels of which nobody says how many there are, before it is paid."""
     if isinstance(seeds, Data):
         know_classes(victim, seeds.classes, seeds.labels)
-    if walled(victim) is not None and victim.classes is None and victim.access is Access.DECISION:
+    if (
+        black_box(victim) is not None
+        and victim.classes is None
+        and victim.access is Access.DECISION
+    ):
         raise InputError(
             "the victim answers labels, and nobody says how many classes there are: declare "
             "classes=10, or as many as there are"
@@ -261,7 +265,7 @@ def _built(
     made |= {"box": victim.box} if victim.box != (0.0, 1.0) else {}
     made |= {"grid": victim.grid} if victim.grid is not None else {}
     substitute.to(victim.device if device is None else device)
-    with substitute.held(), plainly(substitute.device):
+    with substitute.held(), full_precision(substitute.device):
         Oracle(substitute).logits(images[:1].to(substitute.device))
     return substitute, made
 
@@ -296,7 +300,7 @@ def _measured(substitute: Classifier, account: Account, number: int) -> Round:
 
 def _agreement(substitute: Classifier, images: Tensor, labels: Tensor) -> float:
     """Share of images of which the substitute says what the victim said."""
-    with substitute.held(), plainly(substitute.device):
+    with substitute.held(), full_precision(substitute.device):
         said = Oracle(substitute).logits(images.to(substitute.device)).argmax(1).cpu()
     return float((said == labels).double().mean())
 

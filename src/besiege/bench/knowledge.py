@@ -24,7 +24,7 @@ Fuse = Literal["logits", "probabilities", "losses"]
 
 
 @dataclass(frozen=True)
-class Aids:
+class Knowledge:
     """What attacks may use that is not the victim's answer.
 
     Attributes
@@ -46,27 +46,27 @@ class Aids:
 
     def advises(self, attack: Attack) -> bool:
         """Whether an attack takes the substitute's advice."""
-        return self.substitute is not None and attack.advised
+        return self.substitute is not None and attack.needs_substitute
 
-    def begins(self, attack: Attack) -> bool:
+    def uses_starts(self, attack: Attack) -> bool:
         """Whether an attack may begin at other images."""
-        return self.starts is not None and attack.begins
+        return self.starts is not None and attack.uses_starts
 
 
-def read_aids(
+def read_knowledge(
     models: Model | Sequence[Model] | None, fuse: Fuse, victim: Victim, data: Data
-) -> Aids:
+) -> Knowledge:
     """The substitute, from its text or as it is, several as one; and images to begin at."""
     starts = beginnings(data)
     if models is None:
-        return Aids(None, starts)
+        return Knowledge(None, starts)
     members = [read_model(one, victim.device) for one in each(models)]
     if not members:
         raise InputError("no substitute is listed: write for example substitute='zoo:NAME'")
     one = members[0] if len(members) == 1 else Ensemble(members, fuse=fuse)
     image = data.take([0]).images.clamp(*victim.box)
     known = victim.classes or data.classes
-    return Aids(in_place_of(victim, one, image, known), starts)
+    return Knowledge(in_place_of(victim, one, image, known), starts)
 
 
 def each(models: Model | Sequence[Model]) -> Sequence[Model]:

@@ -12,9 +12,9 @@ import torch
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
-from besiege.bench.aids import terms_on
+from besiege.bench.knowledge import terms_on
+from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data
-from besiege.bench.subject import as_granted, read_victim
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
@@ -23,7 +23,7 @@ from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
 from besiege.evaluation.transfer import Model
-from besiege.models.walled import know_classes
+from besiege.models.black_box import know_classes
 
 DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
 """What runs when nobody says: one step, many steps, and many steps to each of the likeliest wrong
@@ -42,7 +42,7 @@ Attacks = str | Attack | Sequence[str | Attack]
 
 
 @dataclass(frozen=True)
-class Question:
+class ResolvedRequest:
     """What was asked, as values that fit each other.
 
     Attributes
@@ -73,7 +73,7 @@ class Question:
         return boxed(few, self.victim, self.scaled)
 
 
-def read_question(
+def resolve(
     model: Model,
     data: str | Path | Data | tuple[Any, Any],
     threat: str | Threat,
@@ -87,7 +87,7 @@ def read_question(
     seed: int,
     device: str | None,
     alone: bool,
-) -> Question:
+) -> ResolvedRequest:
     """Read what `besiege.evaluate` is asked; `alone` is an attacker who has no substitute."""
     allowed = read_threat(threat, goal, access)
     named = attacks is not None or suite is not None
@@ -101,7 +101,7 @@ def read_question(
     samples = read_data(data, split, count, seed, victim)
     know_classes(victim, samples.classes, samples.labels)
     scaled = victim.box != (0.0, 1.0) and not isinstance(data, tuple)
-    return Question(victim, samples, allowed, chosen, suite, chained, scaled)
+    return ResolvedRequest(victim, samples, allowed, chosen, suite, chained, scaled)
 
 
 def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> Threat:

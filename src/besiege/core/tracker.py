@@ -12,12 +12,12 @@ from besiege.core.answer import Aim
 from besiege.core.ball import TOLERANCE, Ball
 from besiege.core.dice import Dice
 from besiege.core.door import not_numbers, tops
-from besiege.core.means import Means
+from besiege.core.knowledge import Knowledge
 from besiege.core.oracle import Oracle
 from besiege.core.record import Keep, Leave, Record
 
 
-class Lookout:
+class Tracker:
     """Rows of a record under given terms, and what is noted of their answers.
 
     Where several images of one sample are looked at together, `place` says how many of its own
@@ -36,13 +36,13 @@ class Lookout:
         keep: Keep,
         leave: Leave,
         draws: int = 1,
-        parent: Lookout | None = None,
+        parent: Tracker | None = None,
         watch: Callable[[Record], None] | None = None,
-        means: Means | None = None,
+        knowledge: Knowledge | None = None,
     ) -> None:
         self._oracle = oracle
         self._watch = watch
-        self.means = means or Means()
+        self.knowledge = knowledge or Knowledge()
         self.record = record
         self._entered = self._index = index
         self._all = index[:0]
@@ -81,9 +81,9 @@ class Lookout:
         """Whether the smallest change is looked for: such a search ends at the boundary itself."""
         return self.record.endless or self.keeps == "smallest"
 
-    def _chain(self) -> Iterator[Lookout]:
+    def _chain(self) -> Iterator[Tracker]:
         """The siege itself and those it was made from, the root last."""
-        level: Lookout | None = self
+        level: Tracker | None = self
         while level is not None:
             yield level
             level = level._parent
@@ -108,7 +108,7 @@ class Lookout:
         if self.keeps == "first" and samples is self._index:
             # Of every row only the first hit matters: as a rule few are new, often none.
             new = reached & ~(self._hit[samples] & record.success[samples])
-            if self._oracle.patient and record.meter.budget is None and not charged:
+            if self._oracle.deferred and record.meter.budget is None and not charged:
                 ball, x = self.ball, x.clone()  # an attack may write over its own points
                 if self._wanders:
                     new &= ball.inside(x)
@@ -123,7 +123,7 @@ class Lookout:
 
     def _must_be_numbers(self, logits: Tensor) -> None:
         # Others than a patient oracle have looked already.
-        if self._oracle.patient and not math.isfinite(tops(logits)):
+        if self._oracle.deferred and not math.isfinite(tops(logits)):
             raise not_numbers()
 
     def _note_new(

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.core.warp import resize_pad
+from besiege.core.resizing import resize_pad
 
 
 def reference(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:

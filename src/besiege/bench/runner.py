@@ -14,15 +14,15 @@ import torch
 
 import besiege
 from besiege.attacks.attack import parse
-from besiege.bench.aids import Aids
 from besiege.bench.columns import CRAFTED, JUDGED, empty
+from besiege.bench.knowledge import Knowledge
+from besiege.bench.model_spec import unread
 from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
 from besiege.bench.shards import boxed
 from besiege.bench.spec import Plan
 from besiege.bench.store import DamagedError, Record, Store, judges
-from besiege.bench.subject import unread
-from besiege.bench.tables import Made, of_crafted, of_sight, of_verdicts, rows_of, stored
-from besiege.bench.tally import Event, Tally, Watch
+from besiege.bench.tables import TaskResult, of_crafted, of_sight, of_verdicts, rows_of, stored
+from besiege.bench.work_estimate import Event, Watch, WorkEstimate
 from besiege.core import record as core_record
 from besiege.core.errors import EndpointError, InputError, StoreError, ThreatError, VictimError
 from besiege.core.oracle import Victim
@@ -30,13 +30,13 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.data.dataset import Data
 from besiege.evaluation.crafting import craft, twin_of
-from besiege.evaluation.judging import judge, look
+from besiege.evaluation.judging import judge, predict_clean
 from besiege.evaluation.preflight import preflight
+from besiege.models.black_box import accounted
 from besiege.models.classifier import Classifier
-from besiege.models.walled import accounted
 
 
-class Workshop:
+class Runner:
     """The victim, the samples and the store: all it takes to do the tasks of one evaluation.
 
     Parameters
@@ -57,7 +57,7 @@ class Workshop:
         Whether the copy that attacks search on is compiled, on a GPU.
     watch : callable, optional
         Told how far the work is.
-    aids : Aids, optional
+    knowledge : Knowledge, optional
         What attacks may use besides the victim.
     """
 
@@ -72,7 +72,7 @@ class Workshop:
         batch: int | None = None,
         compiled: bool = False,
         watch: Watch | None = None,
-        aids: Aids | None = None,
+        knowledge: Knowledge | None = None,
     ) -> None:
         self.store = store
         self.victim = victim
@@ -83,13 +83,13 @@ class Workshop:
         self.batch = batch
         self.compiled = compiled
         self.watch = watch
-        self.aids = aids or Aids()
+        self.knowledge = knowledge or Knowledge()
         self.redone: list[str] = []
         """Records that were damaged and have been done again."""
         self._held: tuple[object, Samples] | None = None
         self._untold: Exception | None = None
         """What went wrong in telling, which is no failure of an attack."""
-        self._tally = Tally(plan)
+        self._estimate = WorkEstimate(plan)
 
     def clean(self) -> None:
         """See how the victim takes the clean images; without any, there is nothing to attack."""
@@ -99,7 +99,7 @@ class Workshop:
             record = self._do(task, self._look)
             made.append(record)
             right = int(record.totals.get("correct", 0))
-            self._tell(self._tally.seen(task.shard, right, record.findings))
+            self._tell(self._estimate.seen(task.shard, right, record.findings))
         failures = [record.failure for record in made if record.failure is not None]
         if len(failures) == len(tasks):
             raise VictimError(f"the model answered no clean image: {failures[0]['message']}")
@@ -107,22 +107,22 @@ class Workshop:
     def attack(self) -> None:
         """Craft and judge with every attack, shard by shard."""
         for pairs in attack_tasks(self.plan):
-            self._tally.begin()
+            self._estimate.begin()
             for crafting, judging in pairs:
                 records = self._pair(crafting, judging)
                 broken = records[-1].totals["broken"] if len(records) == 2 else None
                 seconds = sum(float(r.provenance.get("seconds", 0.0)) for r in records)
-                self._tell(self._tally.judged(crafting.shard, broken, seconds))
+                self._tell(self._estimate.judged(crafting.shard, broken, seconds))
 
     def search(self) -> None:
         """Look for the smallest changes, for the curve."""
         for crafting, judging in curve_tasks(self.plan):
             self._pair(crafting, judging)
-            self._tell(self._tally.searched(crafting.shard))
+            self._tell(self._estimate.searched(crafting.shard))
 
     def extend(self, plan: Plan, curve: Sequence[Callable[[], Data]]) -> None:
         """Go on with a plan that has a curve now."""
-        self._tally.extend(plan)
+        self._estimate.extend(plan)
         self.plan, self.curve = plan, curve
 
     def _pair(self, crafting: Task, judging: Task) -> list[Record]:
@@ -142,7 +142,7 @@ class Workshop:
         return record is not None and record.failure is None
 
     def _do(
-        self, task: Task, work: Callable[[Task], Made], crafted: Record | None = None
+        self, task: Task, work: Callable[[Task], TaskResult], crafted: Record | None = None
     ) -> Record:
         """Do a task, unless a sound record of it is there; `crafted` is what it judges."""
         found = self._found(task, crafted)
@@ -150,7 +150,7 @@ class Workshop:
             return found
         begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         failure = None
-        made = Made({}, None, {}, ())
+        made = TaskResult({}, None, {}, ())
         try:
             with accounted(self.victim, task.kind):
                 made = work(task)
@@ -186,58 +186,58 @@ class Workshop:
             return None
         return found
 
-    def _look(self, task: Task) -> Made:
+    def _look(self, task: Task) -> TaskResult:
         samples = self._samples(task)
         first = []
         if task.shard == 0:
             first = unread(self.victim) + preflight(self.victim, samples)
-        sight = look(self.victim, samples, seed=self.plan.asked.seed)
+        sight = predict_clean(self.victim, samples, seed=self.plan.request.seed)
         return of_sight(samples, sight, self.victim.stochastic, first)
 
-    def _craft(self, task: Task) -> Made:
-        weapon = task.weapon
-        assert weapon is not None
+    def _craft(self, task: Task) -> TaskResult:
+        spec = task.attack
+        assert spec is not None
         samples = self._standing(task, self._samples(task))
         if not len(samples):
-            return Made(empty(CRAFTED), None, {"rows": 0}, ())
-        attack = self.attacks[weapon.text] if weapon.text in self.attacks else parse(weapon.text)
-        elsewhere = self.aids.crafts(attack)
+            return TaskResult(empty(CRAFTED), None, {"rows": 0}, ())
+        attack = self.attacks[spec.text] if spec.text in self.attacks else parse(spec.text)
+        elsewhere = self.knowledge.crafts(attack)
         crafted = craft(
-            self.aids.substitute if elsewhere else self.victim,  # type: ignore[arg-type]  # there
+            self.knowledge.substitute if elsewhere else self.victim,  # type: ignore[arg-type]  # there
             attack,
             samples,
-            Threat.parse(weapon.threat),
-            seed=self.plan.asked.seed,
-            keep=weapon.keep,  # type: ignore[arg-type]  # checked when the plan was made
-            leave=weapon.leave,  # type: ignore[arg-type]
-            queries=weapon.queries,
+            Threat.parse(spec.threat),
+            seed=self.plan.request.seed,
+            keep=spec.keep,  # type: ignore[arg-type]  # checked when the plan was made
+            leave=spec.leave,  # type: ignore[arg-type]
+            queries=spec.queries,
             twin=elsewhere or self._twin,
             batch=self.batch,
             watch=self._during(task),
-            starts=self._starts if self.aids.begins(attack) else None,
-            substitute=self.aids.substitute if self.aids.advises(attack) else None,
+            starts=self._starts if self.knowledge.uses_starts(attack) else None,
+            substitute=self.knowledge.substitute if self.knowledge.advises(attack) else None,
         )
-        return of_crafted(samples, crafted, weapon, elsewhere)
+        return of_crafted(samples, crafted, spec, elsewhere)
 
-    def _judge(self, task: Task) -> Made:
-        weapon = task.weapon
-        assert weapon is not None
+    def _judge(self, task: Task) -> TaskResult:
+        spec = task.attack
+        assert spec is not None
         key = task.identity["crafted"]
         rows = self.store.rows([key])
         whole = self._samples(task)
         samples = whole.at(rows_of(whole.ids, rows["sample"]))
         if not len(samples):
-            return Made(empty(JUDGED), None, {"rows": 0, "correct": 0, "broken": 0}, ())
-        threat = Threat.parse(weapon.threat)
+            return TaskResult(empty(JUDGED), None, {"rows": 0, "correct": 0, "broken": 0}, ())
+        threat = Threat.parse(spec.threat)
         crafted = stored(rows, samples, self.store.images(key), threat, self.victim.device)
-        verdicts = judge(self.victim, crafted, samples, threat, seed=self.plan.asked.seed)
+        verdicts = judge(self.victim, crafted, samples, threat, seed=self.plan.request.seed)
         return of_verdicts(samples, verdicts, self.victim.stochastic)
 
     @cached_property
     def _starts(self) -> Samples:
         """Images at which attacks that see decisions alone may begin."""
-        assert self.aids.starts is not None
-        return boxed(self.aids.starts, self.victim, self.plan.data.scaled)
+        assert self.knowledge.starts is not None
+        return boxed(self.knowledge.starts, self.victim, self.plan.data.scaled)
 
     @cached_property
     def _twin(self) -> Classifier | None:
@@ -281,8 +281,8 @@ class Workshop:
 
     def _during(self, task: Task) -> Callable[[core_record.Record], None] | None:
         """Progress inside a task: by samples broken or by answers, whichever is further."""
-        watch, weapon = self.watch, task.weapon
-        if watch is None or weapon is None:
+        watch, spec = self.watch, task.attack
+        if watch is None or spec is None:
             return None
         begin, last = time.monotonic(), 0.0
 
@@ -293,15 +293,15 @@ class Workshop:
                 return
             last = now
             # Who asks may ask about many images at once.
-            done = record.asked if weapon.access == "gradient" else record.meter.queries
-            share = min(1.0, float(done.max()) / weapon.passes)
+            done = record.asked if spec.access == "gradient" else record.meter.queries
+            share = min(1.0, float(done.max()) / spec.passes)
             claimed = int(record.success.sum())
-            if weapon.keep == "first":  # broken samples are done
+            if spec.keep == "first":  # broken samples are done
                 share = max(share, claimed / len(record.success))
             if task.curve:
-                event = self._tally.searching(task.shard, share)
+                event = self._estimate.searching(task.shard, share)
             else:
-                event = self._tally.during(task.shard, share, claimed, now - begin)
+                event = self._estimate.during(task.shard, share, claimed, now - begin)
             try:
                 watch(event)
             except Exception as problem:

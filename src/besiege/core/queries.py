@@ -14,15 +14,15 @@ from besiege.core.answer import Answer, Loss, Through
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
-from besiege.core.lookout import Lookout, order
 from besiege.core.oracle import Access
 from besiege.core.record import largest
 from besiege.core.threat import Linf
+from besiege.core.tracker import Tracker, order
 
 Kind = Literal["labels", "logits", "gradient", "gradients"]
 
 
-class Inquiry(Lookout):
+class Queries(Tracker):
     """Rows of a record under given terms, and the way their images are sent and charged."""
 
     def _alive(self) -> Tensor:
@@ -215,11 +215,11 @@ class Inquiry(Lookout):
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
         """Note rows whose gradient vanished or is not finite, and make zero what is not."""
         record = self.record
-        if record.blank is None:
-            record.blank = torch.full_like(record.distance, torch.nan)
-            record.blank[samples] = (gradient == 0).flatten(1).double().mean(1)
+        if record.zero_share is None:
+            record.zero_share = torch.full_like(record.distance, torch.nan)
+            record.zero_share[samples] = (gradient == 0).flatten(1).double().mean(1)
         size = distances(gradient, Linf)
-        if self._oracle.patient:
+        if self._oracle.deferred:
             gone = ~(torch.isfinite(size) & (size > 0))
             every = torch.zeros_like(self.record.asked).index_add_(0, samples, gone.to(torch.int64))
             self.record.vanished |= every > 0

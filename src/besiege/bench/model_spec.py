@@ -7,21 +7,21 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from besiege.bench.spec import Asked, Subject
+from besiege.bench.spec import ModelSpec, Request
 from besiege.bench.undefended import is_undefended
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, Finding, InputError
 from besiege.core.identity import noting
-from besiege.core.oracle import Oracle, Victim, plainly
+from besiege.core.oracle import Oracle, Victim, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
 from besiege.evaluation.checking import answers
 from besiege.evaluation.judging import DRAWS
+from besiege.models.black_box import accounted
 from besiege.models.classifier import Classifier
 from besiege.models.sources import with_argument
-from besiege.models.walled import accounted
 
 
 def read_victim(
@@ -65,10 +65,10 @@ def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
     return replace(threat, access=victim.access)
 
 
-def subject_of(victim: Victim, asked: Asked, classes: int) -> Subject:
+def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
     """Who the victim is and what reports say of it."""
-    return Subject(
-        name=asked.model,
+    return ModelSpec(
+        name=request.model,
         digest=digest_of(victim),
         kind=type(victim).__name__,
         classes=classes,
@@ -76,13 +76,13 @@ def subject_of(victim: Victim, asked: Asked, classes: int) -> Subject:
         box=victim.box,
         stochastic=victim.stochastic,
         draws=DRAWS if victim.stochastic else 1,
-        undefended=asked.textual and is_undefended(asked.model),
+        undefended=request.textual and is_undefended(request.model),
     )
 
 
 def probe(victim: Victim, samples: Samples) -> int:
     """How many classes the victim answers with; whether it takes such images at all."""
-    with victim.held(), plainly(victim.device), torch.no_grad(), accounted(victim, "probe"):
+    with victim.held(), full_precision(victim.device), torch.no_grad(), accounted(victim, "probe"):
         oracle = Oracle(victim, pad=False)
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
         scores = oracle.logits(samples.images.to(victim.device), dice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from besiege.bench.spec import Plan, Weapon
+from besiege.bench.spec import AttackSpec, Plan
 from besiege.core.errors import Finding
 
 
@@ -54,12 +54,12 @@ class Event:
 Watch = Callable[[Event], None]
 
 
-def _cost(weapon: Weapon) -> int:
+def _cost(spec: AttackSpec) -> int:
     """What an attack takes for a sample it does not break: a gradient is a forward and two more."""
-    return weapon.passes * (3 if weapon.access == "gradient" else 1)
+    return spec.passes * (3 if spec.access == "gradient" else 1)
 
 
-class Tally:
+class WorkEstimate:
     """Counts the work of a plan as it is done.
 
     A sample takes one answer when clean, and of every attack about as many as the attack takes
@@ -71,7 +71,7 @@ class Tally:
         self.done = 0.0
         self._standing = [shard.count for shard in plan.shards]
         self._unseen = [shard.count for shard in plan.shards]
-        self._open = [[True] * len(plan.shards) for _ in plan.weapons]
+        self._open = [[True] * len(plan.shards) for _ in plan.attacks]
         self._searching = [True] * (0 if plan.curve is None else len(plan.curve.shards))
         self._weights: list[float] = []
         self._attack = -1
@@ -82,10 +82,10 @@ class Tally:
     @property
     def total(self) -> float:
         """What is done, and what there is to do as far as can be seen."""
-        attacks = zip(self.plan.weapons, self._open, strict=True)
+        attacks = zip(self.plan.attacks, self._open, strict=True)
         todo = sum(
-            _cost(weapon) * standing
-            for weapon, waiting in attacks
+            _cost(spec) * standing
+            for spec, waiting in attacks
             for standing, waits in zip(self._standing, waiting, strict=True)
             if waits
         )
@@ -99,7 +99,7 @@ class Tally:
 
     def _search(self, shard: int) -> int:
         assert self.plan.curve is not None
-        return _cost(self.plan.curve.weapon) * self.plan.curve.shards[shard].count
+        return _cost(self.plan.curve.attack) * self.plan.curve.shards[shard].count
 
     def seen(self, shard: int, right: int, findings: Sequence[Finding]) -> Event:
         """The clean images of a shard were looked at."""
@@ -115,7 +115,7 @@ class Tally:
         self._attack += 1
         self._before, self._broken, self._failed = sum(self._standing), 0, 0
         self._seconds = 0.0
-        each = _cost(self.plan.weapons[self._attack])
+        each = _cost(self.plan.attacks[self._attack])
         self._weights = [float(each * standing) for standing in self._standing]
 
     def judged(self, shard: int, broken: int | None, seconds: float) -> Event:
@@ -141,7 +141,7 @@ class Tally:
         open_ = self._open[self._attack]
         whole = sum(self._weights)
         left = sum(w for w, waits in zip(self._weights, open_, strict=True) if waits) - more
-        text = self.plan.weapons[self._attack].text
+        text = self.plan.attacks[self._attack].text
         stage = Stage(
             text,
             self._before,
@@ -162,4 +162,4 @@ class Tally:
         """A share of that is done."""
         assert self.plan.curve is not None
         more = 0.99 * share * self._search(shard)
-        return Event(self.done + more, self.total, self.plan.curve.weapon.text)
+        return Event(self.done + more, self.total, self.plan.curve.attack.text)

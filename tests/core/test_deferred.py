@@ -56,7 +56,7 @@ class Patient(Oracle):
 
     def __init__(self, *given: object, **more: object) -> None:
         super().__init__(*given, **more)  # type: ignore[arg-type]
-        self.patient = True
+        self.deferred = True
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_hit_is_that_of_the_point_asked_about(late: Callable[[], None]) -> Non
     wrong = (victim(x).argmax(1).detach() + 1) % 5
     late()
     around = ball(Linf, x, 0.1, (0.0, 1.0))
-    siege = Siege.lay(Patient(victim), around, wrong, Dice.throw(0, torch.arange(12)))
+    siege = Siege.start(Patient(victim), around, wrong, Dice.throw(0, torch.arange(12)))
     points = x.clone()
     answer = siege.logits(points)
     points.add_(9.0)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
 from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
-from besiege.bench.aids import Aids, terms_on
-from besiege.bench.spec import Asked, Weapon
-from besiege.bench.subject import digest_of
+from besiege.bench.knowledge import Knowledge, terms_on
+from besiege.bench.model_spec import digest_of
+from besiege.bench.spec import AttackSpec, Request
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
@@ -25,14 +25,14 @@ def check_fit(
     samples: Samples,
     queries: int | None,
     seed: int,
-    aids: Aids,
+    knowledge: Knowledge,
 ) -> tuple[Victim, Threat, Keep, Leave]:
     """Refuse what does not fit; whom the attack asks, within what, and on which terms."""
     searched, on = victim, threat
     keep, leave = terms(victim, attack, threat)
-    if aids.crafts(attack):
-        assert aids.substitute is not None
-        searched, on = aids.substitute, terms_on(threat)
+    if knowledge.crafts(attack):
+        assert knowledge.substitute is not None
+        searched, on = knowledge.substitute, terms_on(threat)
         if threat.eps is not None:
             # What just crosses the substitute's boundary does not cross another's.
             keep, leave = "last", "end"
@@ -45,24 +45,29 @@ def check_fit(
         leave=leave,
         queries=None if searched is not victim else queries,
         seed=seed,
-        substitute=aids.substitute,
+        substitute=knowledge.substitute,
     )
     return searched, on, keep, leave
 
 
-def weapon_of(
-    victim: Victim, attack: Attack, threat: Threat, samples: Samples, asked: Asked, aids: Aids
-) -> Weapon:
+def attack_spec(
+    victim: Victim,
+    attack: Attack,
+    threat: Threat,
+    samples: Samples,
+    request: Request,
+    knowledge: Knowledge,
+) -> AttackSpec:
     """The attack, checked against the victim, with all that its records depend on."""
     searched, on, keep, leave = check_fit(
-        victim, attack, threat, samples, asked.queries, asked.seed, aids
+        victim, attack, threat, samples, request.queries, request.seed, knowledge
     )
     steps = getattr(attack, "steps", None)
-    limit = None if searched is not victim else asked.queries
+    limit = None if searched is not victim else request.queries
     most = passes(attack, tuple(samples.images.shape[1:]), victim.classes or 10)
-    return Weapon(
+    return AttackSpec(
         text=str(attack),
-        told=told(attack),
+        described=told(attack),
         spelled=spelled(attack),
         # Equal budgets may be written in several ways; the key knows one.
         threat=str(replace(on, written=None)),
@@ -71,13 +76,17 @@ def weapon_of(
         queries=limit,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
-        plain=isinstance(attack, Ascent) and asked.queries is None and searched is victim,
+        plain=isinstance(attack, Ascent) and request.queries is None and searched is victim,
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=most if limit is None else min(most, limit),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
         source=digest_of(searched) if searched is not victim else None,
-        advice=digest_of(aids.substitute) if aids.advises(attack) and aids.substitute else None,
-        starts=aids.starts.digest if aids.begins(attack) and aids.starts else None,
+        advice=digest_of(knowledge.substitute)
+        if knowledge.advises(attack) and knowledge.substitute
+        else None,
+        starts=knowledge.starts.digest
+        if knowledge.uses_starts(attack) and knowledge.starts
+        else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Ways in which a robustness was only a bug, each found once in review."""
+"""Ways in which a robustness was only a bug, each with the case that showed it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Changed(EndpointError):
     """Another model answers than the one whose answers are kept: the same again would not help."""
 
 
-class Walled(ABC):
+class BlackBox(ABC):
     """What such victims share: what is sent, how answers are read, counted and kept.
 
     They grant scores or labels, never gradients. They are metered: no image is sent that nobody
@@ -120,7 +120,7 @@ class Walled(ABC):
         """Where attacks compute; answers are brought there."""
         return self._device
 
-    def to(self, device: str | torch.device) -> Walled:
+    def to(self, device: str | torch.device) -> BlackBox:
         """Have attacks compute elsewhere; the victim itself stays where it is."""
         self._device = torch.device(device)
         return self
@@ -305,9 +305,9 @@ class Walled(ABC):
         return width / LEVELS if grid is None else grid
 
 
-def walled(victim: object) -> Walled | None:
+def black_box(victim: object) -> BlackBox | None:
     """The victim behind a wall that a victim is or, under its layers, has."""
-    while not isinstance(victim, Walled):
+    while not isinstance(victim, BlackBox):
         if not hasattr(victim, "victim"):
             return None
         victim = victim.victim
@@ -317,7 +317,7 @@ def walled(victim: object) -> Walled | None:
 @contextmanager
 def accounted(victim: object, name: str, *, fresh: bool = False) -> Iterator[None]:
     """Count what a victim is asked under a name, where anybody counts."""
-    inner = walled(victim)
+    inner = black_box(victim)
     with nullcontext() if inner is None else inner.account(name, fresh=fresh):
         yield
 
@@ -325,7 +325,7 @@ def accounted(victim: object, name: str, *, fresh: bool = False) -> Iterator[Non
 @contextmanager
 def afresh(victim: object) -> Iterator[None]:
     """Have a victim answer itself for a while, on the same account; its ledger serves nothing."""
-    inner = walled(victim)
+    inner = black_box(victim)
     with nullcontext() if inner is None else inner.afresh():
         yield
 
@@ -333,14 +333,14 @@ def afresh(victim: object) -> Iterator[None]:
 @contextmanager
 def labels_alone(victim: object) -> Iterator[None]:
     """Have a victim behind a wall asked for labels alone for a while; others grant what they do."""
-    inner = walled(victim)
+    inner = black_box(victim)
     with nullcontext() if inner is None else inner.labels():
         yield
 
 
 def know_classes(victim: object, classes: int, labels: Tensor) -> None:
     """Tell a victim that answers labels, or the first few, how many classes its data have."""
-    inner = walled(victim)
+    inner = black_box(victim)
     if inner is None:
         return
     if inner.reader.access is Access.DECISION or inner.reader.top_k is not None:
@@ -349,7 +349,7 @@ def know_classes(victim: object, classes: int, labels: Tensor) -> None:
 
 def paid(victim: object) -> dict[str, tuple[int, int]] | None:
     """What a victim behind a wall was asked and sent, by account: in all runs with its ledger."""
-    inner = walled(victim)
+    inner = black_box(victim)
     if inner is None:
         return None
     if inner.ledger is not None:

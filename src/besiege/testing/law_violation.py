@@ -9,7 +9,7 @@ from types import FunctionType
 from besiege.attacks.attack import Attack
 
 
-class Breach(AssertionError):
+class LawViolation(AssertionError):
     """A law that did not hold, or could not be tried because of what the attack raised.
 
     Parameters

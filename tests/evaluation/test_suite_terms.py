@@ -1,4 +1,4 @@
-"""What a reader of AutoAttack's code found, each as a case."""
+"""Terms on which the attacks of a suite run: stochastic victims, shards, losses, zero gradients."""
 
 from __future__ import annotations
 
@@ -115,9 +115,11 @@ def test_how_much_of_a_gradient_is_zero_is_kept() -> None:
     victim = Classifier(Half())
     samples = Samples.of(x, victim(x).argmax(1).detach(), classes=8)
     made = craft(victim, parse("pgd(steps=3)"), samples, Threat.parse("linf:0.01"))
-    assert made.blank is not None and torch.equal(made.blank, torch.full((6,), 0.5).double())
+    assert made.zero_share is not None and torch.equal(
+        made.zero_share, torch.full((6,), 0.5).double()
+    )
     blind = craft(victim, parse("square(steps=3)"), samples, Threat.parse("linf:0.01"))
-    assert blind.blank is None
+    assert blind.zero_share is None
     found = besiege.evaluate(
         victim, (x, samples.labels), threat="linf:0.01", attacks="pgd(steps=3)", curve=False
     )

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import besiege
 from besiege.attacks import parse
-from besiege.core.capture import Captured, Captures, rounded
+from besiege.core.cuda_graphs import Captured, Captures, rounded
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.evaluation import craft, judge

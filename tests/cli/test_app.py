@@ -14,9 +14,9 @@ import pytest
 from tests.cli.conftest import Besiege
 
 from besiege.attacks.suites import SUITES
-from besiege.bench.asking import DEFAULT, DEFAULT_TRANSFER
+from besiege.bench.request import DEFAULT, DEFAULT_TRANSFER
 from besiege.cli import main
-from besiege.cli.entrance import APP
+from besiege.cli.app import APP
 
 COMMANDS = (
     "evaluate",

@@ -9,7 +9,7 @@ from besiege.core.samples import Samples
 
 
 @dataclass(frozen=True)
-class Means:
+class Knowledge:
     """What an attack may use that is not the victim's answer.
 
     Attributes

@@ -1,4 +1,4 @@
-"""What a strict reader found, each with the case that showed it."""
+"""What must never make a figure wrong: failures, chains, keys, curves, damage, other boxes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import Attack, spelled
 from besiege.attacks.pieces import Given
 from besiege.bench import index
-from besiege.bench.asking import CURVE_SAMPLES
 from besiege.bench.overview import open_run, status
 from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
+from besiege.bench.request import CURVE_SAMPLES
 from besiege.bench.results import summarise
 from besiege.bench.single import evaluate
 from besiege.bench.spec import Plan
@@ -312,10 +312,10 @@ def test_keys_change_with_what_decides_and_with_nothing_else(
 def test_the_curve_is_short_and_by_the_strongest_attack() -> None:
     plan = plan_of(attacks="fgsm, pgd(steps=30)", count=CURVE_SAMPLES + 20)
     assert plan.curve is not None
-    assert plan.curve.weapon.text == "minimal(pgd(steps=20), tolerance=0.01)"
+    assert plan.curve.attack.text == "minimal(pgd(steps=20), tolerance=0.01)"
     assert sum(shard.count for shard in plan.curve.shards) == CURVE_SAMPLES
     whole = plan_of(attacks="pgd(steps=30)", count=20, curve="full")
-    assert whole.curve is not None and whole.curve.weapon.text == "minimal(pgd(steps=30))"
+    assert whole.curve is not None and whole.curve.attack.text == "minimal(pgd(steps=30))"
 
 
 def test_a_run_that_awaits_its_curve_is_not_complete(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Captures:
         rows = rounded(len(given[0]))
         try:
             graphs = self._made.setdefault((what, *((t.shape[1:], t.dtype) for t in given)), {})
-        except TypeError:  # a loss that cannot be looked up is asked for plainly
+        except TypeError:  # a loss that cannot be hashed is not captured
             return None
         if rows not in graphs:
             self._asked[id(graphs), rows] += 1
