@@ -1,0 +1,72 @@
+"""A run folder that an earlier version wrote: found under the same keys, with the same figures.
+
+``written_before`` was written by commit 67bcbda: the suite `standard`, a decision run, a transfer
+run and a search on a defended model. Of its long figures ``figures.json`` holds the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import besiege
+from besiege.bench.overview import status
+from besiege.bench.plan import all_keys
+from besiege.bench.results import summarise
+from besiege.bench.spec import read_run
+from besiege.bench.store import Store
+
+BEFORE = Path(__file__).parent / "written_before"
+NATURAL = "zoo:digits-natural"
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    (NATURAL, {"threat": "linf:0.1", "suite": "standard", "count": 12, "shard": 6}),
+    (
+        NATURAL,
+        {
+            "threat": "l2:0.5",
+            "access": "decision",
+            "attacks": "boundary(steps=200), hopskipjump(steps=3)",
+            "queries": 300,
+            "count": 8,
+        },
+    ),
+    (NATURAL, {"threat": "linf:0.15", "substitute": "zoo:digits-pgd-at", "count": 12}),
+    (f"{NATURAL}+bits(depth=3)", {"threat": "l2", "attacks": "minimal(pgd(steps=5))", "count": 8}),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BEFORE, tmp_path / "run"))
+
+
+def test_its_keys_are_computed_again() -> None:
+    run = read_run(Store(BEFORE))
+    assert run is not None and len(run.plans) == len(ASKED)
+    keys = {key for plan in run.plans for key in all_keys(plan)}
+    assert keys == Store(BEFORE).present()
+
+
+def test_its_figures_are_the_same(folder: Path) -> None:
+    told = json.loads((BEFORE / "figures.json").read_text())
+    found = summarise(folder)["evaluations"]
+    assert all(one.complete for one in status(folder))
+    assert {one["name"] for one in found} == set(told)
+    for one in found:
+        for name, figure in told[one["name"]].items():
+            text = json.dumps(one[name], sort_keys=True)
+            long = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+            assert figure in (json.loads(text), long), f"{one['name']}: {name}"
+
+
+@pytest.mark.parametrize(("model", "given"), ASKED, ids=["suite", "decision", "transfer", "search"])
+def test_it_is_extended_by_nothing(folder: Path, model: str, given: dict[str, Any]) -> None:
+    written = {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")}
+    found = besiege.evaluate(model, "digits", out=folder, **given)
+    assert found.complete
+    assert {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")} == written
