@@ -40,10 +40,9 @@ class Settings(NamedTuple):
         return change * (2.0 * self.sigma / many) / (change**2 + self.sigma) ** 2
 
 
-BRIEF = Settings(0.8, 0.1, 0.4, 0.3)
 PUBLISHED = Settings(1.0, 1e-3, 0.3, 0.1)
-LONG = 300
-"""Runs of more steps are as published."""
+SHORT = {150: Settings(0.8, 0.1, 0.4, 0.3), 300: Settings(0.8, 0.05, 0.4, 0.3)}
+"""Settings of runs of up to so many steps; longer ones are as published."""
 
 
 @register("sigmazero")
@@ -65,13 +64,14 @@ class SigmaZero(Attack):
     steps : int
         Steps, each one forward and one backward.
     rate : float, optional
-        Adam's first rate, in widths of the box: by default 0.8 up to 300 steps, and else 1.
+        Adam's first rate, in widths of the box: by default 0.8 up to 300 steps, and 1 above.
     sigma : float, optional
-        How sharp the count is: changes well above its root count as one. 0.1 or 0.001.
+        How sharp the count is: changes well above its root count as one. By default 0.1 up to 150
+        steps, 0.05 up to 300 and 0.001 above.
     threshold : float, optional
-        The first threshold, in widths of the box. 0.4 or 0.3.
+        The first threshold, in widths of the box: 0.4 up to 300 steps, 0.3 above.
     end : float, optional
-        What is left of the rate at the end, as a share. 0.3 or 0.1.
+        What is left of the rate at the end, as a share: 0.3 up to 300 steps, 0.1 above.
     pace : float
         By how much the threshold moves in a step, in rates.
 
@@ -102,7 +102,7 @@ class SigmaZero(Attack):
 
     def settled(self) -> Settings:
         """The settings of this run, by its length where they were not given."""
-        usual = BRIEF if self.steps <= LONG else PUBLISHED
+        usual = next((s for most, s in SHORT.items() if self.steps <= most), PUBLISHED)
         given = (self.rate, self.sigma, self.threshold, self.end)
         both = zip(given, usual, strict=True)
         return Settings(*(other if one is None else one for one, other in both))
