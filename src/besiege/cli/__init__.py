@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-__getattr__, __dir__ = lazily(__name__, {"main": "entrance"})
+__getattr__, __dir__ = lazily(__name__, {"main": "app"})
