@@ -32,6 +32,12 @@ def _shares(**given: object) -> None:
             raise ValueError(f"{name} is {share!r}, but it is a share, above 0 and below 1")
 
 
+def _must_fall(first: float, last: float) -> None:
+    """Refuse steps that do not fall."""
+    if not 0 <= last <= first:
+        raise ValueError(f"steps fall from {first!r} to {last!r}, which is no fall")
+
+
 def _half_cosine(first: float, last: float, step: int, steps: int) -> float:
     return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
@@ -48,8 +54,7 @@ class Falling(Schedule):
     last: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 <= self.last <= self.first:
-            raise ValueError(f"steps fall from {self.first!r} to {self.last!r}, which is no fall")
+        _must_fall(self.first, self.last)
 
     def next(
         self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
@@ -73,8 +78,7 @@ class Closing(Schedule):
     width: float = 0.25
 
     def __post_init__(self) -> None:
-        if not 0 <= self.last <= self.first:
-            raise ValueError(f"steps fall from {self.first!r} to {self.last!r}, which is no fall")
+        _must_fall(self.first, self.last)
 
     def next(
         self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
