@@ -63,6 +63,11 @@ def test_no_folder_is_found_from_one_that_is_gone(
         run_folder("run")
 
 
+def test_what_is_no_path_is_refused() -> None:
+    with pytest.raises(StoreError, match="the run folder is 3: give a path"):
+        run_folder(3)  # type: ignore[arg-type]  # a mistake
+
+
 def test_a_text_is_expanded_and_a_path_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

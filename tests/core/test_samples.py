@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -133,3 +134,11 @@ def test_parts_keep_what_belongs_together() -> None:
     moved = samples.to(torch.device("cpu"))
     assert torch.equal(moved.images, samples.images) and moved.targets is not None
     assert of().at(torch.tensor([1])).targets is None
+
+
+def test_nested_tensors_are_refused() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        nested = torch.nested.nested_tensor([torch.zeros(1, 2, 2), torch.zeros(1, 3, 3)])
+    with pytest.raises(InputError, match="nested tensor"):
+        Samples.of(nested, torch.zeros(2, dtype=torch.int64))

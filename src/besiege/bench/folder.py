@@ -31,6 +31,8 @@ def run_folder(out: Path | str) -> Path:
     >>> run_folder("exp/l2=0.5").as_posix()
     'exp/l2=0.5'
     """
+    if not isinstance(out, (str, Path)):
+        raise StoreError(f"the run folder is {out!r}: give a path")
     if not os.fspath(out):
         raise StoreError("the run folder has no name: name one, or '.' for the current folder")
     folder = Path(os.path.expanduser(out)) if isinstance(out, str) else Path(out)

@@ -106,6 +106,10 @@ def _tensor(values: Any, name: str) -> Tensor:
         ) from None
     if tensor.is_meta:
         raise InputError(f"{name} are a meta tensor, which has no values")
+    if tensor.is_nested:
+        raise InputError(
+            f"{name} are a nested tensor: bring all rows to one size, torch.stack(...)"
+        )
     if tensor.layout is not torch.strided:
         kind = str(tensor.layout).removeprefix("torch.")
         raise InputError(f"{name} are a tensor of layout {kind}: pass {name}.to_dense()")
