@@ -78,7 +78,7 @@ def points(
 
 
 def slope(victim: Classifier, x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
-    """The gradient of cross-entropy, full_precision, in float64 where it is summed."""
+    """The gradient of cross-entropy, written out, in float64 where it is summed."""
     leaf = x.clone().requires_grad_(True)
     loss = functional.cross_entropy(victim(leaf), y if t is None else t, reduction="sum")
     (gradient,) = torch.autograd.grad(loss if t is None else -loss, leaf)

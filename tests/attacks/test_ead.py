@@ -1,4 +1,4 @@
-"""EAD: its steps written full_precision, its rules, and the traps of other implementations."""
+"""EAD: its steps written out, its rules, and the traps of other implementations."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_step_back_is_taken_beyond_the_boundary_only(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_a_step_mixes_the_moves_from_here_and_from_the_clean_image(norm: Norm) -> None:
-    """Written full_precision, as in the paper, for rows that did not step back."""
+    """Written out as in the paper, for rows that did not step back."""
     victim = untrained(SHAPE, 3)
     samples = data(victim, rows=6)
     clean = samples.images

@@ -18,7 +18,7 @@ from besiege.testing.victims import digits, linear, natural
 STEPS = 30
 
 
-def full_precision(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
+def reference(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) -> float:
     """The smallest count that sigma-zero finds for one image, by autograd and float64 Adam."""
     d = torch.zeros_like(x0, dtype=torch.float64)
     m, v = torch.zeros_like(d), torch.zeros_like(d)
@@ -54,13 +54,14 @@ def full_precision(victim: Classifier, x0: Tensor, y: int, attack: SigmaZero) ->
     return best
 
 
-def test_it_finds_what_a_plain_implementation_finds() -> None:
+@pytest.mark.parametrize("pace", [0.01, 0.3])  # the second moves the threshold a long way
+def test_it_finds_what_a_plain_implementation_finds(pace: float) -> None:
     victim, samples = natural(), digits(24)
-    attack = SigmaZero(steps=STEPS)
+    attack = SigmaZero(steps=STEPS, pace=pace)
     found = craft(victim, attack, samples, Threat(L0, None))
     with victim.held():
         plain = [
-            full_precision(victim, x[None], int(y), attack)
+            reference(victim, x[None], int(y), attack)
             for x, y in zip(samples.images, samples.labels, strict=True)
         ]
     # Rounding sends single rows elsewhere: of discrete counts nearly all are the same.

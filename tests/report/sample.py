@@ -322,7 +322,7 @@ def vast() -> Figures:
     )
 
 
-def batch_sensitive() -> Figures:
+def crowded() -> Figures:
     """Eight attacks with curves, some of them with long names."""
     names = ["pgd", "mim", "apgd(loss=dlr)", "minimal(pgd(steps=100, restarts=5, loss=margin))"]
     names += ["dim", "tim(kernel=5)", "sinifgsm", "bim(steps=200)"]

@@ -12,9 +12,9 @@ import pytest
 from tests.report.browser import CHROMIUM, Browser
 from tests.report.sample import (
     Figures,
-    batch_sensitive,
     broken_run,
     by_chance,
+    crowded,
     evaluation,
     figures,
     four,
@@ -38,7 +38,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "minimal": minimal_run,
     "smallest": smallest_run,
     "alone": lambda: smallest_run(1),
-    "batch_sensitive": batch_sensitive,
+    "crowded": crowded,
     "vast": vast,
     "chance": by_chance,
     "empty": lambda: figures(evaluation(steps_curve=[], eps_curve=None, gallery=[], warnings=[])),
@@ -133,7 +133,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    shape = {"four": (3, 32, 32), "batch_sensitive": (3, 224, 224)}
+    shape = {"four": (3, 32, 32), "crowded": (3, 224, 224)}
     return {
         name: write(
             make(), partial(pictures, shape=shape.get(name, (1, 8, 8))), folder / f"{name}.html"
@@ -164,7 +164,7 @@ def test_nothing_overlaps_sticks_out_complains_or_is_loaded(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("case", ["one", "four", "minimal", "batch_sensitive"])
+@pytest.mark.parametrize("case", ["one", "four", "minimal", "crowded"])
 def test_labels_of_charts_are_apart_inside_and_large_enough(
     case: str, width: int, browser: Browser, pages: dict[str, Path]
 ) -> None:

@@ -13,9 +13,9 @@ import pytest
 from tests.report.sample import (
     Figures,
     attack,
-    batch_sensitive,
     broken_run,
     by_chance,
+    crowded,
     evaluation,
     figures,
     four,
@@ -85,7 +85,7 @@ CASES: dict[str, Callable[[], Figures]] = {
     "broken": broken_run,
     "minimal": minimal_run,
     "smallest": smallest_run,
-    "batch_sensitive": batch_sensitive,
+    "crowded": crowded,
     "suite": suite,
     "chance": by_chance,
     "empty": lambda: figures(

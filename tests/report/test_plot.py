@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from tests.report.sample import batch_sensitive, curve, evaluation, threat
+from tests.report.sample import crowded, curve, evaluation, threat
 
 from besiege.report.charts import charts
 from besiege.report.drawing import nice_ticks
@@ -98,7 +98,7 @@ def test_marks_that_are_close_have_labels_beside_each_others_lines(
 
 @pytest.mark.parametrize("width", [720, 340])
 def test_all_that_is_drawn_lies_inside_the_drawing(width: int) -> None:
-    for figure in [*charts(evaluation()), *charts(batch_sensitive()["evaluations"][0])]:
+    for figure in [*charts(evaluation()), *charts(crowded()["evaluations"][0])]:
         svg = drawn(figure.chart, width)
         _, _, wide, high = map(float, (svg.get("viewBox") or "").split())
         assert wide == width
@@ -109,7 +109,7 @@ def test_all_that_is_drawn_lies_inside_the_drawing(width: int) -> None:
 
 
 def test_curves_differ_by_more_than_colour() -> None:
-    svg = drawn(charts(batch_sensitive()["evaluations"][0])[0].chart)
+    svg = drawn(charts(crowded()["evaluations"][0])[0].chart)
     lines = [p for p in svg.iter(f"{SPACE}path") if p.get("class") == "line"]
     looks = {(p.get("style"), p.get("stroke-dasharray")) for p in lines}
     assert len(looks) == 8
