@@ -211,7 +211,7 @@ def test_a_short_search_is_not_made_of_a_few_answers(tmp_path: Path) -> None:
     found = besiege.evaluate(
         "zoo:digits-natural", "digits", attacks="square(steps=30)", out=tmp_path / "short", **how
     )
-    assert _no_curve(found).startswith("Attacks that ask")
+    assert _no_curve(found).startswith("Query-based attacks")
     full = besiege.evaluate(
         "zoo:digits-natural",
         "digits",

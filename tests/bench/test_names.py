@@ -15,7 +15,7 @@ import besiege
 from besiege.bench.overview import status
 from besiege.bench.parquet import packed, unpacked
 from besiege.bench.results import picture, summarise
-from besiege.cli.grammar import shell
+from besiege.core.shell import shell
 
 KNOWN = [
     *("l2=3", "correct=1", "success=0", "linf=0.1", "eps=inf", "exp/l2=0.5", "record=x", "row=1"),

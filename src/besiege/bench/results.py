@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from besiege.bench.overview import open_run
+from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, beside, counterpart, elsewhere, gather
-from besiege.bench.spec import AttackSpec, Plan
+from besiege.bench.spec import AttackSpec
 from besiege.bench.store import Store
 from besiege.core.errors import Finding, StoreError
 from besiege.core.threat import Goal, Linf, Norm, Threat
 from besiege.metrics import figures, warnings
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.distances import distance_figures
-from besiege.metrics.evidence import Trial
 from besiege.metrics.rows import Column
 from besiege.metrics.stochastic import chance_figures
 
@@ -47,19 +47,6 @@ def write_figures(folder: Path | str, figures: dict[str, Any] | None = None) -> 
     found = summarise(folder) if figures is None else figures
     Store(folder).write_file(FILE, json.dumps(found, indent=1, allow_nan=False).encode())
     return found
-
-
-def strongest(gathered: Gathered) -> Trial | None:
-    """The attack that leaves fewest right; in a chain, the one that broke most.
-
-    Of equal ones the first, and of the samples that every attack was judged on.
-    """
-    evidence = gathered.evidence
-    tried = [trial for trial in evidence.trials if trial.rows.count]
-    if evidence.chained:
-        return max(tried, key=lambda trial: len(evidence.broken_ids(trial)), default=None)
-    known = evidence.covered_by_all()
-    return min(tried, key=lambda trial: int(evidence.left_by(trial)[known].sum()), default=None)
 
 
 def _evaluation(gathered: Gathered, others: Sequence[Gathered]) -> dict[str, Any]:

@@ -30,10 +30,10 @@ from besiege.cli.grammar import (
     flowing,
     known_architectures,
     laid_out,
-    shell,
 )
 from besiege.cli.train import Steps
 from besiege.core.errors import EndpointError
+from besiege.core.shell import shell
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:

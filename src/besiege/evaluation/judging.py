@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,14 @@ PASSES = 5
 
 DRAWS = 10
 """How often a stochastic victim is asked about every image."""
+
+
+class Claims(NamedTuple):
+    """What the judge reads of what was crafted: images, claimed successes and their targets."""
+
+    images: Tensor
+    success: Tensor
+    targets: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,7 @@ def predict_clean(
 
 def judge(
     victim: Victim,
-    crafted: Crafted,
+    crafted: Crafted | Claims,
     samples: Samples,
     threat: Threat,
     *,
@@ -316,7 +325,7 @@ def differ(once: Tensor, again: Tensor) -> bool:
     return other or not bool((change.norm(dim=1) <= 1e-4 * size).all())
 
 
-def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:
+def _reproduced(crafted: Crafted | Claims, success: Tensor) -> list[Finding]:
     """Whether what the attack called a success is one."""
     lost = int((crafted.success & ~success).sum())
     if not lost:
@@ -333,7 +342,9 @@ def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:
     ]
 
 
-def _targets(goal: Goal, samples: Samples, crafted: Crafted, classes: int) -> Tensor | None:
+def _targets(
+    goal: Goal, samples: Samples, crafted: Crafted | Claims, classes: int
+) -> Tensor | None:
     """The classes to reach, from the samples themselves where the goal allows it."""
     if goal is Goal.UNTARGETED:
         return None

@@ -122,6 +122,8 @@ class Evidence:
         Whether the victim is known to have no defense, and the attacks were free to break it.
     counterpart : (str, Rate), optional
         A victim of the same run that has no defense, and what the same attacks left of it.
+    others : mapping
+        Rows of other kinds of task, by stage.
     """
 
     clean: Rows
@@ -138,6 +140,7 @@ class Evidence:
     beside: Sequence[Neighbour] = ()
     undefended: bool = False
     counterpart: tuple[str, Rate] | None = None
+    others: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -208,6 +211,17 @@ class Evidence:
         """The share that is right after an attack, of the samples it was judged on."""
         covered = self.covered(trial)
         return float(self.left_by(trial)[covered].mean()) if covered.any() else 1.0
+
+    def strongest(self) -> Trial | None:
+        """The attack that leaves fewest samples correct; in a chain, the one that broke most.
+
+        Of equal ones the first, over the samples that every attack was judged on.
+        """
+        tried = [trial for trial in self.trials if trial.rows.count]
+        if self.chained:
+            return max(tried, key=lambda trial: len(self.broken_ids(trial)), default=None)
+        known = self.covered_by_all()
+        return min(tried, key=lambda trial: int(self.left_by(trial)[known].sum()), default=None)
 
     def gain(self, one: Trial, other: Trial) -> float:
         """How much less the other attack leaves right, of the samples both were judged on."""
