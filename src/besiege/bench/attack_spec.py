@@ -8,12 +8,11 @@ from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
 from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
 from besiege.bench.knowledge import Knowledge, terms_on
-from besiege.bench.model_spec import digest_of
 from besiege.bench.spec import AttackSpec, Request
-from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation.checking import check
 from besiege.evaluation.crafting import terms
 
@@ -80,8 +79,8 @@ def attack_spec(
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=most if limit is None else min(most, limit),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
-        source=digest_of(searched) if searched is not victim else None,
-        advice=digest_of(knowledge.substitute)
+        source=searched.digest() if searched is not victim else None,
+        advice=knowledge.substitute.digest()
         if knowledge.advises(attack) and knowledge.substitute
         else None,
         starts=knowledge.starts.digest

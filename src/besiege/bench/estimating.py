@@ -10,11 +10,10 @@ from typing import Any
 from besiege.attacks.attack import Attack
 from besiege.bench.attack_spec import check_fit
 from besiege.bench.knowledge import Fuse, Knowledge, read_knowledge
-from besiege.bench.model_spec import name_of
 from besiege.bench.request import ResolvedRequest, check_numbers, resolve
 from besiege.bench.shards import usual_size
-from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation import preflight as probing
 from besiege.evaluation.judging import AGAIN, DRAWS
@@ -140,9 +139,9 @@ def estimate(
     prices = _prices(resolved, knowledge, shape, size, queries)
     asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
     inner = black_box(victim)
-    rate = None if inner is None else getattr(inner, "rate", None)
+    rate = None if inner is None else inner.rate
     return Estimate(
-        model if isinstance(model, str) else name_of(victim),
+        model if isinstance(model, str) else victim.name,
         samples.name,
         str(allowed),
         len(samples),

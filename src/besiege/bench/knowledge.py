@@ -11,8 +11,9 @@ from torch import nn
 
 from besiege.attacks.attack import Attack
 from besiege.core.errors import InputError, near
-from besiege.core.oracle import Access, Victim
+from besiege.core.oracle import Access
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model, in_place_of, read_model
 from besiege.models.ensemble import Ensemble

@@ -18,8 +18,8 @@ from besiege.bench.shards import CURVE_SHARD, described, shards_of
 from besiege.bench.spec import Curve, DataSpec, Plan, Request
 from besiege.bench.store import Store, key_of
 from besiege.core.errors import BesiegeError, InputError
-from besiege.core.oracle import Victim
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.evaluation.probing import must_keep_images

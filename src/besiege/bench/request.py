@@ -16,10 +16,10 @@ from besiege.bench.knowledge import terms_on
 from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data
 from besiege.core.errors import AttackError, InputError, ThreatError, near
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import Access, Goal, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
 from besiege.evaluation.transfer import Model

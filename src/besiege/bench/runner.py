@@ -25,15 +25,14 @@ from besiege.bench.tables import TaskResult, of_crafted, of_sight, of_verdicts, 
 from besiege.bench.work_estimate import Event, Watch, WorkEstimate
 from besiege.core import record as core_record
 from besiege.core.errors import EndpointError, InputError, StoreError, ThreatError, VictimError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
-from besiege.evaluation.crafting import craft, twin_of
+from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import judge, predict_clean
 from besiege.evaluation.preflight import preflight
 from besiege.models.black_box import accounted
-from besiege.models.classifier import Classifier
 
 
 class Runner:
@@ -240,13 +239,13 @@ class Runner:
         return boxed(self.knowledge.starts, self.victim, self.plan.data.scaled)
 
     @cached_property
-    def _twin(self) -> Classifier | None:
+    def _twin(self) -> Victim | None:
         """The accelerated copy that attacks search on, made once; around the first samples, so
         that a run which goes on makes the same.
         """
         first = boxed(self.shards[0](), self.victim, self.plan.data.scaled)
         compiled = self.compiled and self.victim.device.type == "cuda"
-        return twin_of(self.victim, first, Threat.parse(self.plan.threat), compiled=compiled)
+        return self.victim.twin(first, Threat.parse(self.plan.threat), compiled=compiled)
 
     def _searched(self) -> str:
         """What attacks searched on, as far as it has been made."""

@@ -19,7 +19,6 @@ from besiege.attacks.attack import Attack
 from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.knowledge import Knowledge, each, read_fuse, read_knowledge
-from besiege.bench.model_spec import name_of
 from besiege.bench.planning import plan_of, with_curve
 from besiege.bench.reading import gather
 from besiege.bench.request import ResolvedRequest, check_numbers, read_curve, resolve
@@ -30,8 +29,8 @@ from besiege.bench.spec import Plan, Request, Run, read_run, write_run
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch
 from besiege.core.errors import Finding, VictimError
-from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model
 from besiege.metrics.cascade import fates, first_place
@@ -250,7 +249,7 @@ def evaluate(
     )
     victim, chosen, suite = resolved.victim, resolved.attacks, resolved.suite
     request = Request(
-        model=model if isinstance(model, str) else name_of(victim),
+        model=model if isinstance(model, str) else victim.name,
         data=str(data) if isinstance(data, (str, Path)) else resolved.data.name,
         split=split,
         threat=str(resolved.threat),
@@ -308,7 +307,7 @@ def _named(substitute: Model | Sequence[Model] | None) -> tuple[str, ...]:
     if substitute is None:
         return ()
     return tuple(
-        one if isinstance(one, str) else name_of(Classifier.of(one)) for one in each(substitute)
+        one if isinstance(one, str) else Classifier.of(one).name for one in each(substitute)
     )
 
 

@@ -21,12 +21,13 @@ from besiege.core.errors import (
     VictimError,
     near,
 )
-from besiege.core.oracle import Access, Victim
+from besiege.core.oracle import Access
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import ATTACKS
 from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
+from besiege.core.victim import Victim
 
 BUDGETS = {Linf: "linf:8/255", L2: "l2:0.5", L1: "l1:12", L0: "l0:20"}
 """A threat of every norm as an example."""
@@ -227,7 +228,7 @@ def check_starts(starts: Samples, samples: Samples) -> None:
 
 def answers(victim: Victim, scores: Tensor) -> list[Finding]:
     """Refuse probabilities that were not declared; note those that were."""
-    if getattr(victim, "outputs", "logits") == "probabilities":
+    if victim.outputs == "probabilities":
         if not looks_like_probabilities(scores.exp()):
             raise VictimError(
                 "the model was declared to return probabilities, but its rows do not sum to 1: "
