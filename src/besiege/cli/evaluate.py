@@ -361,14 +361,14 @@ def default_folder(model: str, question: Mapping[str, Any]) -> Path:
     """
     asked = json.dumps({"model": model, **question}, sort_keys=True)
     names = [
-        _plain(model.rsplit("/", 1)[-1]),
-        _plain(os.path.basename(os.path.abspath(question["data"]))),
+        _file_name(model.rsplit("/", 1)[-1]),
+        _file_name(os.path.basename(os.path.abspath(question["data"]))),
     ]
-    names += [_plain(question["threat"]), hashlib.sha256(asked.encode()).hexdigest()[:8]]
+    names += [_file_name(question["threat"]), hashlib.sha256(asked.encode()).hexdigest()[:8]]
     return RUNS / "-".join(name for name in names if name)
 
 
-def _plain(text: str) -> str:
+def _file_name(text: str) -> str:
     """A text as part of a file name, on every system."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:40].strip("-.")
 

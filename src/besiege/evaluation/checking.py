@@ -152,7 +152,7 @@ def fitting(
     granted = threat.access if granted is None else granted
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
         return []
-    found = {name: _plain(thing) for name, thing in ATTACKS.items()}
+    found = {name: _with_defaults(thing) for name, thing in ATTACKS.items()}
     return [
         name
         for name, attack in found.items()
@@ -165,7 +165,7 @@ def fitting(
     ]
 
 
-def _plain(thing: Any) -> Attack | None:
+def _with_defaults(thing: Any) -> Attack | None:
     """A registered attack with its usual parameters; None of what has none, or needs attacks."""
     try:
         made = thing() if isinstance(thing, type) else thing

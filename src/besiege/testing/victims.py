@@ -190,6 +190,10 @@ class Counting(Victim):
             x.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch declares no types here
         return self.victim(x, dice)
 
+    def digest(self) -> str:
+        """That of the victim: counting decides no answer."""
+        return self.victim.digest()
+
     def _back(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
         self.vanished |= bool((gradient.flatten(1).abs().amax(1) == 0).any())
@@ -243,6 +247,11 @@ class Likeness(Victim):
         self.victim = self.adopt(victim)
         assert victim.classes is not None
         self.stranger = untrained(shape, victim.classes, seed=1)
+
+    @property
+    def parts(self) -> tuple[Victim, ...]:
+        """Both."""
+        return self.victim, self.stranger
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of images."""
