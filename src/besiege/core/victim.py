@@ -33,7 +33,7 @@ _COPIED = (
     *("passes", "together"),
 )
 # What the digest of a victim does not depend on: how it is called and where it computes.
-_IDLE = ("name", "device", "captures", "behind")
+_IDLE = ("name", "device", "captures")
 
 
 class Victim(ABC):

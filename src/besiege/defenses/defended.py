@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import sha256
 
 import torch
@@ -42,7 +43,11 @@ class Defended(Victim):
         self.victim = self.adopt(victim)
         self.layers = layers
         self.stochastic = victim.stochastic or any(layer.stochastic for layer in layers)
-        self.name = "+".join([victim.name, *map(str, layers)])
+
+    @cached_property
+    def name(self) -> str:
+        """The text that `load` reads back, if the model's name is one."""
+        return "+".join([self.victim.name, *map(str, self.layers)])
 
     @property
     def bare(self) -> Victim:
