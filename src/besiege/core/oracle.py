@@ -233,9 +233,10 @@ class Oracle:
         def one(rows: slice) -> tuple[Tensor, ...]:
             some = aim if aim is None or len(aim.labels) == rows.stop - rows.start else aim.at(rows)
             if through is None and some is not None and _is_fixed(loss):
-                found = self._graphed(("gradient", loss), partial(self._slope, loss), x[rows], some)
-                if found is not None:
-                    return found
+                slope = partial(self._slope, loss)
+                captured = self._graphed(("gradient", loss), slope, x[rows], some)
+                if captured is not None:
+                    return captured
 
             def ask(image: Tensor) -> Tensor:
                 return self._ask(image if through is None else through(image, rows), dice, rows)
@@ -325,9 +326,9 @@ class Oracle:
 
     def _gradients_apart(self, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """The same by one graph after the other: compiled passes have one backward each."""
-        found = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
-        self.padded += len(x) * (len(found) - 1)  # forwards that nobody asked for
-        return torch.stack([gradient for gradient, _, _ in found], 1), found[0][2]
+        answers = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
+        self.padded += len(x) * (len(answers) - 1)  # forwards that nobody asked for
+        return torch.stack([gradient for gradient, _, _ in answers], 1), answers[0][2]
 
     def _nothing(self, x: Tensor) -> Tensor:
         """The logits of no images: nobody is asked."""
