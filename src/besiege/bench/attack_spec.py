@@ -7,7 +7,6 @@ from dataclasses import replace
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
 from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
-from besiege.bench.model_spec import digest_of
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.spec import AttackSpec
 from besiege.core.threat import Access, Threat
@@ -56,8 +55,8 @@ def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> At
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=most if found.queries is None else min(most, found.queries),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
-        source=digest_of(found.searched) if found.transfer else None,
-        advice=None if found.advice is None else digest_of(found.advice),
+        source=found.searched.digest() if found.transfer else None,
+        advice=None if found.advice is None else found.advice.digest(),
         starts=starts.digest if attack.uses_starts and starts is not None else None,
     )
 

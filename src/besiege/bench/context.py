@@ -18,13 +18,11 @@ from besiege.bench.tables import rows_of
 from besiege.bench.task import Task
 from besiege.core import record as core_record
 from besiege.core.errors import StoreError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
-from besiege.evaluation.crafting import twin_of
 from besiege.metrics.rows import Column
-from besiege.models.classifier import Classifier
 
 Watching = Callable[[Task], Callable[[core_record.Record], None] | None]
 
@@ -63,7 +61,7 @@ class Context:
     threat: Threat
     how: Machine
     watching: Watching = lambda task: None
-    _twins: dict[str, Classifier | None] = field(default_factory=dict)
+    _twins: dict[str, Victim | None] = field(default_factory=dict)
     _starts: dict[str, Samples] = field(default_factory=dict)
     _shard: tuple[str, Samples] | None = None
 
@@ -71,12 +69,12 @@ class Context:
         """The victim, or the substitute, of a digest."""
         return self.victims[digest]
 
-    def twin(self, digest: str) -> Classifier | None:
+    def twin(self, digest: str) -> Victim | None:
         """The accelerated copy that attacks search on, made once; None where there is none."""
         if digest not in self._twins:
             victim = self.victim(digest)
             compiled = self.how.compile and victim.device.type == "cuda"
-            self._twins[digest] = twin_of(victim, self.around, self.threat, compiled=compiled)
+            self._twins[digest] = victim.twin(self.around, self.threat, compiled=compiled)
         return self._twins[digest]
 
     def searched(self, digest: str) -> str:

@@ -10,7 +10,7 @@ from besiege.attacks.attack import Attack
 from besiege.bench.attack_spec import fitting_approach
 from besiege.bench.request import Objects, ResolvedRequest, requested, resolve
 from besiege.bench.spec import Request
-from besiege.core.oracle import Victim
+from besiege.core.victim import Victim
 from besiege.evaluation import preflight as probing
 from besiege.evaluation.approach import approach
 from besiege.evaluation.judging import AGAIN, DRAWS
@@ -102,7 +102,7 @@ def price(
     prices = _prices(resolved, tuple(first.images.shape[1:]))
     asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
     inner = black_box(victim)
-    rate = None if inner is None else getattr(inner, "rate", None)
+    rate = None if inner is None else inner.rate
     return Estimate(
         request.model,
         resolved.data.name,

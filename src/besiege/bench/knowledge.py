@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from besiege.core.errors import InputError, near
-from besiege.core.oracle import Victim
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model, in_place_of, read_model
 from besiege.models.ensemble import Ensemble

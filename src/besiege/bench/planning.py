@@ -15,8 +15,8 @@ from besiege.bench.shards import CURVE_SHARD, described
 from besiege.bench.spec import AttackSpec, DataSpec, Request, Searches
 from besiege.bench.store import key_of
 from besiege.core.errors import BesiegeError, InputError
-from besiege.core.oracle import Victim
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.evaluation.probing import must_keep_images

@@ -14,14 +14,14 @@ from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.knowledge import Knowledge, each, read_fuse, read_knowledge
-from besiege.bench.model_spec import as_granted, name_of, read_victim
+from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data, usual_size
 from besiege.bench.spec import Request
 from besiege.core.errors import AttackError, InputError, ThreatError, near
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import Access, Goal, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.approach import on_substitute
 from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
@@ -76,13 +76,13 @@ def requested(
         raise InputError("no substitute is listed: write for example substitute='zoo:NAME'")
     named, lies = isinstance(model, str), isinstance(data, (str, Path))
     request = Request.of(
-        model=model if isinstance(model, str) else name_of(Classifier.of(model)),
+        model=model if isinstance(model, str) else Classifier.of(model).name,
         data=str(data) if lies else "",
         threat=threat if isinstance(threat, str) else str(Threat.parse(threat)),
         attacks=attacks if isinstance(attacks, str) else None,
         suite=suite if isinstance(suite, str) else None,
         curve=read_curve(curve),
-        substitute=tuple(m if isinstance(m, str) else name_of(Classifier.of(m)) for m in models),
+        substitute=tuple(m if isinstance(m, str) else Classifier.of(m).name for m in models),
         fuse=read_fuse(fuse),
         textual=bool(others.get("command")) or (named and lies),
         **others,

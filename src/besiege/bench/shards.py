@@ -13,9 +13,9 @@ from torch import Tensor
 from besiege.bench.spec import Request, Shard
 from besiege.bench.store import key_of
 from besiege.core.errors import InputError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.text import side
+from besiege.core.victim import Victim
 from besiege.data import load as load_data
 from besiege.data.dataset import Data, Pixels
 from besiege.evaluation.checking import check_grid

@@ -31,8 +31,8 @@ from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch
 from besiege.core.errors import Finding, VictimError
-from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model
 from besiege.metrics.cascade import fates, first_place

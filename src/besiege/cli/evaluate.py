@@ -322,14 +322,14 @@ def default_folder(request: Request) -> Path:
     named = {name: value for name, value in words.items() if later.get(name, True)}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
     names = [
-        _plain(request.model.rsplit("/", 1)[-1]),
-        _plain(os.path.basename(os.path.abspath(request.data))),
-        _plain(request.threat),
+        _file_name(request.model.rsplit("/", 1)[-1]),
+        _file_name(os.path.basename(os.path.abspath(request.data))),
+        _file_name(request.threat),
         digest[:8],
     ]
     return RUNS / "-".join(name for name in names if name)
 
 
-def _plain(text: str) -> str:
+def _file_name(text: str) -> str:
     """A text as part of a file name, on every system."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:40].strip("-.")

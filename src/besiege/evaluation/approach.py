@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from besiege.attacks.attack import Attack
-from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation.crafting import terms
 
 

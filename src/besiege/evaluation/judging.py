@@ -8,12 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from besiege.core import criterion
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
-from besiege.core.oracle import Access, Oracle, Victim, full_precision
+from besiege.core.oracle import Access, Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation.checking import answers
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.probing import optimising
@@ -127,10 +129,10 @@ def predict_clean(
         scores = _ask(victim, samples.images, samples.ids, seed, "clean", many)
         samples.check_classes(scores.shape[2])
         findings = answers(victim, scores[0])
-        right = scores.argmax(2) == samples.labels
+        right = criterion.correct(scores.argmax(2), samples.labels)
         share = right.double().mean(0)
         confidence, prediction = _confidence(victim, scores)
-        correct = share > 0.5
+        correct = criterion.mostly_correct(share)
         again = 1 if victim.stochastic or victim.metered else PASSES - 1
         findings += _sober(victim, samples, scores, correct, again)
         few = samples.at(torch.arange(min(AGAIN, len(samples)), device=samples.ids.device))
@@ -187,8 +189,9 @@ def judge(
         findings = [_chance(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
         confidence, prediction = _confidence(victim, scores)
-        reached = share >= 0.5  # a tie is no defense
-        correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
+        reached = criterion.mostly_reached(share)
+        right = criterion.correct(clean.argmax(2), samples.labels)
+        correct = criterion.mostly_correct(right.double().mean(0))
         sizes = {
             norm: ball(norm, samples.images, torch.inf, victim.box, victim.grid).distance(shown)
             for norm in Norm
@@ -298,8 +301,7 @@ def _chance(victim: Victim) -> Finding:
 
 def _wins(scores: Tensor, samples: Samples, aimed: Tensor | None) -> Tensor:
     """In which draws the goal is reached, ``[draws, rows]``."""
-    labels = scores.argmax(2)
-    return labels != samples.labels if aimed is None else labels == aimed
+    return criterion.reached(scores.argmax(2), samples.labels, aimed)
 
 
 def bits(draws: Tensor) -> Tensor:
