@@ -27,7 +27,6 @@ from besiege.attacks.starts import (
     to_boundary,
 )
 from besiege.core.ball import distances
-from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Access, Goal, Linf, Norm, Threat
@@ -44,7 +43,7 @@ def laid(
     starts: Samples | None = None,
     **more: Any,
 ) -> Siege:
-    made = siege(
+    return siege(
         victim,
         images,
         labels,
@@ -53,10 +52,9 @@ def laid(
         access=Access.DECISION,
         keep="smallest",
         leave="end",
+        starts=starts,
         **more,
     )
-    made.knowledge = Knowledge(starts)
-    return made
 
 
 def bright(level: float) -> Classifier:
@@ -79,7 +77,7 @@ def test_rows_stop_at_their_first_success_and_pay_for_what_they_saw() -> None:
     # Each is what the row saw last, and its first success.
     for row in range(12):
         alone = laid(bright(0.6), images[row : row + 1], torch.zeros(1).long())
-        alone.dice = begun.dice.at(torch.tensor([row]))
+        alone = alone.view(dice=begun.dice.at(torch.tensor([row])))
         assert torch.equal(find_start(alone)[0][0], start[row])
         assert alone.record.meter.queries.tolist() == [int(spent[row])]
 

@@ -16,8 +16,9 @@ from besiege.attacks.losses import dlr
 from besiege.attacks.planes import inner
 from besiege.attacks.smallest import across, apparent, endless, somewhere
 from besiege.core.answer import Aim, Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Norm
 
 TOLERANCE = 1e-4

@@ -17,9 +17,10 @@ from besiege.attacks.estimates import Told, coarse, sent
 from besiege.attacks.losses import margin
 from besiege.attacks.nes import must_be_positive
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf, Norm
 
 FORGET = 0.9

@@ -17,8 +17,9 @@ from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import Weights
 from besiege.core.answer import Answer, Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 SOFT = 0.03

@@ -24,9 +24,10 @@ from besiege.attacks.starts import (
     roughly,
     start_cost,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 RATE = 0.15

@@ -32,8 +32,9 @@ from besiege.attacks.weighting import (
     short,
     unseen,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, L2, Linf, Norm
 
 FIRST, RATE = 1.0, 0.5

@@ -23,8 +23,9 @@ from besiege.attacks.planes import (
 )
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 TIE = 1e-5

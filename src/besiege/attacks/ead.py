@@ -16,8 +16,9 @@ from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import UNSET, Best, Weights, elsewhere, short, unseen
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf, Norm
 
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3

@@ -22,8 +22,9 @@ from torch.nn import functional
 
 from besiege.core.answer import Aim, Loss
 from besiege.core.ball import Ball, distances
+from besiege.core.blocks import at_once
 from besiege.core.dice import Dice
-from besiege.core.siege import Siege, at_once
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 Draw = Callable[[Dice, tuple[int, ...], Tensor], Tensor]

@@ -12,8 +12,9 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.planes import closest, lowered, nearest, planes, rest, shorten, steering, turns
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
 
 CHOICE = 5

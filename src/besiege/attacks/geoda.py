@@ -16,10 +16,11 @@ from besiege.attacks.attack import MOST_STEPS, Attack, must_count
 from besiege.attacks.hopskipjump import Draw, length, narrow, unit, votes
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 GAIN = 0.01

@@ -21,10 +21,12 @@ from besiege.attacks.starts import (
     start_cost,
     to_boundary,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
+from besiege.core.blocks import at_once
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, at_once, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 Draw = Callable[[Dice, Tensor], Tensor]

@@ -31,9 +31,10 @@ from besiege.attacks.estimates import (
 from besiege.attacks.losses import margin
 from besiege.attacks.weighting import Adam, corrections
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 DECAYS = (0.9, 0.999)

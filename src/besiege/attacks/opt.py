@@ -28,10 +28,11 @@ from besiege.attacks.directional import (
 )
 from besiege.attacks.hopskipjump import votes
 from besiege.attacks.smallest import endless
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType(

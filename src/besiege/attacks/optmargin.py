@@ -15,7 +15,8 @@ from besiege.attacks.attack import must_count
 from besiege.attacks.cw import CW
 from besiege.attacks.planes import steering
 from besiege.attacks.weighting import Seen, short, unseen
-from besiege.core.siege import Siege, register
+from besiege.core.attack_registry import register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 PRESETS: Mapping[str, str] = MappingProxyType(

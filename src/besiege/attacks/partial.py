@@ -21,9 +21,10 @@ from besiege.attacks.losses import margin
 from besiege.attacks.nes import Plateau, must_be_positive
 from besiege.attacks.starts import adversarial, find_start, halvings, start_cost, to_boundary
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L2, Goal, Linf
 
 CLOSE = 0.05
@@ -126,11 +127,10 @@ class Closing(Attack):
             if not len(siege):
                 return
             told = self.slope(siege, state.x, state.loss, step)
-            g, value, *rest = siege.settle(*told, *state)
+            told, state = siege.settle(told, state)
             if not len(siege):
                 return
-            state = self.advance(siege, State(*rest), Estimate(g, value), rule)
-            state = State(*siege.settle(*state))
+            state = siege.settle(self.advance(siege, state, told, rule))
 
     def begin(self, siege: Siege, rule: Plateau) -> State:
         """Where the target is told: at the clean image, or at images of the target's class.
@@ -150,7 +150,7 @@ class Closing(Attack):
             siege.leave(~(loss > -torch.inf))
         radius = torch.maximum(siege.ball.radius, distances(x - siege.ball.center, siege.ball.norm))
         share = torch.full_like(radius, FASTEST)
-        return State(*siege.settle(x, loss, radius, share, *rule.begin(siege)))
+        return siege.settle(State(x, loss, radius, share, *rule.begin(siege)))
 
     def clean(self, siege: Siege) -> Tensor:
         """What is known of the clean images: nothing, unless there are scores."""

@@ -30,8 +30,9 @@ from besiege.attacks.estimates import (
 )
 from besiege.attacks.nes import Climb, Plateau, Rule, must_be_positive
 from besiege.attacks.planes import inner
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 
 EVERY = 10
 """Steps after which the length of the gradient is measured again; also at the fourth."""

@@ -14,9 +14,10 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import Goal, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType({"rays:chen2020": "rays(tolerance=0.001)"})

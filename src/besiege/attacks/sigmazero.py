@@ -13,8 +13,9 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless, somewhere
 from besiege.attacks.weighting import Adam, corrections
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, Linf
 
 DECAYS = (0.9, 0.999)

@@ -17,8 +17,9 @@ from besiege.attacks.estimates import Told
 from besiege.attacks.losses import margin
 from besiege.attacks.windows import PROPOSALS, Draws, Proposals
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)

@@ -98,6 +98,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     >>> from besiege.core.ball import ball
     >>> from besiege.core.dice import Dice
     >>> from besiege.core.oracle import Access, Oracle
+    >>> from besiege.core.terms import Terms
     >>> from besiege.core.threat import L2
     >>> from besiege.testing.victims import linear
     >>> victim = linear()
@@ -107,8 +108,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     ...     ball(L2, samples.images, torch.inf),
     ...     samples.labels,
     ...     Dice.throw(0, samples.ids),
-    ...     keep="smallest",
-    ...     leave="end",
+    ...     Terms(keep="smallest", leave="end"),
     ... )
     >>> start, found = find_start(siege)
     >>> bool(found.all())

@@ -18,9 +18,10 @@ from besiege.attacks.nes import must_be_positive
 from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import Tanh, Weights, corrections
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 DECAYS = (0.9, 0.999)

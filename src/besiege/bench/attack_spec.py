@@ -13,9 +13,10 @@ from besiege.bench.spec import AttackSpec, Request
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
+from besiege.core.terms import Terms
 from besiege.core.threat import Access, Threat
 from besiege.evaluation.checking import check
-from besiege.evaluation.crafting import terms
+from besiege.evaluation.crafting import keep_and_leave
 
 
 def check_fit(
@@ -29,7 +30,7 @@ def check_fit(
 ) -> tuple[Victim, Threat, Keep, Leave]:
     """Refuse what does not fit; whom the attack asks, within what, and on which terms."""
     searched, on = victim, threat
-    keep, leave = terms(victim, attack, threat)
+    keep, leave = keep_and_leave(victim, attack, threat)
     if knowledge.crafts(attack):
         assert knowledge.substitute is not None
         searched, on = knowledge.substitute, terms_on(threat)
@@ -41,9 +42,7 @@ def check_fit(
         attack,
         on,
         samples,
-        keep=keep,
-        leave=leave,
-        queries=None if searched is not victim else queries,
+        Terms(keep, leave, None if searched is not victim else queries),
         seed=seed,
         substitute=knowledge.substitute,
     )

@@ -21,6 +21,7 @@ from besiege.core.oracle import Access, Oracle, Victim, allow_tf32, full_precisi
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, target_class
+from besiege.core.terms import Terms
 from besiege.core.threat import Goal, Linf, Threat
 from besiege.evaluation.checking import answers, check, check_starts
 from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
@@ -113,19 +114,9 @@ def craft(
     substitute : Victim, optional
         A model whose gradients the attack may take besides; they are no queries.
     """
-    keep, leave = terms(victim, attack, threat, keep, leave)
-    check(
-        victim,
-        attack,
-        threat,
-        samples,
-        keep=keep,
-        leave=leave,
-        queries=queries,
-        batch=batch,
-        seed=seed,
-        substitute=substitute,
-    )
+    keep, leave = keep_and_leave(victim, attack, threat, keep, leave)
+    terms = Terms(keep, leave, queries, watch=watch)
+    check(victim, attack, threat, samples, terms, batch=batch, seed=seed, substitute=substitute)
     if starts is not None:
         check_starts(starts, samples)
     begin = time.perf_counter()
@@ -135,12 +126,13 @@ def craft(
             None if starts is None else starts.to(victim.device),
             None if substitute is None else Oracle(substitute),
         )
+        terms = replace(terms, knowledge=knowledge)
         if victim.classes is not None:
             samples.check_classes(victim.classes)
 
-        def run(searched: Victim, some: Samples, budget: int | None) -> Crafted:
+        def run(searched: Victim, some: Samples) -> Crafted:
             oracle = Oracle(searched, threat.access, batch, pad)
-            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch, knowledge)
+            return _run(oracle, attack, some, threat, seed, terms)
 
         searcher = twin_of(victim, samples, threat, seed=seed) if twin is True else twin or None
         asked = Oracle(victim)  # in the company that the judge will give it
@@ -150,15 +142,15 @@ def craft(
         pushes = () if queries is not None else NUDGES if smallest else PUSHES if free else ()
         climbs = CLIMBS if free and attack.access is Access.GRADIENT else ()
         if searcher is None:
-            crafted = run(victim, samples, queries)
+            crafted = run(victim, samples)
             if asked.batch_sensitive:
                 crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, None, leave)
         else:
             with searcher.held(), nullcontext() if smallest else allow_tf32():
-                crafted = run(searcher, samples, queries)
+                crafted = run(searcher, samples)
 
             def alone(some: Samples) -> Crafted:
-                return run(victim, some, queries)
+                return run(victim, some)
 
             crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, alone, leave)
     return replace(crafted, seconds=time.perf_counter() - begin)
@@ -170,7 +162,7 @@ def _held(victim: Victim, substitute: Victim | None) -> Iterator[None]:
         yield
 
 
-def terms(
+def keep_and_leave(
     victim: Victim,
     attack: Attack,
     threat: Threat,
@@ -224,11 +216,7 @@ def _run(
     samples: Samples,
     threat: Threat,
     seed: int,
-    keep: Keep,
-    leave: Leave,
-    queries: int | None,
-    watch: Callable[[Record], None] | None,
-    knowledge: Knowledge,
+    terms: Terms,
 ) -> Crafted:
     victim = oracle.victim
     # Other strides would be summed in another order.
@@ -238,12 +226,8 @@ def _run(
         ball(threat.norm, images, threat.radius, victim.box, victim.grid),
         samples.labels,
         Dice.throw(seed, samples.ids),
+        terms,
         targets=_targets(threat.goal, samples),
-        keep=keep,
-        leave=leave,
-        queries=queries,
-        watch=watch,
-        knowledge=knowledge,
     )
     whole = siege.averaged(attack.draws) if attack.draws > 1 else siege
     whole.survey(_rule(threat.goal, samples))
@@ -266,7 +250,7 @@ def _run(
             ) from problem
     record, meter = siege.record, siege.record.meter
     record.catch_up()
-    if leave == "success":  # a failure returns the clean image, whatever was kept on the way
+    if terms.leave == "success":  # a failure returns the clean image, whatever was kept on the way
         lost = ~record.success
         record.images[lost] = record.clean[lost]
     findings += _left_open(record)
@@ -286,7 +270,7 @@ def _run(
         0.0,
         tuple(findings),
         record.zero_share,
-        record.descent(keep == "smallest"),
+        record.descent(terms.keep == "smallest"),
         record.no_start,
         record.substitute_passes,
     )
