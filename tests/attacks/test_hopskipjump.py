@@ -10,7 +10,7 @@ from tests.victims import Spy, siege
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, _clear, length, narrow, unit, votes
+from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, _clear, length, narrow, units, votes
 from besiege.core import blocks
 from besiege.core.answer import Answer
 from besiege.core.ball import ball
@@ -65,7 +65,7 @@ def laid(victim: Linear, samples: Samples) -> Siege:
 
 
 def normals(dice: Dice, places: Tensor) -> Tensor:
-    return unit(dice.of("test").normal((1, 1, 300), places))
+    return units(dice.of("test").normal((1, 1, 300), places))
 
 
 # votes

@@ -60,7 +60,7 @@ def test_settle_gives_back_states_in_their_shape() -> None:
     s, state = _laid()
     s.leave(torch.tensor([True, False, True, False]))
     settled, numbers, none = s.settle(state, torch.arange(4), ())
-    assert isinstance(settled, Outer) and isinstance(settled.inner, Inner) and none == ()
+    assert type(settled) is Outer and type(settled.inner) is Inner and none == ()
     assert settled.inner.a.tolist() == numbers.tolist() == [1, 3]
     assert settled.inner.b.tolist() == [10, 30]
     assert torch.equal(settled.answer.logits, state.answer.logits[[1, 3]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import dlr
 from besiege.attacks.planes import inner
-from besiege.attacks.smallest import across, apparent, endless, somewhere
+from besiege.attacks.smallest import across, apparent, endless, somewhere, unit
 from besiege.core.answer import Aim, Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
@@ -266,12 +267,10 @@ def uphill(ball: Ball, x: Tensor) -> Tensor:
     return _UPHILL[ball.norm](x - ball.center)
 
 
-def _unit(change: Tensor) -> Tensor:
-    size = distances(change, L2).clamp_min(1e-30).to(change.dtype)
-    return change / size.view(-1, *[1] * (change.dim() - 1))
-
-
-_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {L1: torch.sign, L2: _unit}
+_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {
+    L1: torch.sign,
+    L2: partial(unit, norm=L2),
+}
 
 
 def _ratio(logits: Tensor, aim: Aim) -> Tensor:

@@ -20,13 +20,13 @@ from besiege.attacks.starts import (
     begin,
     find_start,
     halvings,
-    pick,
     roughly,
     start_cost,
 )
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.oracle import Access
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L2
 

@@ -25,6 +25,7 @@ from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
@@ -193,7 +194,7 @@ def _further(
         del slope
         size = (straight(view.ball, one, c.double()) for one, c in ((w, f), near[:2]))
         closer = torch.gt(*size)
-        w = torch.where(_each(closer, w), near[0], w)
+        w = pick(closer, near[0], w)
         f, target = torch.where(closer, near[1], f), torch.where(closer, near[2], target)
     return w, f, target, ranked, x, *state
 
@@ -363,17 +364,12 @@ class SuperDeepFool(Attack):
     ) -> Tensor:
         """From beyond the boundary straight from the clean image to the plane, else on to it."""
         w, f = answer.gradient, answer.loss
-        start = torch.where(_each(crossed, x), ball.center, x)
+        start = pick(crossed, ball.center, x)
         move = ball.plane(start, w, rest(w, f, x - start))
         # The rounds come nearer and nearer, and so may what they go too far.
         move.mul_(1.0 + ball.scaled(self.overshoot * (1.0 - crossed * (turn / self.rounds))))
         move.lerp_(x - start, ball.scaled(torch.where(crossed, 1.0 - share, 0.0)))
         return move.add_(start).clamp_(*ball.box)
-
-
-def _each(rows: Tensor, x: Tensor) -> Tensor:
-    """A mask of rows, shaped to choose among images."""
-    return rows.view(-1, *[1] * (x.dim() - 1))
 
 
 def _must_step(attack: DeepFool | SuperDeepFool, *counts: str) -> None:

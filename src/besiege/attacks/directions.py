@@ -13,6 +13,7 @@ from besiege.attacks.attack import piece
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
 from besiege.core.resizing import random_resize_pad
+from besiege.core.rowwise import rowwise
 from besiege.core.threat import L2
 
 Memory = tuple[Tensor, ...]
@@ -121,7 +122,7 @@ class Momentum(Part):
 
     def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         size = g.flatten(1).abs().mean(1).clamp_min(torch.finfo(g.dtype).tiny)
-        summed = self.decay * memory[0] + g / size.view(-1, *[1] * (g.dim() - 1))
+        summed = self.decay * memory[0] + g / rowwise(size, g)
         return summed, (summed, *memory[1:])
 
 
@@ -165,7 +166,7 @@ class ScaleCopies(Part):
         return self.count
 
     def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
-        return image * torch.exp2(-slot.to(image.dtype)).view(-1, *[1] * (image.dim() - 1))
+        return image * rowwise(torch.exp2(-slot.to(image.dtype)), image)
 
 
 @piece("diverse")

@@ -27,11 +27,12 @@ from besiege.attacks.directional import (
     step_cost,
 )
 from besiege.attacks.hopskipjump import votes
-from besiege.attacks.smallest import endless
+from besiege.attacks.smallest import endless, unit
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
@@ -127,7 +128,8 @@ class SignOpt(Attack):
             if not len(siege):
                 return
             toward, _ = self.vote(siege, walk, step)
-            past = _euclidean(_euclidean(toward) + self.momentum * past)
+            # In l2, whatever the norm: estimates are averaged as directions.
+            past = unit(unit(toward, L2) + self.momentum * past, L2)
             walk = descend(siege, walk, past, fine)
             *state, past = siege.settle(*walk, past)
             walk = Walk(*state)
@@ -263,13 +265,7 @@ def probes(siege: Siege, walk: Walk, rows: Tensor, k: int, beta: float, step: in
 
 def _weighed(change: Tensor, weight: Tensor) -> Tensor:
     """The sum over k of changes ``[rows, k, ...]`` times weights ``[rows, k]``."""
-    return change.mul_(weight.view(*weight.shape, *[1] * (change.dim() - 2))).sum(1)
-
-
-def _euclidean(g: Tensor) -> Tensor:
-    """Of length one in l2, whatever the norm: what estimates are averaged as."""
-    size = distances(g, L2).clamp_min(1e-30).to(g)
-    return g / size.view(-1, *[1] * (g.dim() - 1))
+    return change.mul_(rowwise(weight, change)).sum(1)
 
 
 def _must_be_positive(owner: object, *names: str) -> None:

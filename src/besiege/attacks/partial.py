@@ -24,6 +24,7 @@ from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.oracle import Access
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L2, Goal, Linf
 
@@ -330,7 +331,7 @@ class NESLabels(Closing):
             for some in portions(siege.ball, self.pairs, self.each):
                 along, ends = self._ends(siege, rows, x[rows], some.to(x.device), sigma, step)
                 slope = (ends[:, :, 0] - ends[:, :, 1]) / (2.0 * sigma * self.pairs)
-                weight = slope.to(x.dtype).view(*slope.shape, *[1] * (x.dim() - 1))
+                weight = rowwise(slope.to(x.dtype), along)
                 gradient[rows] += along.mul_(weight).sum(1)
                 value[rows] += ends.flatten(1).sum(1).to(value.dtype) / (2.0 * self.pairs)
         return Estimate(gradient, value)

@@ -32,6 +32,7 @@ from besiege.attacks.nes import Climb, Plateau, Rule, must_be_positive
 from besiege.attacks.planes import inner
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
 EVERY = 10
@@ -311,7 +312,7 @@ class PRGF(Climb):
             u = self.draw(dice, shape, counter).to(x.dtype)
             inside = inner(u.flatten(0, 1), v.repeat_interleave(len(some), 0))
             whole = inner(v, v).clamp_min(1e-300).repeat_interleave(len(some))
-            back = (inside / whole).to(x.dtype).view(*u.shape[:2], *[1] * (u.dim() - 2))
+            back = rowwise((inside / whole).view(u.shape[:2]).to(x.dtype), u)
             u = even(u - back * v[:, None]) * far + v[:, None] * near
             asked = probe(
                 siege,

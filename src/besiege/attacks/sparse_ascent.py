@@ -17,6 +17,7 @@ from besiege.attacks.losses import cross_entropy
 from besiege.attacks.pieces import Gaussian, Start
 from besiege.core.answer import Answer, Loss
 from besiege.core.ball import Ball
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L1
 
@@ -116,7 +117,7 @@ class SparseAscent(Attack):
                 now = _changed(siege.ball, summit)
                 sparser = now < 0.95 * wide
                 eta = torch.where(sparser, 1.0, (eta / FEWER).clamp_min(SHORTEST))
-                back = sparser.view(higher.shape)
+                back = rowwise(sparser, x)
                 x, slope = torch.where(back, summit, x), torch.where(back, steep, slope)
                 wide = now
             ball = siege.ball
@@ -137,7 +138,7 @@ def _higher(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best losses and points with those of an answer, and which rows' are."""
     higher = answer.loss > best
-    here = higher.view(-1, *[1] * (x.dim() - 1))
+    here = rowwise(higher, x)
     return torch.where(higher, answer.loss, best), torch.where(here, x, summit), here
 
 

@@ -19,6 +19,7 @@ from besiege.attacks.windows import PROPOSALS, Draws, Proposals
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
 from besiege.core.oracle import Access
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
@@ -176,7 +177,7 @@ class Square(Attack):
 def _moved(state: State, better: Tensor, new: Tensor, loss: Tensor, used: Tensor | int) -> State:
     """The state after so many proposals, the last of which is kept where it is better."""
     return State(
-        torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, state.x),
+        pick(better, new, state.x),
         torch.where(better, loss, state.best),
         state.step + used,
         torch.add(state.rate * (1.0 - _FRESH) ** used, better, alpha=_FRESH),

@@ -291,11 +291,6 @@ def roughly(ball: Ball, far: Tensor) -> Tensor:
     return NARROW * far
 
 
-def pick(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Rows of `a` where the mask, ``[rows]``, is true, and of `b` elsewhere."""
-    return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
-
-
 def halvings(ratio: float) -> int:
     """How often a bracket is halved to become so many times narrower."""
     return max(0, math.ceil(math.log2(ratio)))

@@ -16,6 +16,7 @@ from besiege.attacks.smallest import across
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, ball, distances
 from besiege.core.dice import Dice
+from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Norm
 
@@ -87,7 +88,7 @@ def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
     and without a hinge nothing would ever lead away.
     """
     labels = answer.labels
-    rows = siege.rows.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+    rows = rowwise(siege.rows, labels).expand_as(labels)
     gap = (kappa - answer.loss.double()).clamp_min(0.0)
     return torch.where(siege.record.reached(rows, labels), gap, gap.clamp_min(1e-300))
 
@@ -131,13 +132,13 @@ class Adam(NamedTuple):
         g = torch.nan_to_num(g, nan=0.0).clamp_(-MOST, MOST)
         mean = self.mean.mul_(one).add_(g, alpha=1 - one)
         square = self.square.mul_(two).addcmul_(g, g, value=1 - two)
-        factor = table[self.made.clamp_max(len(table) - 1)].view(-1, *[1] * (g.dim() - 1))
+        factor = rowwise(table[self.made.clamp_max(len(table) - 1)], g)
         size = square.sqrt().add_(torch.finfo(g.dtype).tiny)
         return Adam(mean, square, self.made + 1), (mean * factor.to(g.dtype)).div_(size)
 
     def rested(self, rows: Tensor) -> Adam:
         """The state with some rows at rest again; writes over its tensors."""
-        keep = (~rows).to(self.mean.dtype).view(-1, *[1] * (self.mean.dim() - 1))
+        keep = rowwise(~rows, self.mean)
         return Adam(self.mean.mul_(keep), self.square.mul_(keep), self.made * ~rows)
 
 
@@ -207,7 +208,7 @@ class Best:
         """Remember points that are smaller than any before."""
         closer = won & (size < self.far)
         self.far = torch.where(closer, size, self.far)
-        self.x = torch.where(closer.view(-1, *[1] * (x.dim() - 1)), x, self.x)
+        self.x = pick(closer, x, self.x)
 
     def offer(self, siege: Siege, ending: Tensor | None = None) -> None:
         """Have looked at what is new, of all rows or of some."""

@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from besiege.core.ball import Ball, LinfBall, distances
 from besiege.core.dice import Dice
+from besiege.core.rowwise import rowwise
 from besiege.core.threat import L1, L2, Linf, Norm
 
 TILES = 5
@@ -256,7 +257,7 @@ class Bumps(Proposals):
 
 def _image(numbers: Tensor, x: Tensor) -> Tensor:
     """Numbers by channel, or by proposal, to multiply images."""
-    return numbers.view(*numbers.shape, *[1] * (5 - numbers.dim())).to(x.dtype)
+    return rowwise(numbers, x).to(x.dtype)
 
 
 class Bumps2(Bumps):

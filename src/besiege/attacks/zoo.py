@@ -21,6 +21,7 @@ from besiege.attacks.weighting import Tanh, Weights, corrections
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.oracle import Access
+from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
@@ -407,7 +408,7 @@ class ZOO(Attack):
             return state
         again = over & (state.turn < self.rounds)
         fresh = _rested(state, again)
-        return fresh._replace(w=fresh.w * _shaped(~again, fresh.w))
+        return fresh._replace(w=fresh.w * rowwise(~again, fresh.w))
 
     def _grown(self, ball: Ball, state: State) -> State:
         """The change on a grid twice as fine, with Adam at rest."""
@@ -428,9 +429,9 @@ def likelihood(w: Tensor) -> Tensor:
     largest = functional.max_pool2d(w.abs(), block, ceil_mode=True)
     spread = functional.interpolate(largest, w.shape[2:], mode="nearest")
     total = inner(spread, torch.ones_like(spread))
-    share = spread / _shaped(total.clamp_min(1e-300), spread).to(w.dtype)
+    share = spread / rowwise(total.clamp_min(1e-300), spread).to(w.dtype)
     mixed = (1 - UNIFORM) * share + UNIFORM / w[0].numel()
-    return torch.where(_shaped(total > 0, w), mixed, torch.full_like(w, 1.0 / w[0].numel()))
+    return pick(total > 0, mixed, torch.full_like(w, 1.0 / w[0].numel()))
 
 
 def _derived(
@@ -475,14 +476,10 @@ def _measured(state: State, told: Partials) -> State:
 
 def _rested(state: State, rows: Tensor) -> State:
     """The state with Adam at rest in some rows."""
-    keep = _shaped(~rows, state.w)
+    keep = rowwise(~rows, state.w)
     return state._replace(
         mean=state.mean * keep, square=state.square * keep, drawn=state.drawn * keep
     )
-
-
-def _shaped(rows: Tensor, like: Tensor) -> Tensor:
-    return rows.view(-1, *[1] * (like.dim() - 1))
 
 
 def _resized(w: Tensor, size: tuple[int, ...]) -> Tensor:

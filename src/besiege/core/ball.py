@@ -13,6 +13,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.region import TOLERANCE, Ball, distances
+from besiege.core.rowwise import rowwise
 from besiege.core.solvers import flood, forward_plane, greedy, shrink, threshold
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
@@ -31,7 +32,7 @@ class LinfBall(Ball):
         The nearest float32 to ``x + eps`` may lie beyond it by 1e-5 of a small eps.
         """
         if self._bounds is None:
-            center, radius = self.center.double(), self._per_row(self.radius)
+            center, radius = self.center.double(), rowwise(self.radius, self.center)
             low, high = center - radius, center + radius
             lower, upper = low.to(self.center.dtype), high.to(self.center.dtype)
             lower = torch.where(lower < low, torch.nextafter(lower, self.center), lower)

@@ -19,6 +19,7 @@ from besiege.core.ball import LinfBall, ball
 from besiege.core.cuda_graphs import Captured
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 from besiege.core.terms import Terms
 from besiege.core.threat import Goal, Linf, Threat
@@ -126,7 +127,7 @@ class Inner:
                     point = x.detach().requires_grad_(True)
                     value = loss(self.victim(point), aim).sum()
                 (gradient,) = torch.autograd.grad(value, point)
-                x = x + torch.sign(gradient).mul_(length.view(-1, 1, 1, 1))
+                x = x + torch.sign(gradient).mul_(rowwise(length, x))
                 x = torch.minimum(torch.maximum(x, lower), upper)
         return x
 
