@@ -125,8 +125,7 @@ class ALMA(Attack):
         x, state = siege.ball.center, _State.of(siege.ball, self)
         for step in range(self.steps):
             answer = siege.gradient(x, _ratio if siege.targeted else dlr)
-            x, answer, *settled = siege.settle(x, answer, *state)
-            state = _State(*settled)
+            x, answer, state = siege.settle(x, answer, state)
             if not len(siege):
                 return
             ball = siege.ball

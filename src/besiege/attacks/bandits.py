@@ -145,10 +145,10 @@ class Bandits(Attack):
         x, prior = siege.ball.center, self.begin(siege)
         for step in range(self.steps):
             e, difference = self.compare(siege, x, prior.v, step)
-            x, e, difference, *rest = siege.settle(x, e, difference, *prior)
+            x, e, difference, prior = siege.settle(x, e, difference, prior)
             if not len(siege):
                 return
-            prior, ball = self.learnt(siege.ball, Prior(*rest), e, difference), siege.ball
+            prior, ball = self.learnt(siege.ball, prior, e, difference), siege.ball
             move = ball.steepest(enlarged(ball, prior.v), x, self.rate * ball.radius)
             x = ball.confine(x + move)
         siege.offer(x, Told(self.loss))

@@ -152,9 +152,9 @@ class Boundary(Attack):
     def _published(self, siege: Siege, x: Tensor, toward: float) -> None:
         state = Walk.of(x, self.sphere, toward)
         while len(siege):
-            state = Walk(*_stepped(siege, state))
+            state = _stepped(siege, state)
             siege.leave(state.step >= self.steps)
-            state = Walk(*siege.settle(*state))
+            state = siege.settle(state)
 
 
 def shortest(ball: Ball, far: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class SignOpt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size)
-        walk = Walk(*siege.settle(*set_out(siege, self.tries, self.alpha, fine)))
+        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         past = torch.zeros_like(walk.x)
         for step in range(self.steps):
             if not len(siege):
@@ -130,9 +130,7 @@ class SignOpt(Attack):
             toward, _ = self.vote(siege, walk, step)
             # In l2, whatever the norm: estimates are averaged as directions.
             past = unit(unit(toward, L2) + self.momentum * past, L2)
-            walk = descend(siege, walk, past, fine)
-            *state, past = siege.settle(*walk, past)
-            walk = Walk(*state)
+            walk, past = siege.settle(descend(siege, walk, past, fine), past)
 
     def vote(self, siege: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
         """Where the victims see more errors, from the votes of one step, and the share of those."""
@@ -207,7 +205,7 @@ class Opt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size) / SHARP
-        walk = Walk(*siege.settle(*set_out(siege, self.tries, self.alpha, fine)))
+        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         # How much g differs between directions; the first time a guess, from a steep slope.
         usual = 4.0 * self.beta * walk.length / math.sqrt(siege.ball.size)
         for step in range(self.steps):
@@ -216,9 +214,7 @@ class Opt(Attack):
             best, toward = walk.rays(siege.ball), torch.empty_like(walk.x)
             for rows in siege.blocks(self.probes):
                 toward[rows], usual[rows] = self._slope(siege, walk, rows, usual[rows], best, step)
-            walk = descend(siege, walk, toward, fine, best)
-            *state, usual = siege.settle(*walk, usual)
-            walk = Walk(*state)
+            walk, usual = siege.settle(descend(siege, walk, toward, fine, best), usual)
 
     def _slope(
         self, siege: Siege, walk: Walk, rows: Tensor, usual: Tensor, best: Rays, step: int

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -189,7 +189,7 @@ class PRGF(Climb):
     def draw(self) -> Draw:
         return sphere if self.low is None else Smooth(self.low)
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
@@ -210,10 +210,11 @@ class PRGF(Climb):
             # What leads out of the box is of no use, and could not be measured.
             prior = even((prior * (siege.ball.room(x, prior) > 0))[:, None])[:, 0]
             told = self._measure(siege, x, prior, sigma, step)
-            x, sigma, length, gamma, *rest = siege.settle(x, sigma, length, gamma, *told, *state)
+            x, sigma, length, gamma, told, state = siege.settle(
+                x, sigma, length, gamma, told, state
+            )
             if not len(siege):
                 return
-            told, rest = Measured(*rest[:5]), rest[5:]
             if _sizes(step):
                 length = (told.squares / SIZING).sqrt()
             g, seen, square = self.combine(siege, x, told, sigma, length, step, gamma)
@@ -222,7 +223,7 @@ class PRGF(Climb):
                 found = square / (length**2).clamp_min(1e-300)
                 gamma = torch.where((square > 0) & (length > 0), found, gamma)
             sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(largest))
-            move, state = rule.move(siege, x, Estimate(g, told.loss), tuple(rest))
+            move, state = rule.move(siege, x, Estimate(g, told.loss), state)
             x = siege.ball.confine(x + move)
         siege.offer(x, Told(self.loss))
 

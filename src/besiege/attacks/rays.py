@@ -139,7 +139,7 @@ class Rays(Attack):
             if bool(over.any()):
                 siege.give_up(over & (state.radius == torch.inf))
                 siege.leave(over)
-            state = State(*siege.settle(*state))
+            state = siege.settle(state)
 
 
 def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:

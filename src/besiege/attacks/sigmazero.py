@@ -118,10 +118,9 @@ class SigmaZero(Attack):
         unit = torch.zeros_like(cut)
         for step in range(self.steps):
             answer = siege.gradient(x, steering(siege))
-            x, answer, *rest = siege.settle(x, answer, *adam, cut, unit)
+            x, answer, adam, cut, unit = siege.settle(x, answer, adam, cut, unit)
             if not len(siege):
                 return
-            adam, (cut, unit) = Adam(*rest[:3]), rest[3:]
             ball, slope = siege.ball, somewhere(siege, answer.gradient, step)
             crossed = siege.record.reached(siege.rows, answer.labels)
             if step == 0:

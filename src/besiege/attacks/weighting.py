@@ -7,7 +7,7 @@ its goal, and search the weight c row by row: Carlini and Wagner's, EAD, OptMarg
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from besiege.core.dice import Dice
 from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Norm
+
+T = TypeVar("T")
 
 UNSET = 1e10
 """The upper end of a bracket in which no weight has worked yet."""
@@ -58,9 +60,6 @@ class Weights(NamedTuple):
     >>> weights = Weights.of(2, 0.5).after(torch.tensor([True, False]))
     >>> weights.c.tolist()
     [0.25, 5.0]
-
-    They are a tuple: settled with the rest of the state as ``*weights``, and put together again as
-    ``Weights(*settled)``.
     """
 
     c: Tensor
@@ -79,6 +78,11 @@ class Weights(NamedTuple):
         low = torch.where(won, self.low, torch.maximum(self.low, self.c))
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
+
+    def next(self, won: Tensor, over: Tensor) -> Weights:
+        """The weights with those `after` the round of the rows whose round is over."""
+        both = zip(self.after(won), self, strict=True)
+        return Weights(*(torch.where(over, new, old) for new, old in both))
 
 
 def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
@@ -218,7 +222,7 @@ class Best:
             self.told = self.told.index_copy(0, rows, self.far[rows])
             siege.logits(self.x[rows], rows=rows)
 
-    def settle(self, siege: Siege, *state: Tensor | Answer) -> Any:
+    def settle(self, siege: Siege, state: T) -> T:
         """Settle what is remembered together with other state, which comes back."""
         if siege.record.meter.budget is not None:
             left = siege.record.meter.left(siege.rows)
@@ -226,8 +230,8 @@ class Best:
             self.offer(siege, left < 2 * (self.left - left))
             self.left = siege.record.meter.left(siege.rows)
         kept = self.x, self.far, self.told, self.left
-        self.x, self.far, self.told, self.left, *rest = siege.settle(*kept, *state)
-        return tuple(rest)
+        (self.x, self.far, self.told, self.left), state = siege.settle(kept, state)
+        return state
 
 
 def flat_gap(siege: Siege, norm: Norm, gap: Tensor, slope: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from besiege.core.ball import Ball, LinfBall, distances
 from besiege.core.dice import Dice
-from besiege.core.rowwise import rowwise
 from besiege.core.threat import L1, L2, Linf, Norm
 
 TILES = 5
@@ -257,7 +256,7 @@ class Bumps(Proposals):
 
 def _image(numbers: Tensor, x: Tensor) -> Tensor:
     """Numbers by channel, or by proposal, to multiply images."""
-    return rowwise(numbers, x).to(x.dtype)
+    return numbers.view(*numbers.shape, *[1] * (5 - numbers.dim())).to(x.dtype)
 
 
 class Bumps2(Bumps):

@@ -6,6 +6,7 @@ on the norm. What the classes share is in `besiege.core.region`.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import torch
@@ -52,6 +53,9 @@ class LinfBall(Ball):
 
     def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
         return torch.sign(g).mul_(self.scaled(length))
+
+    def closing(self, length: float, share: float) -> Tensor:
+        return self.radius * (length * math.sqrt(self.size))
 
     def drift(self, g: Tensor, length: Tensor) -> Tensor:
         # As long as a step in most entries. By its largest entry the others would be lost.

@@ -215,6 +215,13 @@ class Ball(ABC):
         up = torch.gt(toward, 0.0, out=torch.empty_like(toward))
         return torch.lerp(x - low, high - x, up).clamp_min_(0.0)
 
+    def closing(self, length: float, share: float) -> Tensor:
+        """A step for radii that close in: a length in such a share of the box's width.
+
+        In linf in ways to a corner of the ball instead, ``radius * sqrt(entries)``.
+        """
+        return torch.full_like(self.radius, length * (share * (self.box[1] - self.box[0])))
+
     def larger(self, radius: Tensor, share: float) -> Tensor:
         """A radius a share larger."""
         return radius * (1.0 + share)
