@@ -49,6 +49,7 @@ OTHERS: dict[str, set[str]] = {
 WITHOUT_TORCH = {
     "core/threat.py",
     "core/registry.py",
+    "core/attack_registry.py",
     "core/errors.py",
     "core/text.py",
     "core/files.py",

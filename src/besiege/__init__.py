@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from besiege import training as training
     from besiege.attacks.attack import Attack
     from besiege.bench.single import Evaluation, evaluate
-    from besiege.core.siege import Siege, register
+    from besiege.core.attack_registry import register
+    from besiege.core.siege import Siege
     from besiege.core.victim import Victim
     from besiege.evaluation.attacking import AttackResult, attack
     from besiege.models.classifier import Classifier
@@ -62,7 +63,7 @@ _LAZY = {
     "attack": "besiege.evaluation.attacking",
     "evaluate": "besiege.bench.single",
     "function_model": "besiege.models.functions",
-    "register": "besiege.core.siege",
+    "register": "besiege.core.attack_registry",
 }
 _ROOMS = {
     "attacks",

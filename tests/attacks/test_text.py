@@ -14,8 +14,9 @@ from besiege.attacks.combine import BestOf, Cascade, EachTarget, Minimal, Repeat
 from besiege.attacks.directions import Chain, Momentum, Steepest, Translation
 from besiege.attacks.losses import DLR, CrossEntropy, Margin
 from besiege.attacks.pieces import Signs, Spread
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AttackError, BesiegeError, UnknownNameError
-from besiege.core.siege import ATTACKS, Siege
+from besiege.core.siege import Siege
 from besiege.core.text import short
 
 MADE: dict[str, Any] = {n: thing for n, thing in ATTACKS.items() if isinstance(thing, Attack)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,10 +15,11 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.losses import dlr
 from besiege.attacks.planes import inner
-from besiege.attacks.smallest import across, apparent, endless, somewhere
+from besiege.attacks.smallest import across, apparent, endless, somewhere, unit
 from besiege.core.answer import Aim, Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Norm
 
 TOLERANCE = 1e-4
@@ -123,8 +125,7 @@ class ALMA(Attack):
         x, state = siege.ball.center, _State.of(siege.ball, self)
         for step in range(self.steps):
             answer = siege.gradient(x, _ratio if siege.targeted else dlr)
-            x, answer, *settled = siege.settle(x, answer, *state)
-            state = _State(*settled)
+            x, answer, state = siege.settle(x, answer, state)
             if not len(siege):
                 return
             ball = siege.ball
@@ -265,12 +266,10 @@ def uphill(ball: Ball, x: Tensor) -> Tensor:
     return _UPHILL[ball.norm](x - ball.center)
 
 
-def _unit(change: Tensor) -> Tensor:
-    size = distances(change, L2).clamp_min(1e-30).to(change.dtype)
-    return change / size.view(-1, *[1] * (change.dim() - 1))
-
-
-_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {L1: torch.sign, L2: _unit}
+_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {
+    L1: torch.sign,
+    L2: partial(unit, norm=L2),
+}
 
 
 def _ratio(logits: Tensor, aim: Aim) -> Tensor:

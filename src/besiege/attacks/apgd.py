@@ -24,7 +24,8 @@ from besiege.attacks.losses import CrossEntropy, cross_entropy, dlr
 from besiege.attacks.pieces import Halving, Inertia, Sphere, Start, Unboxed
 from besiege.attacks.sparse_ascent import SparseAscent
 from besiege.core.answer import Loss
-from besiege.core.siege import Siege, register
+from besiege.core.attack_registry import register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Goal, Linf, Norm
 
 CLIMB = replace(

@@ -40,8 +40,9 @@ from besiege.attacks.planes import steering
 from besiege.attacks.radii import Bracketing, Closing, Decoupled, Falling, OnSphere
 from besiege.attacks.smallest import endless, somewhere
 from besiege.core.answer import Answer, Loss
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.dice import Dice
-from besiege.core.siege import ATTACKS, Siege, target_class
+from besiege.core.siege import Siege, target_class
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm
 
 LEAST_LIKELY = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
@@ -127,8 +128,8 @@ class Ascent(Attack):
         for step in range(self.steps):
             loss = self._loss(siege, step)
             answer = self._ask(siege, x, loss, turning, step)
-            x, answer, turning, pacing, sizing, landing = _settle(
-                siege, x, answer, turning, pacing, sizing, landing
+            x, answer, turning, pacing, sizing, landing = siege.settle(
+                x, answer, turning, pacing, sizing, landing
             )
             if not len(siege):
                 return
@@ -166,16 +167,6 @@ class Ascent(Attack):
             return answer
         # One answer per row, as without copies; nothing was looked at for success.
         return answer.map(lambda _, part: part.mean(1) if part.is_floating_point() else part[:, 0])
-
-
-def _settle(
-    siege: Siege, x: Tensor, answer: Answer, *memories: Memory
-) -> tuple[Tensor, Answer, Memory, Memory, Memory, Memory]:
-    """Settle all state together and give it back in its groups."""
-    settled = siege.settle(x, answer, *(part for memory in memories for part in memory))
-    rest = iter(settled[2:])
-    groups = [tuple(next(rest) for _ in memory) for memory in memories]
-    return (settled[0], settled[1], *groups)
 
 
 fgsm = Ascent(

@@ -9,11 +9,12 @@ from dataclasses import is_dataclass
 from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AttackError, InputError
 from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
-from besiege.core.siege import ATTACKS, Siege
+from besiege.core.siege import Siege
 from besiege.core.text import Vocabulary, bounded, check_whole, from_file, read, short
 from besiege.core.text import parameters as parameters_of
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm

@@ -17,9 +17,10 @@ from besiege.attacks.estimates import Told, coarse, sent
 from besiege.attacks.losses import margin
 from besiege.attacks.nes import must_be_positive
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf, Norm
 
 FORGET = 0.9
@@ -144,10 +145,10 @@ class Bandits(Attack):
         x, prior = siege.ball.center, self.begin(siege)
         for step in range(self.steps):
             e, difference = self.compare(siege, x, prior.v, step)
-            x, e, difference, *rest = siege.settle(x, e, difference, *prior)
+            x, e, difference, prior = siege.settle(x, e, difference, prior)
             if not len(siege):
                 return
-            prior, ball = self.learnt(siege.ball, Prior(*rest), e, difference), siege.ball
+            prior, ball = self.learnt(siege.ball, prior, e, difference), siege.ball
             move = ball.steepest(enlarged(ball, prior.v), x, self.rate * ball.radius)
             x = ball.confine(x + move)
         siege.offer(x, Told(self.loss))

@@ -17,8 +17,10 @@ from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import Weights
 from besiege.core.answer import Answer, Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 SOFT = 0.03
@@ -149,7 +151,7 @@ class BLB(Attack):
             small = torch.exp(-short.abs())
             height = width * (short.clamp_min(0.0) + torch.log1p(small))
             fall = torch.where(short > 0, 1.0, small) / (1.0 + small)
-        push = (weight * fall).to(change.dtype).view(-1, *[1] * (change.dim() - 1))
+        push = rowwise((weight * fall).to(change.dtype), change)
         return inner(change, change) + weight * height, 2 * change - slope * push
 
     def _surveyed(self, ball: Ball, answer: Answer) -> _Ground:

@@ -20,13 +20,14 @@ from besiege.attacks.starts import (
     begin,
     find_start,
     halvings,
-    pick,
     roughly,
     start_cost,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 RATE = 0.15
@@ -151,9 +152,9 @@ class Boundary(Attack):
     def _published(self, siege: Siege, x: Tensor, toward: float) -> None:
         state = Walk.of(x, self.sphere, toward)
         while len(siege):
-            state = Walk(*_stepped(siege, state))
+            state = _stepped(siege, state)
             siege.leave(state.step >= self.steps)
-            state = Walk(*siege.settle(*state))
+            state = siege.settle(state)
 
 
 def shortest(ball: Ball, far: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.smallest import across, endless
+from besiege.core.attack_registry import register
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, Goal, Norm
 
 

@@ -12,8 +12,10 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.planes import closest, lowered, nearest, planes, rest, shorten, steering, turns
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
 
 CHOICE = 5
@@ -115,7 +117,7 @@ class FAB(Attack):
             away = siege.ball.distance(x)
             closer = beyond & (away < far)
             far = torch.where(closer, away, far)
-            best = torch.where(_each(closer, x), x, best)
+            best = pick(closer, x, best)
             scores = torch.where(closer[:, None], answer.logits, scores)
             if not last:
                 x = self._step(siege, x, beyond, away, answer, step)
@@ -155,7 +157,7 @@ class FAB(Attack):
         if step % FLAT == 0:
             flat = size[rows:] == 0
             if bool(flat.any()):
-                x = torch.where(_each(flat, x), _anywhere(siege, "flat", step), x)
+                x = pick(flat, _anywhere(siege, "flat", step), x)
         return x
 
     def _left(self, step: int) -> float:
@@ -227,8 +229,3 @@ def _anywhere(siege: Siege, purpose: str, counter: int = 0) -> Tensor:
     # Where nothing is known, far enough to see something else.
     radius = torch.where(torch.isfinite(known), known, 0.2 * across(ball)) / 2
     return ball.of(radius).shell(siege.dice.of(purpose), counter)
-
-
-def _each(rows: Tensor, x: Tensor) -> Tensor:
-    """A mask of rows, shaped to choose among images."""
-    return rows.view(-1, *[1] * (x.dim() - 1))

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import MOST_STEPS, Attack, must_count
-from besiege.attacks.hopskipjump import Draw, length, narrow, unit, votes
+from besiege.attacks.hopskipjump import Draw, length, narrow, units, votes
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 GAIN = 0.01
@@ -155,7 +156,7 @@ def waves(dice: Dice, places: Tensor, shape: tuple[int, ...], side: int) -> Tens
     down, across = cosines(height, high).to(u), cosines(width, wide).to(u)
     # Row by row: how a product is rounded depends on how many others are computed with it.
     made = torch.stack([torch.matmul(torch.matmul(down, row), across.T) for row in u])
-    return unit(made)
+    return units(made)
 
 
 @cache

@@ -15,8 +15,9 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.planes import turns
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Aim, Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L0
 
 Outputs = Literal["logits", "probabilities"]

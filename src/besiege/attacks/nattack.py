@@ -19,9 +19,10 @@ from besiege.attacks.nes import must_be_positive
 from besiege.attacks.planes import inner
 from besiege.attacks.weighting import Tanh
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 FIRST = 0.001

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,9 +31,10 @@ from besiege.attacks.estimates import (
 from besiege.attacks.losses import margin
 from besiege.attacks.weighting import Adam, corrections
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 DECAYS = (0.9, 0.999)
@@ -55,16 +56,26 @@ counts both members of one: here it is the code), Uesato et al. 2018, Cheng et a
 shares of the budget they were published for."""
 
 
-class Rule(Protocol):
+S = TypeVar("S")
+
+
+class Rule(Protocol[S]):
     """How a step is made of an estimate; all its state has the rows first."""
 
-    def begin(self, siege: Siege) -> tuple[Tensor, ...]:
+    def begin(self, siege: Siege) -> S:
         """The state before the first step."""
 
-    def move(
-        self, siege: Siege, x: Tensor, told: Estimate, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def move(self, siege: Siege, x: Tensor, told: Estimate, state: S) -> tuple[Tensor, S]:
         """How far to move, and the state afterwards."""
+
+
+class Pace(NamedTuple):
+    """The state of `Plateau`: the length, the last losses and how many, the gradient before."""
+
+    rate: Tensor
+    past: Tensor
+    seen: Tensor
+    before: Tensor
 
 
 @dataclass(frozen=True)
@@ -86,15 +97,13 @@ class Plateau:
     window: int
     momentum: float
 
-    def begin(self, siege: Siege) -> tuple[Tensor, ...]:
+    def begin(self, siege: Siege) -> Pace:
         """Full length, an empty window, no gradient."""
         rate = torch.full_like(siege.ball.radius, self.rate)
         past = torch.full((len(rate), self.window), -torch.inf, device=rate.device)
-        return rate, past, torch.zeros_like(siege.rows), torch.zeros_like(siege.ball.center)
+        return Pace(rate, past, torch.zeros_like(siege.rows), torch.zeros_like(siege.ball.center))
 
-    def move(
-        self, siege: Siege, x: Tensor, told: Estimate, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def move(self, siege: Siege, x: Tensor, told: Estimate, state: Pace) -> tuple[Tensor, Pace]:
         """One steepest step."""
         rate, past, seen, before = state
         past = torch.cat((past[:, 1:], told.loss[:, None].to(past.dtype)), 1)
@@ -107,7 +116,7 @@ class Plateau:
             g = before.mul(self.momentum).add_(g, alpha=1.0 - self.momentum)
             before = g
         move = siege.ball.steepest(g, x, rate * siege.ball.radius)
-        return move, (rate, past, seen, before)
+        return move, Pace(rate, past, seen, before)
 
 
 @dataclass(frozen=True)
@@ -117,20 +126,18 @@ class Adaptive:
     rate: float
     steps: int
 
-    def begin(self, siege: Siege) -> tuple[Tensor, ...]:
+    def begin(self, siege: Siege) -> Adam:
         """At rest."""
-        return tuple(Adam.at(siege.ball.center))
+        return Adam.at(siege.ball.center)
 
-    def move(
-        self, siege: Siege, x: Tensor, told: Estimate, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def move(self, siege: Siege, x: Tensor, told: Estimate, state: Adam) -> tuple[Tensor, Adam]:
         """One step of Adam."""
         ball = siege.ball
         table = corrections(DECAYS, self.steps, x.device)
-        adam, move = Adam(*state).step(told.gradient, DECAYS, table)
+        adam, move = state.step(told.gradient, DECAYS, table)
         # Its entries are about one, so that it is as long as the vector of ones.
         whole = distances(torch.ones_like(x), ball.norm)
-        return move.mul_(ball.scaled(self.rate * ball.radius / whole)), tuple(adam)
+        return move.mul_(ball.scaled(self.rate * ball.radius / whole)), adam
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ class Climb(Attack):
         """Directions per step."""
         return int(getattr(self, self.unit))
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         """How steps are made of estimates."""
         raise NotImplementedError
 
@@ -184,10 +191,10 @@ class Climb(Attack):
         x, state = siege.ball.center, rule.begin(siege)
         for step in range(self.steps):
             told = probes(siege, x, loss, step=step)
-            x, g, value, *rest = siege.settle(x, *told, *state)
+            x, told, state = siege.settle(x, told, state)
             if not len(siege):
                 return
-            move, state = rule.move(siege, x, Estimate(g, value), tuple(rest))
+            move, state = rule.move(siege, x, told, state)
             x = siege.ball.confine(x + move)
         siege.offer(x, loss)
 
@@ -247,7 +254,7 @@ class NES(Climb):
     def draw(self) -> Draw:
         return gaussian
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, self.momentum)
 
 
@@ -297,7 +304,7 @@ class SPSA(Climb):
     def draw(self) -> Draw:
         return rademacher
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         if self.by == "adam":
             return Adaptive(self.rate, self.steps)
         return Plateau(self.rate, floor=0.1, window=20, momentum=0.0)
@@ -356,7 +363,7 @@ class RGF(Climb):
     def draw(self) -> Draw:
         return sphere if self.low is None else Smooth(self.low)
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)
 
 

@@ -27,11 +27,13 @@ from besiege.attacks.directional import (
     step_cost,
 )
 from besiege.attacks.hopskipjump import votes
-from besiege.attacks.smallest import endless
+from besiege.attacks.smallest import endless, unit
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType(
@@ -120,16 +122,15 @@ class SignOpt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size)
-        walk = Walk(*siege.settle(*set_out(siege, self.tries, self.alpha, fine)))
+        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         past = torch.zeros_like(walk.x)
         for step in range(self.steps):
             if not len(siege):
                 return
             toward, _ = self.vote(siege, walk, step)
-            past = _euclidean(_euclidean(toward) + self.momentum * past)
-            walk = descend(siege, walk, past, fine)
-            *state, past = siege.settle(*walk, past)
-            walk = Walk(*state)
+            # In l2, whatever the norm: estimates are averaged as directions.
+            past = unit(unit(toward, L2) + self.momentum * past, L2)
+            walk, past = siege.settle(descend(siege, walk, past, fine), past)
 
     def vote(self, siege: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
         """Where the victims see more errors, from the votes of one step, and the share of those."""
@@ -204,7 +205,7 @@ class Opt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size) / SHARP
-        walk = Walk(*siege.settle(*set_out(siege, self.tries, self.alpha, fine)))
+        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         # How much g differs between directions; the first time a guess, from a steep slope.
         usual = 4.0 * self.beta * walk.length / math.sqrt(siege.ball.size)
         for step in range(self.steps):
@@ -213,9 +214,7 @@ class Opt(Attack):
             best, toward = walk.rays(siege.ball), torch.empty_like(walk.x)
             for rows in siege.blocks(self.probes):
                 toward[rows], usual[rows] = self._slope(siege, walk, rows, usual[rows], best, step)
-            walk = descend(siege, walk, toward, fine, best)
-            *state, usual = siege.settle(*walk, usual)
-            walk = Walk(*state)
+            walk, usual = siege.settle(descend(siege, walk, toward, fine, best), usual)
 
     def _slope(
         self, siege: Siege, walk: Walk, rows: Tensor, usual: Tensor, best: Rays, step: int
@@ -262,13 +261,7 @@ def probes(siege: Siege, walk: Walk, rows: Tensor, k: int, beta: float, step: in
 
 def _weighed(change: Tensor, weight: Tensor) -> Tensor:
     """The sum over k of changes ``[rows, k, ...]`` times weights ``[rows, k]``."""
-    return change.mul_(weight.view(*weight.shape, *[1] * (change.dim() - 2))).sum(1)
-
-
-def _euclidean(g: Tensor) -> Tensor:
-    """Of length one in l2, whatever the norm: what estimates are averaged as."""
-    size = distances(g, L2).clamp_min(1e-30).to(g)
-    return g / size.view(-1, *[1] * (g.dim() - 1))
+    return change.mul_(rowwise(weight, change)).sum(1)
 
 
 def _must_be_positive(owner: object, *names: str) -> None:

@@ -15,7 +15,9 @@ from besiege.attacks.attack import must_count
 from besiege.attacks.cw import CW
 from besiege.attacks.planes import steering
 from besiege.attacks.weighting import Seen, short, unseen
-from besiege.core.siege import Siege, register
+from besiege.core.attack_registry import register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 PRESETS: Mapping[str, str] = MappingProxyType(
@@ -104,7 +106,7 @@ class OptMargin(CW):
         rows = siege.rows[:, None].expand_as(answer.labels)
         won = siege.record.reached(rows, answer.labels) & (gap <= 0)
         # What the box cuts off does not follow the point.
-        free = (copies == wanted) & (gap > 0).view(*gap.shape, *[1] * (x.dim() - 1))
+        free = (copies == wanted) & rowwise(gap > 0, copies)
         slope = (answer.gradient * free).sum(1)
         counts = won.all(1) if self.success_on == "all" else won[:, -1]
         return Seen(gap.sum(1), slope, counts)

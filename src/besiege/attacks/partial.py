@@ -18,12 +18,14 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.estimates import Estimate, Told, estimate, gaussian, portions, sent, visible
 from besiege.attacks.losses import margin
-from besiege.attacks.nes import Plateau, must_be_positive
+from besiege.attacks.nes import Pace, Plateau, must_be_positive
 from besiege.attacks.starts import adversarial, find_start, halvings, start_cost, to_boundary
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L2, Goal, Linf
 
 CLOSE = 0.05
@@ -67,7 +69,7 @@ class State(NamedTuple):
         Of the balls that hold them, float64: the budget or more.
     share : Tensor
         By how much a ball closes in next, float64.
-    rate, past, seen, before : Tensor
+    pace : Pace
         The state of the rule by which steps are made.
     """
 
@@ -75,10 +77,7 @@ class State(NamedTuple):
     loss: Tensor
     radius: Tensor
     share: Tensor
-    rate: Tensor
-    past: Tensor
-    seen: Tensor
-    before: Tensor
+    pace: Pace
 
 
 @dataclass(frozen=True)
@@ -126,11 +125,10 @@ class Closing(Attack):
             if not len(siege):
                 return
             told = self.slope(siege, state.x, state.loss, step)
-            g, value, *rest = siege.settle(*told, *state)
+            told, state = siege.settle(told, state)
             if not len(siege):
                 return
-            state = self.advance(siege, State(*rest), Estimate(g, value), rule)
-            state = State(*siege.settle(*state))
+            state = siege.settle(self.advance(siege, state, told, rule))
 
     def begin(self, siege: Siege, rule: Plateau) -> State:
         """Where the target is told: at the clean image, or at images of the target's class.
@@ -150,7 +148,7 @@ class Closing(Attack):
             siege.leave(~(loss > -torch.inf))
         radius = torch.maximum(siege.ball.radius, distances(x - siege.ball.center, siege.ball.norm))
         share = torch.full_like(radius, FASTEST)
-        return State(*siege.settle(x, loss, radius, share, *rule.begin(siege)))
+        return siege.settle(State(x, loss, radius, share, rule.begin(siege)))
 
     def clean(self, siege: Siege) -> Tensor:
         """What is known of the clean images: nothing, unless there are scores."""
@@ -159,12 +157,10 @@ class Closing(Attack):
     def advance(self, siege: Siege, state: State, told: Estimate, rule: Plateau) -> State:
         """A step in a smaller ball, or as much of both as leaves the target told."""
         goal, ball = siege.ball.radius, siege.ball
-        move, after = rule.move(siege, state.x, told, (*state[4:],))
+        move, pace = rule.move(siege, state.x, told, state.pace)
         # As much longer as the ball is larger. What is lost by closing in is no plateau.
         move = move * ball.scaled(state.radius / goal.clamp_min(1e-30))
         outside = state.radius > goal
-        rate, past, seen, before = after
-        seen = seen * ~outside
         halves = torch.tensor([0.5**n for n in range(CLOSINGS + CUTS)], device=goal.device).double()
         turn = torch.where(outside, 0, CLOSINGS)
         x, loss, radius = state.x.clone(), state.loss.clone(), state.radius.clone()
@@ -188,9 +184,10 @@ class Closing(Attack):
             if not len(rows):
                 break
         # A ball that does not close in asks for smaller steps: large ones are mostly chance.
-        other = torch.where(radius < state.radius, GROWTH * rate, 0.5 * rate)
-        rate = torch.where(outside, other.clamp(FLOOR * self.rate, MOST * self.rate), rate)
-        return State(x, loss, radius, share, rate, past, seen, before)
+        other = torch.where(radius < state.radius, GROWTH * pace.rate, 0.5 * pace.rate)
+        rate = torch.where(outside, other.clamp(FLOOR * self.rate, MOST * self.rate), pace.rate)
+        pace = pace._replace(rate=rate, seen=pace.seen * ~outside)
+        return State(x, loss, radius, share, pace)
 
 
 @register("nes_partial")
@@ -330,7 +327,7 @@ class NESLabels(Closing):
             for some in portions(siege.ball, self.pairs, self.each):
                 along, ends = self._ends(siege, rows, x[rows], some.to(x.device), sigma, step)
                 slope = (ends[:, :, 0] - ends[:, :, 1]) / (2.0 * sigma * self.pairs)
-                weight = slope.to(x.dtype).view(*slope.shape, *[1] * (x.dim() - 1))
+                weight = rowwise(slope.to(x.dtype), along)
                 gradient[rows] += along.mul_(weight).sum(1)
                 value[rows] += ends.flatten(1).sum(1).to(value.dtype) / (2.0 * self.pairs)
         return Estimate(gradient, value)

@@ -21,6 +21,7 @@ from besiege.attacks.attack import piece
 from besiege.attacks.directions import Memory, Part
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
 # start: where the climb begins
@@ -217,7 +218,7 @@ class Halving(Schedule):
         else:
             rose = rose + (loss > before)
             higher = loss > best
-            here = higher.view(-1, *[1] * (x.dim() - 1))
+            here = rowwise(higher, x)
             best = torch.where(higher, loss, best)
             summit, steep = torch.where(here, x, summit), torch.where(here, slope, steep)
             before = loss
@@ -225,7 +226,7 @@ class Halving(Schedule):
         if since is not None:
             few = rose <= self.rho * since if self.compat else rose < self.rho * since
             stalled = few | (~halved & (best <= mark))
-            there = stalled.view(-1, *[1] * (x.dim() - 1))
+            there = rowwise(stalled, x)
             eta = torch.where(stalled, eta / 2, eta)
             x, slope = torch.where(there, summit, x), torch.where(there, steep, slope)
             loss = torch.where(stalled, best, loss)

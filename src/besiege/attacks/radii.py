@@ -19,7 +19,6 @@ from besiege.attacks.smallest import across
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege
-from besiege.core.threat import Linf
 
 _TINY = 1e-300
 _TIE = 1e-6
@@ -84,10 +83,7 @@ class Closing(Schedule):
         self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
     ) -> tuple[Tensor, Tensor, Answer, Memory]:
         length = _half_cosine(self.first, self.last, step, steps)
-        if ball.norm is Linf:
-            return ball.radius * (length * math.sqrt(ball.size)), x, answer, memory
-        wide = self.width * (ball.box[1] - ball.box[0])
-        return torch.full_like(ball.radius, length * wide), x, answer, memory
+        return ball.closing(length, self.width), x, answer, memory
 
 
 @piece("decoupled")

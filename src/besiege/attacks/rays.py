@@ -14,9 +14,10 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import Goal, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType({"rays:chen2020": "rays(tolerance=0.001)"})
@@ -138,7 +139,7 @@ class Rays(Attack):
             if bool(over.any()):
                 siege.give_up(over & (state.radius == torch.inf))
                 siege.leave(over)
-            state = State(*siege.settle(*state))
+            state = siege.settle(state)
 
 
 def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:

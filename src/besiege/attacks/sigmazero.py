@@ -13,8 +13,9 @@ from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless, somewhere
 from besiege.attacks.weighting import Adam, corrections
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, Linf
 
 DECAYS = (0.9, 0.999)
@@ -117,10 +118,9 @@ class SigmaZero(Attack):
         unit = torch.zeros_like(cut)
         for step in range(self.steps):
             answer = siege.gradient(x, steering(siege))
-            x, answer, *rest = siege.settle(x, answer, *adam, cut, unit)
+            x, answer, adam, cut, unit = siege.settle(x, answer, adam, cut, unit)
             if not len(siege):
                 return
-            adam, (cut, unit) = Adam(*rest[:3]), rest[3:]
             ball, slope = siege.ball, somewhere(siege, answer.gradient, step)
             crossed = siege.record.reached(siege.rows, answer.labels)
             if step == 0:

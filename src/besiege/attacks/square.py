@@ -15,10 +15,12 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.estimates import Told
 from besiege.attacks.losses import margin
-from besiege.attacks.windows import PROPOSALS, Draws, Proposals
+from besiege.attacks.windows import PROPOSALS, Proposals
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -132,7 +134,7 @@ class Square(Attack):
         state = State(x, best, torch.zeros_like(siege.rows), rate)
         turn, ahead = 0, 1
         while True:
-            state = State(*siege.settle(*state))
+            state = siege.settle(state)
             if not len(siege):
                 return
             # The only place that waits for the device: once per block, or per scan.
@@ -156,7 +158,7 @@ class Square(Attack):
             new = proposals.propose(siege.ball, state.x, now)[:, 0]
             loss = siege.logits(new, loss=Told(self.loss)).loss
             state = _moved(state, loss > state.best, new, loss, 1)
-            state, draws = _split(siege.settle(*state, *draws))
+            state, draws = siege.settle(state, draws)
             if not len(siege):
                 break
         return state
@@ -175,12 +177,8 @@ class Square(Attack):
 def _moved(state: State, better: Tensor, new: Tensor, loss: Tensor, used: Tensor | int) -> State:
     """The state after so many proposals, the last of which is kept where it is better."""
     return State(
-        torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, state.x),
+        pick(better, new, state.x),
         torch.where(better, loss, state.best),
         state.step + used,
         torch.add(state.rate * (1.0 - _FRESH) ** used, better, alpha=_FRESH),
     )
-
-
-def _split(settled: tuple[Tensor, ...]) -> tuple[State, Draws]:
-    return State(*settled[:4]), settled[4:]

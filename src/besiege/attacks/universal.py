@@ -14,12 +14,14 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack, must_count
 from besiege.attacks.fitting import Method, fit
+from besiege.core.attack_registry import register
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, DataError, InputError, ThreatError
 from besiege.core.files import must_be_file
 from besiege.core.oracle import Access, Oracle, full_precision
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
+from besiege.core.terms import Terms
 from besiege.core.text import short
 from besiege.core.threat import L2, Goal, Linf, Threat
 from besiege.core.victim import DERIVE, Victim
@@ -218,7 +220,8 @@ def fit_universal(
             raise InputError("no image is left to fit a perturbation on")
         ids = torch.arange(len(images), device=images.device)
         around = ball(threat.norm, images, threat.radius, victim.box, victim.grid)
-        siege = Siege.start(oracle, around, answers, Dice.throw(seed, ids), leave="end")
+        dice = Dice.throw(seed, ids)
+        siege = Siege.start(oracle, around, answers, dice, Terms(leave="end"))
         siege.survey()
         return UAP(tensor=form.fit(siege.view(dice=siege.dice.of("uap")), hidden=False).cpu())
 

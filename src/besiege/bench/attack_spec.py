@@ -16,29 +16,20 @@ from besiege.evaluation.checking import check
 
 def fitting_approach(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> Approach:
     """How an attack of a request is run; one that does not fit is refused."""
-    request, substitute = resolved.request, resolved.knowledge.substitute
-    found = approach(resolved.victim, attack, threat, substitute, queries=request.queries)
-    check(
-        found.searched,
-        attack,
-        found.threat,
-        resolved.first(8),
-        keep=found.keep,
-        leave=found.leave,
-        queries=found.queries,
-        seed=request.seed,
-        substitute=substitute,
-    )
+    request, knowledge = resolved.request, resolved.knowledge
+    found = approach(resolved.victim, attack, threat, knowledge, queries=request.queries)
+    first = resolved.first(8)
+    check(found.searched, attack, found.threat, first, found.terms, seed=request.seed)
     return found
 
 
 def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> AttackSpec:
     """The attack, checked against the victim, with all that its records depend on."""
     found = fitting_approach(resolved, attack, threat)
-    victim, starts = resolved.victim, resolved.knowledge.starts
+    terms, used = found.terms, found.terms.knowledge
     steps = getattr(attack, "steps", None)
     shape = tuple(resolved.first(1).images.shape[1:])
-    most = passes(attack, shape, victim.classes or 10)
+    most = passes(attack, shape, resolved.victim.classes or 10)
     ascends = isinstance(attack, Ascent) and resolved.request.queries is None
     return AttackSpec(
         text=str(attack),
@@ -46,18 +37,18 @@ def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> At
         spelled=spelled(attack),
         # Equal budgets may be written in several ways; the key has one.
         threat=str(replace(found.threat, written=None)),
-        keep=found.keep,
-        leave=found.leave,
-        queries=found.queries,
+        keep=terms.keep,
+        leave=terms.leave,
+        queries=terms.queries,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
         plain=ascends and not found.transfer,
         one_step=attack.one_step and not isinstance(attack, Combined),
-        passes=most if found.queries is None else min(most, found.queries),
+        passes=most if terms.queries is None else min(most, terms.queries),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
         source=found.searched.digest() if found.transfer else None,
-        advice=None if found.advice is None else found.advice.digest(),
-        starts=starts.digest if attack.uses_starts and starts is not None else None,
+        advice=None if used.substitute is None else used.substitute.digest(),
+        starts=None if used.starts is None else resolved.starts,
     )
 
 
