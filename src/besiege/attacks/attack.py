@@ -10,11 +10,12 @@ from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
 from besiege.core.errors import AttackError, InputError
+from besiege.core.fields import check_fields
 from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
 from besiege.core.siege import ATTACKS, Siege
-from besiege.core.text import Vocabulary, bounded, check_whole, from_file, read, short
+from besiege.core.text import Vocabulary, bounded, from_file, read, short
 from besiege.core.text import parameters as parameters_of
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
 
@@ -46,6 +47,8 @@ class Attack(ABC):
     """Whether it takes advice from a substitute, which must then be given."""
     revision: ClassVar[int] = 1
     """Part of the identity in content keys: raised when the same text gives other results."""
+
+    __post_init__ = check_fields
 
     @abstractmethod
     def run(self, siege: Siege) -> None:
@@ -79,19 +82,6 @@ class Attack(ABC):
 
     def __str__(self) -> str:
         return LANGUAGE.text(self)
-
-
-MOST_STEPS = 10**9
-"""The most of anything that an attack counts: a billion steps take longer than anybody waits."""
-
-
-def must_count(owner: object, least: int, *names: str) -> None:
-    """Refuse what would make an attack do nothing, and look like robustness, or never end."""
-    for name in names:
-        try:
-            check_whole(getattr(owner, name), name, least, MOST_STEPS)
-        except InputError as problem:
-            raise ValueError(str(problem)) from None
 
 
 def piece(name: str) -> Callable[[type[T]], type[T]]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import across, endless
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege, register
 from besiege.core.threat import L0, Goal, Norm
@@ -85,6 +86,7 @@ class Single(Combined):
     attack: Attack
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _must_be_attack(self.attack, self)
 
     @property
@@ -98,6 +100,7 @@ class Several(Combined):
     attacks: tuple[Attack, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.attacks:
             raise ValueError("it needs attacks: for example cascade(fgsm, pgd)")
         for attack in self.attacks:
@@ -128,11 +131,7 @@ class Repeat(Single):
     """The attack again and again with fresh chances, on the rows still standing."""
 
     attack: Attack
-    times: int = field(default=5, metadata={"positional": True})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 1, "times")
+    times: int = whole_number(5, positional=True)
 
     def runs(self, classes: int) -> int:
         return self.times
@@ -154,12 +153,10 @@ class EachTarget(Single):
     """
 
     attack: Attack
-    count: int | None = field(default=None, metadata={"positional": True})
+    count: int | None = whole_number(None, positional=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count is not None:
-            must_count(self, 1, "count")
         if getattr(self.attack, "aim", "goal") != "goal":
             raise ValueError(f"'{self.attack}' chooses its own class; give each_target another")
         for part in _leaves(self.attack):
@@ -226,11 +223,7 @@ class Averaged(Single):
     """
 
     attack: Attack
-    count: int = field(default=20, metadata={"positional": True})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "count")
+    count: int = whole_number(20, 2, positional=True)
 
     @property
     def draws(self) -> int:
@@ -271,20 +264,13 @@ class Minimal(Single):
     """
 
     attack: Attack
-    first: float | None = None
-    doublings: int = 5
-    bisections: int = 20
+    first: float | None = number(None, above=0, what="a radius")
+    doublings: int = whole_number(5, 0)
+    bisections: int = whole_number(20, 0)
     tolerance: float = 1e-3
-    scan: int = 32
+    scan: int = whole_number(32)
 
     minimal = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 0, "doublings", "bisections")
-        must_count(self, 1, "scan")
-        if self.first is not None and not self.first > 0:
-            raise ValueError(f"first is {self.first!r}, but the first radius must be above zero")
 
     def runs(self, classes: int) -> int:
         return (self.scan if self.attack.one_step else self.doublings + 1) + self.bisections
