@@ -14,12 +14,5 @@ if TYPE_CHECKING:
 __all__ = ["Estimate", "Evaluation", "Store", "estimate", "evaluate"]
 
 __getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Estimate": "estimating",
-        "Evaluation": "single",
-        "Store": "store",
-        "estimate": "estimating",
-        "evaluate": "single",
-    },
+    __name__, {"estimating": "Estimate estimate", "single": "Evaluation evaluate", "store": "Store"}
 )

@@ -7,8 +7,9 @@ needed.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.testing import laws as laws
@@ -28,26 +29,12 @@ __all__ = [
     "registered",
 ]
 
-_HOMES = {
-    "EXCEPTIONS": "allowances",
-    "FACTORS": "allowances",
-    "LAWS": "laws",
-    "Case": "suite",
-    "Conformance": "suite",
-    "cases": "suite",
-    "conform": "suite",
-    "registered": "suite",
-}
-_MODULES = ("laws", "victims")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"besiege.testing.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return import_module(f"besiege.testing.{name}")
-    raise AttributeError(f"module 'besiege.testing' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES])
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "allowances": "EXCEPTIONS FACTORS",
+        "laws": "LAWS",
+        "suite": "Case Conformance cases conform registered",
+    },
+    modules="laws victims",
+)
