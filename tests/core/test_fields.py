@@ -43,7 +43,7 @@ class Thing:
         ({"momentum": None}, "momentum is None, but a number"),
         ({"growth": float("inf")}, "growth is inf, but a number from 1 to 10 is needed"),
         ({"growth": 0.9}, "from 1 to 10"),
-        ({"by": "adm"}, "by is 'adm', but one of 'adam', 'sign' is needed"),
+        ({"by": "adm"}, "by is 'adm', but 'adam' or 'sign' is needed"),
         ({"loss": "margin"}, "loss is 'margin', which is not a loss"),
         ({"name": 3}, "name is 3, which is not an origin"),
     ],

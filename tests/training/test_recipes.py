@@ -53,7 +53,7 @@ def test_a_data_set_may_have_its_own_form() -> None:
         ("natural(epochs=2.5)", InputError, "whole number from 1"),
         ("natural(smoothing=1)", InputError, "from 0 and below 1"),
         ("natural(rate='fast')", InputError, "number from 0"),
-        ("natural(optimiser='sgdd')", InputError, "one of 'adam', 'sgd'"),
+        ("natural(optimiser='sgdd')", InputError, "'adam' or 'sgd'"),
         ("natural(attack=pgd)", InputError, "both an attack and a threat"),
         ("natural(early=pgd)", InputError, "early attack"),
         ("pgd-at(attack=4)", InputError, "attack is 4"),

@@ -76,6 +76,13 @@ class Attack(ABC):
         """The most queries it can use for one image of this shape; None where that is not known."""
         return None
 
+    def passes(self, shape: tuple[int, ...], classes: int) -> int:
+        """About how many answers it takes for a sample it does not break, to estimate time."""
+        if self.access < Access.GRADIENT and (most := self.cost(shape, classes)) is not None:
+            return most
+        usual = {"steps": 100, "restarts": 1, "targets": 1}
+        return max(1, math.prod(int(getattr(self, name, n)) for name, n in usual.items()))
+
     def title(self) -> str:
         """The registered name, or the class name of an attack nobody registered."""
         return LANGUAGE.name_of(self)

@@ -70,6 +70,13 @@ class Combined(Attack):
         """How often it asks at most what its parts ask when each is run once."""
         return 1
 
+    def usual_runs(self, classes: int) -> int:
+        """The same, not at most but as a rule."""
+        return self.runs(classes)
+
+    def passes(self, shape: tuple[int, ...], classes: int) -> int:
+        return self.usual_runs(classes) * sum(part.passes(shape, classes) for part in self.parts)
+
     def all_runs(self, classes: int) -> int:
         """How often the attacks that it is made of in the end are run at most, all together."""
         inner = (p.all_runs(classes) if isinstance(p, Combined) else 1 for p in self.parts)
@@ -173,6 +180,9 @@ class EachTarget(Single):
     def runs(self, classes: int) -> int:
         return classes - 1 if self.count is None else min(self.count, classes - 1)
 
+    def usual_runs(self, classes: int) -> int:
+        return self.count or 9
+
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         ranked = siege.ranked()
@@ -274,6 +284,9 @@ class Minimal(Single):
 
     def runs(self, classes: int) -> int:
         return (self.scan if self.attack.one_step else self.doublings + 1) + self.bisections
+
+    def usual_runs(self, classes: int) -> int:
+        return 10
 
     def run(self, siege: Siege) -> None:
         # Success is not the end of a search: nobody leaves this view before the bracket is small.

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
-from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
+from besiege.attacks.combine import Combined
 from besiege.bench.knowledge import Knowledge, terms_on
 from besiege.bench.model_spec import digest_of
 from besiege.bench.spec import AttackSpec, Request
 from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
-from besiege.core.threat import Access, Threat
+from besiege.core.threat import Threat
 from besiege.evaluation.checking import check
 from besiege.evaluation.crafting import terms
 
@@ -64,7 +64,7 @@ def attack_spec(
     )
     steps = getattr(attack, "steps", None)
     limit = None if searched is not victim else request.queries
-    most = passes(attack, tuple(samples.images.shape[1:]), victim.classes or 10)
+    most = attack.passes(tuple(samples.images.shape[1:]), victim.classes or 10)
     return AttackSpec(
         text=str(attack),
         described=told(attack),
@@ -88,23 +88,3 @@ def attack_spec(
         if knowledge.uses_starts(attack) and knowledge.starts
         else None,
     )
-
-
-def passes(attack: Attack, shape: tuple[int, ...], classes: int) -> int:
-    """About how many answers an attack takes for a sample it does not break: for time left."""
-    inner = [passes(part, shape, classes) for part in getattr(attack, "parts", ())]
-    match attack:
-        case Minimal():
-            return 10 * inner[0]
-        case EachTarget():
-            return (attack.count or 9) * inner[0]
-        case Repeat():
-            return attack.times * inner[0]
-        case Averaged():
-            return attack.count * inner[0]
-    if inner:
-        return sum(inner)
-    if attack.access < Access.GRADIENT and (most := attack.cost(shape, classes)) is not None:
-        return most
-    steps, again = getattr(attack, "steps", 100), getattr(attack, "restarts", 1)
-    return max(1, int(steps) * int(again) * int(getattr(attack, "targets", 1)))

@@ -72,8 +72,8 @@ def number(
 def one_of(default: T, *others: T) -> T:
     """One of some values, of which the default comes first."""
     known = (default, *others)
-    names = ", ".join(map(repr, known))
-    return checked(default, known.__contains__, f"but one of {names} is needed")
+    names = " or ".join(map(repr, known))
+    return checked(default, known.__contains__, f"but {names} is needed")
 
 
 def of_kind(default: T, kind: type, name: str = "") -> T:

@@ -103,11 +103,6 @@ class Classifier:
         held = _first(self.module)
         return torch.device("cpu") if held is None else held.device
 
-    @property
-    def parameter_count(self) -> int:
-        """How many numbers training may set."""
-        return sum(p.numel() for p in self.module.parameters())
-
     def to(self, device: str | torch.device) -> Classifier:
         """Move the module itself, as torch does, and return this classifier.
 

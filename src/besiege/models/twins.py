@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -70,22 +71,27 @@ def twin(
             fast = accelerate(copy.deepcopy(module)).to(precision)
         except (Exception, SystemExit):  # tracing runs the module's own code, which may do anything
             continue
-        candidate = Classifier(
-            _compiled(fast) if compiled else fast,
-            mean=classifier.mean,
-            std=classifier.std,
-            box=classifier.box,
-            classes=classifier.classes,
-            outputs=classifier.outputs,
-            name=classifier.name,
-            grid=classifier.grid,
-        )
+        candidate = alike(classifier, _compiled(fast) if compiled else fast)
         if gpu:
             candidate.captures = Captures()
         rougher = _ROUGHER if precision != torch.float32 else _ROUGH if gpu else 1.0
         if _agree(classifier, candidate, probe, rougher):
             return candidate
     return None
+
+
+def alike(victim: Classifier, module: Any) -> Classifier:
+    """The same victim around another module."""
+    return Classifier(
+        module,
+        mean=victim.mean,
+        std=victim.std,
+        box=victim.box,
+        classes=victim.classes,
+        outputs=victim.outputs,
+        name=victim.name,
+        grid=victim.grid,
+    )
 
 
 def _compiled(module: ChannelsLast) -> nn.Module:
