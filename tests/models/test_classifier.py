@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from besiege.core.errors import InputError, VictimError
 from besiege.core.threat import Access
 from besiege.models import Classifier
-from besiege.models.architectures import digits_cnn
+from besiege.models.small import digits_cnn
 
 
 def linear(seed: int = 0) -> nn.Sequential:
