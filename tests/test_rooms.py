@@ -51,6 +51,7 @@ WITHOUT_TORCH = {
     "core/registry.py",
     "core/errors.py",
     "core/text.py",
+    "core/fields.py",
     "core/files.py",
     "core/lazy.py",
     "models/catalogue.py",
