@@ -52,6 +52,7 @@ WITHOUT_TORCH = {
     "core/attack_registry.py",
     "core/errors.py",
     "core/text.py",
+    "core/fields.py",
     "core/files.py",
     "core/lazy.py",
     "models/catalogue.py",

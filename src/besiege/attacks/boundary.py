@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import inner
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import (
@@ -25,6 +25,7 @@ from besiege.attacks.starts import (
 )
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
@@ -103,22 +104,15 @@ class Boundary(Attack):
     'boundary(steps=1000)'
     """
 
-    steps: int = 20000
-    sphere: float = 0.1
-    toward: float | None = None
+    steps: int = whole_number(20000)
+    sphere: float = number(0.1, above=0, most=LONGEST, what="a share")
+    toward: float | None = number(None, above=0, most=LONGEST, what="a share")
     bisected: bool = True
 
     access = Access.DECISION
     norms = frozenset({L2})
     minimal = True
     source: ClassVar[str] = "Brendel et al., Decision-based adversarial attacks, 2018"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        for name in ("sphere", "toward"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given <= LONGEST:
-                raise ValueError(f"{name} is {given!r}, but a share above 0 up to 1 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.cw_norms import level, sparse
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import apparent, endless
@@ -35,6 +35,7 @@ from besiege.attacks.weighting import (
 )
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
+from besiege.core.fields import number, whole_number
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, L2, Linf, Norm
@@ -111,11 +112,11 @@ class CW(Attack):
     'cw(rounds=4, steps=25)'
     """
 
-    rounds: int = 9
-    steps: int = 100
-    kappa: float = 0.0
-    first: float | None = None
-    rate: float | None = None
+    rounds: int = whole_number(9)
+    steps: int = whole_number(100)
+    kappa: float = number(0.0)
+    first: float | None = number(None, above=0)
+    rate: float | None = number(None, above=0)
     abort: bool = True
     compat: bool = False
 
@@ -125,14 +126,7 @@ class CW(Attack):
     source = "Carlini and Wagner, Towards evaluating the robustness of neural networks, 2017"
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "rounds", "steps")
-        if not 0 <= self.kappa < math.inf:
-            raise ValueError(f"kappa is {self.kappa!r}, but a number from 0 is needed")
-        for name in ("first", "rate"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < math.inf:
-                raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
-
+        super().__post_init__()
         if self.compat:  # what was published for the other norms is another loop
             object.__setattr__(self, "norms", self.norms & {L2})
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import (
     ENTRIES,
     against,
@@ -25,6 +25,7 @@ from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import number, whole_number
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
@@ -261,18 +262,15 @@ class DeepFool(Attack):
     'deepfool(search=0)'
     """
 
-    steps: int = 50
-    overshoot: float = 0.02
-    classes: int = 10
-    search: int = 3
+    steps: int = whole_number(50)
+    overshoot: float = number(0.02)
+    classes: int = whole_number(10, 2)
+    search: int = whole_number(3, 0)
     boxed: bool = False
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
     source = "Moosavi-Dezfooli et al., DeepFool, 2016"
-
-    def __post_init__(self) -> None:
-        _must_step(self, "steps")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -323,20 +321,17 @@ class SuperDeepFool(Attack):
     'superdeepfool(rounds=5)'
     """
 
-    rounds: int = 40
+    rounds: int = whole_number(40)
     stop: bool = False
-    steps: int = 50
-    overshoot: float = 0.02
-    classes: int = 10
-    search: int = 5
+    steps: int = whole_number(50)
+    overshoot: float = number(0.02)
+    classes: int = whole_number(10, 2)
+    search: int = whole_number(5, 0)
 
     minimal = True
     revision = 2  # successes of the first were rounding
     norms = frozenset({L2})
     source = "Abdollahpour et al., Revisiting DeepFool, 2023"
-
-    def __post_init__(self) -> None:
-        _must_step(self, "steps", "rounds")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -384,14 +379,6 @@ class SuperDeepFool(Attack):
         move.mul_(1.0 + ball.scaled(self.overshoot * (1.0 - crossed * (turn / self.rounds))))
         move.lerp_(x - start, ball.scaled(torch.where(crossed, 1.0 - share, 0.0)))
         return move.add_(start).clamp_(*ball.box)
-
-
-def _must_step(attack: DeepFool | SuperDeepFool, *counts: str) -> None:
-    must_count(attack, 1, *counts)
-    must_count(attack, 0, "search")
-    must_count(attack, 2, "classes")
-    if not attack.overshoot >= 0:
-        raise ValueError(f"overshoot is {attack.overshoot!r}, but a number from 0 is needed")
 
 
 def _backwards(siege: Siege, classes: int) -> int:

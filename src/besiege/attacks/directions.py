@@ -12,6 +12,7 @@ from torch import Tensor
 from besiege.attacks.attack import piece
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
+from besiege.core.fields import check_fields, checked, number, whole_number
 from besiege.core.resizing import random_resize_pad
 from besiege.core.rowwise import rowwise
 from besiege.core.threat import L2
@@ -21,6 +22,8 @@ Memory = tuple[Any, ...]
 
 class Part:
     """One link of a direction. A link changes what it is about and passes on the rest."""
+
+    __post_init__ = check_fields
 
     copies: int = 1
     """How many copies of a point its gradient is averaged over."""
@@ -151,12 +154,8 @@ class Nesterov(Momentum):
 class ScaleCopies(Part):
     """The mean gradient over copies ``x / 2**i`` (Lin et al. 2020)."""
 
-    count: int = 5
+    count: int = whole_number(5)
     steers = True
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"the number of copies is {self.count}, but it must be 1 or more")
 
     @property
     def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
@@ -175,13 +174,9 @@ class Diverse(Part):
     random place, with the given probability.
     """
 
-    least: float = 0.9
-    probability: float = 0.5
+    least: float = number(0.9, above=0, most=1)
+    probability: float = number(0.5, most=1)
     steers = True
-
-    def __post_init__(self) -> None:
-        if not (0 < self.least <= 1 and 0 <= self.probability <= 1):
-            raise ValueError(f"{self!r}: least is in (0, 1] and probability in [0, 1]")
 
     def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
         return random_resize_pad(image, dice.counted(slot), self.least, self.probability)
@@ -195,12 +190,8 @@ class Translation(Part):
     A ``size x size`` Gaussian over ``linspace(-reach, reach, size)``, the same for every channel.
     """
 
-    size: int = 15
+    size: int = checked(15, lambda size: size > 0 and size % 2 == 1, "but it must be odd")
     reach: float = 3.0
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0:
-            raise ValueError(f"the kernel size is {self.size}, but it must be odd")
 
     def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         line = torch.linspace(-self.reach, self.reach, self.size, device=g.device, dtype=g.dtype)

@@ -11,13 +11,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import UNSET, Best, Weights, elsewhere, short, unseen
 from besiege.core.answer import Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
+from besiege.core.fields import number, one_of, whole_number
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf, Norm
@@ -119,30 +120,19 @@ class EAD(Attack):
     "ead(rule='en')"
     """
 
-    rounds: int = 9
-    steps: int = 100
-    beta: float = 0.01
-    rule: Literal["l1", "en"] = "l1"
-    kappa: float = 0.0
-    first: float | None = None
-    rate: float = 0.01
+    rounds: int = whole_number(9)
+    steps: int = whole_number(100)
+    beta: float = number(0.01, above=0)
+    rule: Literal["l1", "en"] = one_of("l1", "en")
+    kappa: float = number(0.0)
+    first: float | None = number(None, above=0)
+    rate: float = number(0.01, above=0)
     abort: bool = True
     compat: bool = False
 
     minimal = True
     norms = frozenset({L1, L2})
     source = "Chen et al., EAD: elastic-net attacks to deep neural networks, 2018"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "rounds", "steps")
-        if self.rule not in KEEPS:
-            raise ValueError(f"rule is {self.rule!r}, but it is 'l1' or 'en'")
-        for name in ("beta", "rate", "first"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < math.inf:
-                raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
-        if not 0 <= self.kappa < math.inf:
-            raise ValueError(f"kappa is {self.kappa!r}, but a number from 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)

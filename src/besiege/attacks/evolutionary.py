@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.boundary import shortest
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import (
@@ -27,6 +27,7 @@ from besiege.attacks.starts import (
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
@@ -138,24 +139,17 @@ class Evolutionary(Attack):
     'evolutionary(steps=1000, shrink=2)'
     """
 
-    steps: int = 20000
-    mu: float = 0.01
-    sigma: float | None = None
-    shrink: int | None = None
-    window: int = 5
+    steps: int = whole_number(20000)
+    mu: float = number(0.01, above=0, below=1, what="a share")
+    sigma: float | None = number(None, above=0)
+    shrink: int | None = whole_number(None)
+    window: int = whole_number(5)
     bisected: bool = True
 
     access = Access.DECISION
     norms = frozenset({L2})
     minimal = True
     source: ClassVar[str] = "Dong et al., Efficient decision-based black-box attacks, 2019"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "window", *(["shrink"] if self.shrink is not None else []))
-        if not 0 < self.mu < 1:
-            raise ValueError(f"mu is {self.mu!r}, but a share above 0 and below 1 is needed")
-        if self.sigma is not None and not self.sigma > 0:
-            raise ValueError(f"sigma is {self.sigma!r}, but a number above 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import endless, unit
 from besiege.attacks.starts import (
     adversarial,
@@ -24,6 +24,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.blocks import at_once
 from besiege.core.dice import Dice
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
@@ -159,19 +160,14 @@ class HopSkipJump(Attack):
     'hopskipjump(steps=10)'
     """
 
-    steps: int = 70
-    probes: int = 50
-    probe: float | None = 0.1
+    steps: int = whole_number(70)
+    probes: int = whole_number(50)
+    probe: float | None = number(0.1, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Chen et al., HopSkipJumpAttack, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "probes")
-        if self.probe is not None and not self.probe > 0:
-            raise ValueError(f"probe is {self.probe!r}, but a number above 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)

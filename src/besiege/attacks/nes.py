@@ -7,7 +7,6 @@ in the rule of the step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import (
     Draw,
     Estimate,
@@ -33,6 +32,7 @@ from besiege.attacks.weighting import Adam, corrections
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
+from besiege.core.fields import a_loss, number, one_of, whole_number
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
@@ -148,23 +148,16 @@ class Climb(Attack):
     seen, what one-sided differences are taken from and what tells whether the climb goes on.
     """
 
-    steps: int = 390
-    sigma: float = 0.001
-    rate: float = 0.15
-    loss: Loss = margin
+    steps: int = whole_number(390)
+    sigma: float = number(0.001, above=0)
+    rate: float = number(0.15, above=0)
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2})
     paired: ClassVar[bool] = True
     unit: ClassVar[str] = "pairs"
     """Which parameter says how many directions a step has."""
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", self.unit)
-        for name in ("sigma", "rate"):
-            must_be_positive(self, name)
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     @property
     def draw(self) -> Draw:
@@ -235,20 +228,13 @@ class NES(Climb):
     'nes(pairs=25, momentum=0.9)'
     """
 
-    steps: int = 490
-    pairs: int = 20
-    floor: float = 0.1
-    window: int = 20
-    momentum: float = 0.5
+    steps: int = whole_number(490)
+    pairs: int = whole_number(20)
+    floor: float = number(0.1, above=0)
+    window: int = whole_number(20, 2)
+    momentum: float = number(0.5, below=1, what="a share")
 
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited queries, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "window")
-        must_be_positive(self, "floor")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum!r}, but a share below 1 is needed")
 
     @property
     def draw(self) -> Draw:
@@ -288,17 +274,12 @@ class SPSA(Climb):
     'spsa(pairs=64)'
     """
 
-    steps: int = 490
-    rate: float = 0.3
-    pairs: int = 20
-    by: str = "adam"
+    steps: int = whole_number(490)
+    rate: float = number(0.3, above=0)
+    pairs: int = whole_number(20)
+    by: str = one_of("adam", "sign")
 
     source: ClassVar[str] = "Uesato et al., Adversarial risk and weak attacks, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.by not in ("adam", "sign"):
-            raise ValueError(f"by is {self.by!r}, but 'adam' or 'sign' is needed")
 
     @property
     def draw(self) -> Draw:
@@ -343,21 +324,14 @@ class RGF(Climb):
     'rgf(probes=100)'
     """
 
-    probes: int = 50
-    floor: float = 0.1
-    window: int = 20
-    low: int | None = None
+    probes: int = whole_number(50)
+    floor: float = number(0.1, above=0)
+    window: int = whole_number(20, 2)
+    low: int | None = whole_number(None)
 
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
     source: ClassVar[str] = "Cheng et al., Improving attacks with a transfer-based prior, 2019"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "window")
-        must_be_positive(self, "floor")
-        if self.low is not None:
-            must_count(self, 1, "low")
 
     @property
     def draw(self) -> Draw:
@@ -365,10 +339,3 @@ class RGF(Climb):
 
     def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)
-
-
-def must_be_positive(owner: object, name: str) -> None:
-    """Refuse sizes that are none."""
-    given = getattr(owner, name)
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
-        raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.directional import (
     Rays,
     Walk,
@@ -31,6 +31,7 @@ from besiege.attacks.smallest import endless, unit
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
@@ -97,23 +98,17 @@ class SignOpt(Attack):
     'signopt(votes=200)'
     """
 
-    steps: int = 180
-    votes: int = 100
-    beta: float = 0.01
-    tries: int = 20
-    momentum: float = 0.5
-    alpha: float = 0.2
+    steps: int = whole_number(180)
+    votes: int = whole_number(100)
+    beta: float = number(0.01, above=0)
+    tries: int = whole_number(20)
+    momentum: float = number(0.5, below=1, what="a share")
+    alpha: float = number(0.2, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Cheng et al., Sign-OPT, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "votes", "tries")
-        _must_be_positive(self, "beta", "alpha")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum!r}, but a share from 0 below 1 is needed")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         fine = exactness(self.beta, math.prod(shape))
@@ -182,20 +177,16 @@ class Opt(Attack):
     'opt(probes=10)'
     """
 
-    steps: int = 140
-    probes: int = 20
-    beta: float = 0.01
-    tries: int = 20
-    alpha: float = 0.2
+    steps: int = whole_number(140)
+    probes: int = whole_number(20)
+    beta: float = number(0.01, above=0)
+    tries: int = whole_number(20)
+    alpha: float = number(0.2, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Cheng et al., OPT, 2019"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "probes", "tries")
-        _must_be_positive(self, "beta", "alpha")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         fine = exactness(self.beta, math.prod(shape)) / SHARP
@@ -262,10 +253,3 @@ def probes(siege: Siege, walk: Walk, rows: Tensor, k: int, beta: float, step: in
 def _weighed(change: Tensor, weight: Tensor) -> Tensor:
     """The sum over k of changes ``[rows, k, ...]`` times weights ``[rows, k]``."""
     return change.mul_(rowwise(weight, change)).sum(1)
-
-
-def _must_be_positive(owner: object, *names: str) -> None:
-    for name in names:
-        given = getattr(owner, name)
-        if not 0 < given < math.inf:
-            raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")

@@ -15,14 +15,15 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import Estimate, Told, estimate, gaussian, portions, sent, visible
 from besiege.attacks.losses import margin
-from besiege.attacks.nes import Pace, Plateau, must_be_positive
+from besiege.attacks.nes import Pace, Plateau
 from besiege.attacks.starts import adversarial, find_start, halvings, start_cost, to_boundary
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
+from besiege.core.fields import a_loss, number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
@@ -84,22 +85,15 @@ class State(NamedTuple):
 class Closing(Attack):
     """The loop of both: estimate, step, and close in as far as the target is still told."""
 
-    steps: int = 800
-    pairs: int = 10
-    sigma: float = 0.001
-    rate: float = 0.1
-    momentum: float = 0.5
+    steps: int = whole_number(800)
+    pairs: int = whole_number(10)
+    sigma: float = number(0.001, above=0)
+    rate: float = number(0.1, above=0)
+    momentum: float = number(0.5, below=1, what="a share")
 
     norms = frozenset({Linf, L2})
     goals = ALL_GOALS - {Goal.UNTARGETED}
     uses_starts = True  # with scores too
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "pairs")
-        for name in ("sigma", "rate"):
-            must_be_positive(self, name)
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum!r}, but a share below 1 is needed")
 
     @property
     def each(self) -> int:
@@ -229,15 +223,10 @@ class NESPartial(Closing):
     'nes_partial(pairs=50)'
     """
 
-    loss: Loss = margin
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited information, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     @property
     def each(self) -> int:
@@ -298,19 +287,14 @@ class NESLabels(Closing):
     'nes_labels(around=50)'
     """
 
-    steps: int = 450
-    pairs: int = 20
-    sigma: float = 0.01
-    around: int = 1
-    mu: float = 0.01
+    steps: int = whole_number(450)
+    pairs: int = whole_number(20)
+    sigma: float = number(0.01, above=0)
+    around: int = whole_number(1)
+    mu: float = number(0.01, above=0)
 
     access = Access.DECISION
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited information, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 1, "around")
-        must_be_positive(self, "mu")
 
     @property
     def each(self) -> int:

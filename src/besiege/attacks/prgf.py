@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import must_count
 from besiege.attacks.estimates import (
     Draw,
     Estimate,
@@ -28,10 +27,11 @@ from besiege.attacks.estimates import (
     sphere,
     visible,
 )
-from besiege.attacks.nes import Climb, Plateau, Rule, must_be_positive
+from besiege.attacks.nes import Climb, Plateau, Rule
 from besiege.attacks.planes import inner
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import number, whole_number
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
@@ -164,26 +164,17 @@ class PRGF(Climb):
     'prgf(probes=20, biased=True)'
     """
 
-    probes: int = 50
-    floor: float = 0.1
-    window: int = 20
+    probes: int = whole_number(50)
+    floor: float = number(0.1, above=0)
+    window: int = whole_number(20, 2)
     biased: bool = False
-    low: int | None = None
-    gamma: float | None = None
+    low: int | None = whole_number(None)
+    gamma: float | None = number(None, above=0)
 
     needs_substitute = True
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
     source: ClassVar[str] = "Cheng et al., Improving attacks with a transfer-based prior, 2019"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "window")
-        must_be_positive(self, "floor")
-        if self.low is not None:
-            must_count(self, 1, "low")
-        if self.gamma is not None:
-            must_be_positive(self, "gamma")
 
     @property
     def draw(self) -> Draw:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,11 +10,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import Goal, Linf
@@ -106,19 +106,14 @@ class Rays(Attack):
     'rays(steps=1000)'
     """
 
-    steps: int = 20000
-    tolerance: float = 1.0
+    steps: int = whole_number(20000)
+    tolerance: float = number(1.0, above=0)
 
     access = Access.DECISION
     norms = frozenset({Linf})
     goals = frozenset({Goal.UNTARGETED})
     minimal = True
     source: ClassVar[str] = "Chen and Gu, RayS, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        if not 0 < self.tolerance < math.inf:
-            raise ValueError(f"tolerance is {self.tolerance!r}, but a number above 0 is needed")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return self.steps

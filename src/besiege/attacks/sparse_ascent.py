@@ -13,11 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.losses import cross_entropy
 from besiege.attacks.pieces import Gaussian, Start
 from besiege.core.answer import Answer, Loss
 from besiege.core.ball import Ball
+from besiege.core.fields import a_loss, of_kind, whole_number
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L1
@@ -95,17 +96,17 @@ class SparseAscent(Attack):
         a row whose steepest entries are all at their bounds stands still.
     """
 
-    steps: int = 100
-    loss: Loss = cross_entropy
-    start: Start = Gaussian()
-    restarts: int = 1
+    steps: int = whole_number(100)
+    loss: Loss = a_loss(cross_entropy)
+    start: Start = of_kind(Gaussian(), Start)
+    restarts: int = whole_number(1)
     radii: tuple[float, ...] = (3.0, 2.0, 1.0)
     compat: bool = False
 
     norms = frozenset({L1})
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "restarts")
+        super().__post_init__()
         if not self.radii or self.radii[-1] != 1.0 or min(self.radii) < 1.0:
             raise ValueError(f"radii is {self.radii!r}, but balls shrink to the threat's, 1.0")
 

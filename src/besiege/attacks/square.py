@@ -12,12 +12,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import Told
 from besiege.attacks.losses import margin
 from besiege.attacks.windows import PROPOSALS, Proposals
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
+from besiege.core.fields import a_loss, number, one_of, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
@@ -89,24 +90,15 @@ class Square(Attack):
     'square(steps=1000, rescale=True)'
     """
 
-    steps: int = 5000
-    p_init: float = 0.8
-    restarts: int = 1
-    rescale: bool = False
-    loss: Loss = margin
+    steps: int = whole_number(5000)
+    p_init: float = number(0.8, above=0, most=1, what="a share")
+    restarts: int = whole_number(1)
+    rescale: bool = one_of(False, True)
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2, L1})
     source: ClassVar[str] = "Andriushchenko et al., Square attack, 2020 (l1: Croce and Hein, 2021)"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "restarts")
-        if not 0 < self.p_init <= 1:
-            raise ValueError(f"p_init is {self.p_init!r}, but a share above 0 up to 1 is needed")
-        if self.rescale not in (False, True):
-            raise ValueError(f"rescale is {self.rescale!r}, but False or True is needed")
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     def run(self, siege: Siege) -> None:
         for restart in range(self.restarts):

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.coordinates import (
     DECAYS,
     Moments,
@@ -23,12 +23,12 @@ from besiege.attacks.coordinates import (
     resized,
 )
 from besiege.attacks.estimates import portions, sent
-from besiege.attacks.nes import must_be_positive
 from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import Tanh, Weights, corrections
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import number, one_of, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
@@ -136,18 +136,18 @@ class ZOO(Attack):
     "zoo(coordinates=64, by='adam')"
     """
 
-    steps: int = 30
-    rounds: int = 10
-    coordinates: int = 32
-    h: float = 0.01
-    by: str = "newton"
-    rate: float | None = None
-    first: float | None = None
-    side: int | None = None
+    steps: int = whole_number(30)
+    rounds: int = whole_number(10)
+    coordinates: int = whole_number(32)
+    h: float = number(0.01, above=0)
+    by: str = one_of("newton", "adam")
+    rate: float | None = number(None, above=0)
+    first: float | None = number(None, above=0)
+    side: int | None = whole_number(None)
     grow: tuple[int, ...] = ()
     important: bool = False
     tanh: bool = False
-    abort: int = 0
+    abort: int = whole_number(0, 0)
     reset: bool = False
     compat: bool = False
 
@@ -157,16 +157,7 @@ class ZOO(Attack):
     source: ClassVar[str] = "Chen et al., ZOO: zeroth order optimization, 2017"
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "rounds", "coordinates")
-        must_count(self, 0, "abort")
-        must_be_positive(self, "h")
-        for name in ("rate", "first"):
-            if getattr(self, name) is not None:
-                must_be_positive(self, name)
-        if self.by not in RATES:
-            raise ValueError(f"by is {self.by!r}, but 'adam' or 'newton' is needed")
-        if self.side is not None:
-            must_count(self, 1, "side")
+        super().__post_init__()
         object.__setattr__(self, "grow", tuple(self.grow))
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:

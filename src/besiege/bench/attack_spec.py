@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
-from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
+from besiege.attacks.combine import Combined
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.spec import AttackSpec
-from besiege.core.threat import Access, Threat
+from besiege.core.threat import Threat
 from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.checking import check
 
@@ -29,7 +29,7 @@ def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> At
     terms, used = found.terms, found.terms.knowledge
     steps = getattr(attack, "steps", None)
     shape = tuple(resolved.first(1).images.shape[1:])
-    most = passes(attack, shape, resolved.victim.classes or 10)
+    most = attack.passes(shape, resolved.victim.classes or 10)
     ascends = isinstance(attack, Ascent) and resolved.request.queries is None
     return AttackSpec(
         text=str(attack),
@@ -50,23 +50,3 @@ def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> At
         advice=None if used.substitute is None else used.substitute.digest(),
         starts=None if used.starts is None else resolved.starts,
     )
-
-
-def passes(attack: Attack, shape: tuple[int, ...], classes: int) -> int:
-    """About how many answers an attack takes for a sample it does not break: for time left."""
-    inner = [passes(part, shape, classes) for part in getattr(attack, "parts", ())]
-    match attack:
-        case Minimal():
-            return 10 * inner[0]
-        case EachTarget():
-            return (attack.count or 9) * inner[0]
-        case Repeat():
-            return attack.times * inner[0]
-        case Averaged():
-            return attack.count * inner[0]
-    if inner:
-        return sum(inner)
-    if attack.access < Access.GRADIENT and (most := attack.cost(shape, classes)) is not None:
-        return most
-    steps, again = getattr(attack, "steps", 100), getattr(attack, "restarts", 1)
-    return max(1, int(steps) * int(again) * int(getattr(attack, "targets", 1)))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence
-from besiege.metrics.rows import Rows
+from besiege.metrics.rows import Rows, places
 
 COSTS = ("queries", "forwards", "backwards")
 Counts = NDArray[np.int64]
@@ -31,10 +31,9 @@ def fates(evidence: Evidence) -> Rows:
     spent: dict[str, Counts] = {what: np.zeros(len(samples), np.int64) for what in COSTS}
     step = np.full(len(samples), -1, np.int64)
     distance = np.full(len(samples), np.nan)
-    order = np.argsort(samples, kind="stable")
     for number, trial in enumerate(evidence.trials):
         rows = trial.rows.where(np.isin(trial.rows["sample"], samples))
-        where = order[np.searchsorted(samples[order], rows["sample"])]
+        where = places(samples, rows["sample"])
         counts = evidence.right[where] & ((place[where] < 0) | (place[where] >= number))
         rows, where = rows.where(counts), where[counts]
         breaks = place[where] == number

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from besiege.core.errors import InputError
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.optimality import area, fall, local_optimality
-from besiege.metrics.rows import Rows
+from besiege.metrics.rows import Rows, places
 
 BEST = "best_after_"
 """How columns begin that hold the smallest distance claimed within so many passes."""
@@ -90,16 +90,15 @@ def smallest(evidence: Evidence) -> Rows:
     found: dict[str, Any] = {norm: np.where(ends == 0, 0.0, np.inf) for norm in NORMS}
     attack = np.full(count, "", dtype=object)
     record, row = np.full(count, "", dtype=object), np.full(count, -1, np.int64)
-    order = np.argsort(ids, kind="stable")
     for trial in evidence.searches():
         rows = trial.rows.where(evidence.broken(trial) & np.isin(trial.rows["sample"], ids))
-        places = order[np.searchsorted(ids[order], rows["sample"])]
-        mine = (rows[evidence.norm] == ends[places]) & (attack[places] == "")
-        rows, places = rows.where(mine), places[mine]
-        attack[places] = trial.text
+        where = places(ids, rows["sample"])
+        mine = (rows[evidence.norm] == ends[where]) & (attack[where] == "")
+        rows, where = rows.where(mine), where[mine]
+        attack[where] = trial.text
         for name, column in {**found, "record": record, "row": row}.items():
             if name in rows:
-                column[places] = rows[name]
+                column[where] = rows[name]
     labels = evidence.clean["label"][np.isin(evidence.clean["sample"], ids)]
     columns = {"sample": ids, "label": labels, "distance": ends, "attack": attack.astype(str)}
     return Rows({**columns, **found, "record": record.astype(str), "row": row})
@@ -171,8 +170,7 @@ def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace |
     marks = sorted(int(name.removeprefix(BEST)) for name in trial.rows if name.startswith(BEST))
     if not marks:
         return None
-    order = np.argsort(trial.rows["sample"], kind="stable")
-    rows = trial.rows.where(order[np.searchsorted(trial.rows["sample"][order], ids)])
+    rows = trial.rows.where(places(trial.rows["sample"], ids))
     names = [*(f"{BEST}{mark}" for mark in marks), *([IN_ALL] if IN_ALL in rows else [])]
     noted = np.stack([rows[name].astype(np.float64) for name in names], 1)
     if IN_ALL not in rows:  # records of before it was noted

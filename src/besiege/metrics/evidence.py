@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.intervals import Rate
-from besiege.metrics.rows import Rows
+from besiege.metrics.rows import Rows, places
 
 Mask = NDArray[np.bool_]
 
@@ -261,8 +261,6 @@ class Evidence:
         ends = np.where(self.right[searched], np.inf, 0.0)
         for trial in self.searches() if trials is None else trials:
             won = trial.rows.where(trial.rows["success"].astype(bool))
-            order = np.argsort(ids, kind="stable")
             mine = np.isin(won["sample"], ids)
-            places = order[np.searchsorted(ids[order], won["sample"][mine])]
-            np.minimum.at(ends, places, won[self.norm][mine])
+            np.minimum.at(ends, places(ids, won["sample"][mine]), won[self.norm][mine])
         return ids, ends

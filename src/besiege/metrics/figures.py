@@ -12,6 +12,7 @@ from besiege.metrics.curves import Curve, against_budget, against_queries, again
 from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
+from besiege.metrics.rows import places
 
 _PICTURES = 12
 _POINTS = 2000
@@ -58,9 +59,7 @@ def expected_accuracy(evidence: Evidence) -> float | None:
     ids = evidence.clean["sample"][known]
     worst = np.zeros(len(ids))
     for trial in evidence.trials:
-        order = np.argsort(trial.rows["sample"], kind="stable")
-        places = order[np.searchsorted(trial.rows["sample"][order], ids)]
-        worst = np.maximum(worst, trial.rows["share"][places])
+        worst = np.maximum(worst, trial.rows["share"][places(trial.rows["sample"], ids)])
     return float(1 - worst.mean())
 
 

@@ -13,6 +13,13 @@ from besiege.core.errors import InputError, near
 Column = NDArray[Any]
 
 
+def places(ids: Column, wanted: Column) -> Column:
+    """Where each wanted id stands among the ids; all of them must be there."""
+    order = np.argsort(ids, kind="stable")
+    found: Column = order[np.searchsorted(ids[order], wanted)]
+    return found
+
+
 class Rows(Mapping[str, Column]):
     """Columns by name; ``rows["success"]`` is an array, ``rows.records()`` yields dictionaries.
 

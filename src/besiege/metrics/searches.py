@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from besiege.core.errors import Finding
 from besiege.metrics.evidence import Evidence, Mask
+from besiege.metrics.rows import places
 
 ROUNDING = 1e-6
 """By how much, as a share of it, a distance must be smaller to count as smaller."""
@@ -28,10 +29,9 @@ def w20_norm_order(evidence: Evidence) -> Iterator[Finding]:
         if other.norm == evidence.norm or not other.searched or not len(ids):
             continue
         theirs = np.full(len(ids), np.inf)
-        order = np.argsort(ids, kind="stable")
         rows = other.rows.where(np.isin(other.rows["sample"], ids))
-        places = order[np.searchsorted(ids[order], rows["sample"])]
-        np.minimum.at(theirs, places, rows[evidence.norm].astype(np.float64))
+        where = places(ids, rows["sample"])
+        np.minimum.at(theirs, where, rows[evidence.norm].astype(np.float64))
         missed = int((theirs < ends * (1 - ROUNDING)).sum())
         if missed:
             yield Finding(

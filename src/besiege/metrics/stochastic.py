@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence, Mask
-from besiege.metrics.rows import Rows
+from besiege.metrics.rows import Rows, places
 
 Wins = NDArray[np.bool_]
 
@@ -35,10 +35,8 @@ def chance_figures(evidence: Evidence, draws: int) -> dict[str, Any] | None:
         assert table is not None
         sound = trial.rows["valid"].astype(bool) & trial.rows["within"].astype(bool)
         mine = worst.copy() if evidence.chained else ~clean
-        order = np.argsort(evidence.clean["sample"], kind="stable")
-        listed = evidence.clean["sample"][order]
-        there = np.isin(trial.rows["sample"], listed)
-        rows = order[np.searchsorted(listed, trial.rows["sample"][there])]
+        there = np.isin(trial.rows["sample"], evidence.clean["sample"])
+        rows = places(evidence.clean["sample"], trial.rows["sample"][there])
         own = (table & sound[:, None])[there]
         mine[rows] = _stronger(mine[rows], own, half) if evidence.chained else own
         worst = _stronger(worst, mine, half)

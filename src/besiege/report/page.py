@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from besiege.bench.folder import telling
+from besiege.core.files import replace_file
 from besiege.report import answer, formats
 from besiege.report.charts import charts
 from besiege.report.pictures import ROOM, Pictures, gallery
@@ -55,15 +55,7 @@ def write(figures: dict[str, Any], pictures: Pictures, path: Path | str) -> Path
     text = rendered(figures, pictures)
     with telling(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
-        try:
-            with part.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+        replace_file(target, text.encode())
     return target
 
 
