@@ -255,9 +255,10 @@ class Oracle:
         def one(rows: slice) -> tuple[Tensor, ...]:
             some = aim if aim is None or len(aim.labels) == rows.stop - rows.start else aim.at(rows)
             if through is None and some is not None and _is_fixed(loss):
-                found = self._graphed(("gradient", loss), partial(self._slope, loss), x[rows], some)
-                if found is not None:
-                    return found
+                slope = partial(self._slope, loss)
+                graphed = self._graphed(("gradient", loss), slope, x[rows], some)
+                if graphed is not None:
+                    return graphed
 
             def ask(image: Tensor) -> Tensor:
                 return self._ask(image if through is None else through(image, rows), dice, rows)
@@ -277,16 +278,16 @@ class Oracle:
         through: Callable[[Tensor, slice], Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The weighted sum of the parts' losses and of their gradients, and the fused logits."""
-        gradient, value, said = torch.zeros_like(x), x.new_zeros(len(x)), []
+        gradient, value, answers = torch.zeros_like(x), x.new_zeros(len(x)), []
         for place, (weight, part) in enumerate(parts):
             padded = part.padded
             own = None if dice is None else dice.of("member", place)
             slope, height, logits = part.gradient(x, loss, aim, own, through)
             gradient.add_(slope, alpha=weight)
             value.add_(height, alpha=weight)
-            said.append(logits)
+            answers.append(logits)
             self.padded += part.padded - padded
-        fused: Tensor = self.victim.fused(said)  # type: ignore[attr-defined]  # it has parts
+        fused: Tensor = self.victim.fused(answers)  # type: ignore[attr-defined]  # it has parts
         return gradient, value, self._checked(fused, len(x))
 
     def _graphed(
@@ -348,9 +349,9 @@ class Oracle:
 
     def _gradients_apart(self, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """The same by one graph after the other: compiled passes have one backward each."""
-        found = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
-        self.padded += len(x) * (len(found) - 1)  # forwards that nobody asked for
-        return torch.stack([gradient for gradient, _, _ in found], 1), found[0][2]
+        answers = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
+        self.padded += len(x) * (len(answers) - 1)  # forwards that nobody asked for
+        return torch.stack([gradient for gradient, _, _ in answers], 1), answers[0][2]
 
     def _nothing(self, x: Tensor) -> Tensor:
         """The logits of no images: nobody is asked."""
