@@ -50,6 +50,7 @@ WITHOUT_TORCH = {
     "core/threat.py",
     "core/registry.py",
     "core/errors.py",
+    "core/rules.py",
     "core/text.py",
     "core/files.py",
     "core/lazy.py",

@@ -12,13 +12,21 @@ if TYPE_CHECKING:
     from besiege.metrics.evidence import Evidence, Trial
     from besiege.metrics.intervals import Rate, clopper_pearson
     from besiege.metrics.optimality import area, envelope, global_optimality, local_optimality
+    from besiege.metrics.registry import Case, Figure, Row, Section, register
     from besiege.metrics.rows import Rows
+    from besiege.metrics.values import EvaluationFigures, RunFigures
 
 __all__ = [
+    "Case",
     "Curve",
+    "EvaluationFigures",
     "Evidence",
+    "Figure",
     "Rate",
+    "Row",
     "Rows",
+    "RunFigures",
+    "Section",
     "Trial",
     "against_budget",
     "against_cost",
@@ -30,15 +38,22 @@ __all__ = [
     "global_optimality",
     "local_optimality",
     "quantile",
+    "register",
 ]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Case": "registry",
         "Curve": "curves",
+        "EvaluationFigures": "values",
         "Evidence": "evidence",
+        "Figure": "registry",
         "Rate": "intervals",
+        "Row": "registry",
         "Rows": "rows",
+        "RunFigures": "values",
+        "Section": "registry",
         "Trial": "evidence",
         "against_budget": "curves",
         "against_cost": "distances",
@@ -50,5 +65,6 @@ __getattr__, __dir__ = lazily(
         "global_optimality": "optimality",
         "local_optimality": "optimality",
         "quantile": "distances",
+        "register": "registry",
     },
 )

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from besiege.core.errors import InputError
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.optimality import area, fall, local_optimality
-from besiege.metrics.rows import Rows
+from besiege.metrics.rows import Rows, places
+from besiege.metrics.values import AttackSizes, Descent, Distances, Sizes
 
 BEST = "best_after_"
 """How columns begin that hold the smallest distance claimed within so many passes."""
@@ -90,22 +91,22 @@ def smallest(evidence: Evidence) -> Rows:
     found: dict[str, Any] = {norm: np.where(ends == 0, 0.0, np.inf) for norm in NORMS}
     attack = np.full(count, "", dtype=object)
     record, row = np.full(count, "", dtype=object), np.full(count, -1, np.int64)
-    order = np.argsort(ids, kind="stable")
     for trial in evidence.searches():
-        rows = trial.rows.where(evidence.broken(trial) & np.isin(trial.rows["sample"], ids))
-        places = order[np.searchsorted(ids[order], rows["sample"])]
-        mine = (rows[evidence.norm] == ends[places]) & (attack[places] == "")
-        rows, places = rows.where(mine), places[mine]
-        attack[places] = trial.text
+        where = places(ids, trial.rows["sample"])
+        broken = evidence.broken(trial) & (where >= 0)
+        rows, where = trial.rows.where(broken), where[broken]
+        mine = (rows[evidence.norm] == ends[where]) & (attack[where] == "")
+        rows, where = rows.where(mine), where[mine]
+        attack[where] = trial.text
         for name, column in {**found, "record": record, "row": row}.items():
             if name in rows:
-                column[places] = rows[name]
+                column[where] = rows[name]
     labels = evidence.clean["label"][np.isin(evidence.clean["sample"], ids)]
     columns = {"sample": ids, "label": labels, "distance": ends, "attack": attack.astype(str)}
     return Rows({**columns, **found, "record": record.astype(str), "row": row})
 
 
-def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
+def distance_figures(evidence: Evidence) -> Distances | None:
     """How large the smallest changes are, by each attack and by the best of all.
 
     All are of the same samples, those that every attack was judged on; a sample that was wrong
@@ -115,23 +116,23 @@ def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
     if evidence.eps is not None or not len(ids):
         return None
     end = fall(best)
-    told = []
+    sizes = []
     traces = [_trace(evidence, trial, ids) for trial in evidence.trials]
     for trial, trace in zip(evidence.trials, traces, strict=True):
         mine = evidence.smallest([trial])[1]
-        told.append(
-            {
-                "text": trial.text,
+        sizes.append(
+            AttackSizes(
                 **_sizes(mine, end),
-                "best": int(((mine == best) & np.isfinite(best) & (best > 0)).sum()),
-                "optimality": local_optimality(mine, best),
-                "cost": None if trace is None else _cost(trace.marks, trace.table, trace.spent),
-            }
+                cost=None if trace is None else _cost(trace.marks, trace.table, trace.spent),
+                text=trial.text,
+                best=int(((mine == best) & np.isfinite(best) & (best > 0)).sum()),
+                optimality=local_optimality(mine, best),
+            )
         )
     broken = int((np.isfinite(best) & (best > 0)).sum())
     known = [trace for trace in traces if trace is not None]
-    whole = {**_sizes(best, end), "cost": _in_turn(known) if len(known) == len(traces) else None}
-    return {"count": len(ids), "broken": broken, "all": whole, "attacks": told}
+    whole = Sizes(**_sizes(best, end), cost=_in_turn(known) if len(known) == len(traces) else None)
+    return Distances(len(ids), broken, whole, tuple(sizes))
 
 
 def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
@@ -171,8 +172,7 @@ def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace |
     marks = sorted(int(name.removeprefix(BEST)) for name in trial.rows if name.startswith(BEST))
     if not marks:
         return None
-    order = np.argsort(trial.rows["sample"], kind="stable")
-    rows = trial.rows.where(order[np.searchsorted(trial.rows["sample"][order], ids)])
+    rows = trial.rows.where(places(trial.rows["sample"], ids))
     names = [*(f"{BEST}{mark}" for mark in marks), *([IN_ALL] if IN_ALL in rows else [])]
     noted = np.stack([rows[name].astype(np.float64) for name in names], 1)
     if IN_ALL not in rows:  # records of before it was noted
@@ -189,7 +189,7 @@ def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace |
     return _Trace(marks, table, (rows["queries"] + rows["backwards"]).astype(np.int64))
 
 
-def _in_turn(traces: Sequence[_Trace]) -> dict[str, Any]:
+def _in_turn(traces: Sequence[_Trace]) -> Descent:
     """The same of all attacks, one after the other: what a sample had cost and come to by then."""
     spent = np.sum([trace.spent for trace in traces], axis=0)
     marks = [m * 10**k for k in range(len(str(spent.max()))) for m in (1, 2, 5)]
@@ -204,15 +204,10 @@ def _in_turn(traces: Sequence[_Trace]) -> dict[str, Any]:
     return _cost(marks[: last + 1], np.stack(columns, 1), spent)
 
 
-def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> dict[str, Any]:
+def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> Descent:
     """The median of the best distances within so many passes and in all, and the mean passes."""
     *medians, in_all = (_finite(value) for value in against_cost(table))
-    return {
-        "passes": list(marks),
-        "median": medians,
-        "in_all": in_all,
-        "spent": float(spent.mean()),
-    }
+    return Descent(tuple(marks), tuple(medians), in_all, float(spent.mean()))
 
 
 def _finite(value: float) -> float | None:
