@@ -13,8 +13,10 @@ from torch import nn
 
 import besiege
 from besiege.bench.overview import status
-from besiege.bench.results import pictures, summarise
+from besiege.bench.pictures import pictures
+from besiege.bench.results import summarise
 from besiege.bench.single import evaluate
+from besiege.bench.store import Store
 from besiege.core.errors import AttackError, InputError, StoreError, ThreatError, VictimError
 from besiege.core.record import COSTS
 from besiege.metrics import against_cost, area, envelope, local_optimality, quantile
@@ -162,7 +164,7 @@ def test_budgets_written_differently_are_one(tmp_path: Path) -> None:
 
 def test_what_was_not_broken_is_not_stored_twice(found: besiege.Evaluation) -> None:
     item = found.figures.gallery[0]
-    clean, adversarial = pictures(found.folder, [item])(item)
+    clean, adversarial = pictures(Store(found.folder), [item])(item)
     assert clean.shape == adversarial.shape == (1, 8, 8)
     assert np.abs(clean - adversarial).max() == pytest.approx(item.distance, rel=1e-5)
     net = besiege.Classifier.of(NATURAL)

@@ -14,7 +14,9 @@ import pytest
 import besiege
 from besiege.bench.overview import status
 from besiege.bench.parquet import packed, unpacked
-from besiege.bench.results import pictures, summarise
+from besiege.bench.pictures import pictures
+from besiege.bench.results import summarise
+from besiege.bench.store import Store
 from besiege.cli.grammar import shell
 
 KNOWN = [
@@ -79,7 +81,7 @@ def test_no_name_changes_a_figure(run: tuple[Path, dict[str, Any]], tmp_path: Pa
             assert plain(there) == expected, repr(name)
             assert status(there)[0].complete, repr(name)
         (item, *_) = summarise(here).evaluations[0].gallery
-        assert pictures(here, [item])(item)[0].shape == (1, 8, 8)
+        assert pictures(Store(here), [item])(item)[0].shape == (1, 8, 8)
     finally:
         here.rename(folder)
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -169,7 +168,7 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
     file = io.StringIO()
     with bar("zoo:x", Console(file=file, width=80)) as tell:
         for done, text in ((0, "pgd"), (50, "pgd"), (100, "mim [1]")):
-            tell(SimpleNamespace(done=done, total=200, text=text))
+            tell(Event(done, 200, text))
     lines = file.getvalue().splitlines()
     assert [line.partition(" after")[0] for line in lines] == [
         "zoo:x: pgd, 0 % done",
@@ -180,7 +179,7 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
 def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
     file = io.StringIO()
     with bar("zoo:x", Console(file=file, force_terminal=True, width=100)) as tell:
-        tell(SimpleNamespace(done=50, total=200, text="pgd"))
+        tell(Event(50, 200, "pgd"))
     text = file.getvalue()
     assert "zoo:x: pgd" in text and "25 %" in text and "left" in text
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from besiege.bench.overview import open_run
 from besiege.bench.reading import Gathered
 from besiege.bench.store import Store
 from besiege.bench.summaries import comparison, ordered, summary_of
-from besiege.core.errors import DataError, StoreError
+from besiege.core.errors import DataError
 from besiege.metrics.comparing import compared
 from besiege.metrics.evidence import Trial
-from besiege.metrics.rows import Column
-from besiege.metrics.values import SCHEMA, EvaluationFigures, Picture, RunFigures
+from besiege.metrics.values import SCHEMA, EvaluationFigures, RunFigures
 
 FILE = "figures.json"
 
@@ -87,44 +84,3 @@ def strongest(gathered: Gathered) -> Trial | None:
         return max(tried, key=lambda trial: len(evidence.broken_ids(trial)), default=None)
     known = evidence.covered_by_all()
     return min(tried, key=lambda trial: int(evidence.left_by(trial)[known].sum()), default=None)
-
-
-Pictures = Callable[[Picture], tuple[Column, Column]]
-
-
-def pictures(folder: Path | str, items: Iterable[Picture]) -> Pictures:
-    """From an item of a gallery to its clean and its adversarial image, ``[channels, h, w]``.
-
-    Every record is read once for all `items`, and only their images are kept.
-    """
-    store = Store(folder)
-    wanted: dict[str, set[int]] = {}
-    for item in items:
-        wanted.setdefault(item.clean, set()).add(item.clean_row)
-        wanted.setdefault(item.record, set()).add(item.row)
-    known: dict[str, dict[int, Column]] = {}
-
-    def image(record: str, row: int) -> Column | None:
-        if record not in known:
-            arrays = store.images(record.removeprefix("records/"))
-            images = stored_images(arrays)
-            rows = arrays.get("rows", np.arange(len(images))).tolist()
-            kept = wanted.get(record, set()) | {row}
-            known[record] = {r: images[n].copy() for n, r in enumerate(rows) if r in kept}
-        return known[record].get(row)
-
-    def both(item: Picture) -> tuple[Column, Column]:
-        clean, found = image(item.clean, item.clean_row), image(item.record, item.row)
-        if clean is None or found is None:
-            raise StoreError(f"the image of sample {item.sample} is not in {item.record}")
-        return clean, found
-
-    return both
-
-
-def stored_images(arrays: dict[str, Column]) -> Column:
-    """Clean images as float32; those of whole bytes are stored as bytes."""
-    images = arrays["images"]
-    if images.dtype == np.uint8:
-        images = images.astype(np.float32) / np.float32(255)
-    return images

@@ -30,6 +30,7 @@ from besiege.bench.spec import Plan
 from besiege.bench.store import Store, key_of
 from besiege.bench.words import in_words, incomplete
 from besiege.core.errors import Finding, StoreError
+from besiege.core.files import read_file
 from besiege.core.threat import Goal, Threat
 from besiege.metrics import warnings
 from besiege.metrics.comparing import Comparison, Outline
@@ -180,20 +181,20 @@ def _counterpart(mine: Summary, others: list[Summary]) -> tuple[str, Rate] | Non
 def _stamp(store: Store, plan: Plan) -> str:
     """A digest of all that the figures follow from: code, plan, and the files of the records."""
     records = [
-        (key, *(_about(store.records / key / name) for name in ("record.json", "rows.parquet")))
+        (key, *(about(store.records / key / name) for name in ("record.json", "rows.parquet")))
         for key in sorted(all_keys(plan))
     ]
     asked = plan.model_dump(mode="json", by_alias=True)
     return key_of({"code": _code(), "plan": asked, "changed": plan.changed, "records": records})
 
 
-def _about(path: Path) -> tuple[int, ...] | None:
+def about(path: Path) -> list[int] | None:
     """What the file system says of a file that changes when its content does."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
 
 
 def _code() -> list[object]:
@@ -203,7 +204,7 @@ def _code() -> list[object]:
     modules = {one.compute.__module__ for one in registered() if one.compute is not None}
     found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
     files += [Path(path) for path in found if path is not None]
-    return [besiege.__version__, *((path.name, _about(path)) for path in files)]
+    return [besiege.__version__, *((path.name, about(path)) for path in files)]
 
 
 def _written(made: Summary, stamp: str) -> bytes:
@@ -225,7 +226,7 @@ def _written(made: Summary, stamp: str) -> bytes:
 def _read(path: Path, stamp: str) -> tuple[EvaluationFigures, Outline] | None:
     """What was kept, None where it is not of what is there now, or not whole."""
     try:
-        head, _, text = path.read_bytes().partition(b"\n")
+        head, _, text = read_file(path).partition(b"\n")
         if json.loads(head) != {"stamp": stamp, "digest": hashlib.sha256(text).hexdigest()}:
             return None
         body = json.loads(text)

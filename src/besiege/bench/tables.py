@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from besiege.bench.results import stored_images
+from besiege.bench.pictures import stored_images
 from besiege.bench.spec import AttackSpec
 from besiege.core.errors import Finding
 from besiege.core.record import COSTS

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from besiege.bench.results import pictures, summarise, write_figures
+from besiege.bench.pictures import pictures
+from besiege.bench.results import summarise, write_figures
+from besiege.bench.store import Store
 from besiege.metrics.values import RunFigures
 from besiege.report.page import write
 
@@ -22,4 +24,4 @@ def write_page(
         write_figures(folder, found)
     target = Path(folder) / "report.html" if path is None else Path(path)
     shown = [item for evaluation in found.evaluations for item in evaluation.gallery]
-    return write(found, pictures(folder, shown), target)
+    return write(found, pictures(Store(folder), shown), target)

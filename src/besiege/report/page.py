@@ -45,13 +45,15 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
     Examples
     --------
     >>> import besiege
-    >>> from besiege.bench.results import pictures, summarise
+    >>> from besiege.bench.pictures import pictures
+    >>> from besiege.bench.results import summarise
+    >>> from besiege.bench.store import Store
     >>> found = besiege.evaluate(
     ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
     ... )
     >>> folder = found.folder  # lasts as long as what was found
     >>> figures = summarise(folder)
-    >>> read = pictures(folder, figures.evaluations[0].gallery)
+    >>> read = pictures(Store(folder), figures.evaluations[0].gallery)
     >>> write(figures, read, folder / "report.html").name
     'report.html'
     """
