@@ -15,21 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from safetensors.numpy import save
 
 import besiege
-from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import (
-    AttackSpec,
-    Curve,
-    DataSpec,
-    ModelSpec,
-    Plan,
-    Request,
-    Run,
-    Shard,
-    write_run,
-)
-from besiege.bench.store import Record, Store
+from besiege.bench.plan import Plan
+from besiege.bench.run import Run, write_run
+from besiege.bench.spec import AttackSpec, Curve, DataSpec, ModelSpec, Request, Shard
+from besiege.bench.store import IMAGES, Record, Store
 from besiege.metrics.rows import Column
 
 SIZE = 250
@@ -106,7 +98,8 @@ def fill(store: Store, asked: Plan) -> None:
     chance = np.random.default_rng(0)
     pictures = chance.integers(0, 256, (SIZE, *SHAPE), dtype=np.uint8)
     images = chance.random((SIZE, *SHAPE), dtype=np.float32)
-    for task in clean_tasks(asked):
+    clean, *attacks = asked.stages()
+    for (task,) in clean.parts:
         ids = task.shard * SIZE + np.arange(SIZE)
         rows = {
             "sample": ids,
@@ -116,11 +109,9 @@ def fill(store: Store, asked: Plan) -> None:
             "share": np.ones(SIZE),
             "correct": chance.random(SIZE) < 0.9,
         }
-        store.commit(
-            Record(task.identity, {"rows": SIZE, "correct": 225}), rows, {"images": pictures}
-        )
-    pairs = [pair for pairs in attack_tasks(asked) for pair in pairs] + curve_tasks(asked)
-    for crafting, judging in pairs:
+        record = Record(task.identity, {"rows": SIZE, "correct": 225})
+        store.commit(record, rows, {IMAGES: save({"images": pictures})})
+    for crafting, judging in (part for stage in attacks for part in stage.parts):
         ids = crafting.shard * SIZE + np.arange(SIZE)
         won = chance.random(SIZE) < 0.5
         crafted: dict[str, Column] = {
@@ -133,7 +124,7 @@ def fill(store: Store, asked: Plan) -> None:
             **{f"loss_{when}": chance.random(SIZE) for when in ("first", "late", "best")},
         }
         kept: dict[str, Column] = {"images": images[won], "rows": np.flatnonzero(won)}
-        key = store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, kept)
+        key = store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, {IMAGES: save(kept)})
         made = store.read(key)
         assert made is not None
         judged: dict[str, Column] = {

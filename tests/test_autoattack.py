@@ -21,9 +21,9 @@ from besiege.attacks.combine import Cascade
 from besiege.attacks.suites import suite
 from besiege.bench.single import evaluate
 from besiege.core.errors import StochasticError, UnknownNameError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation import craft, judge
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import module_of, natural, scaled

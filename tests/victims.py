@@ -20,9 +20,10 @@ from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import Access, Linf, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation import Crafted, craft
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Around, Linear, images_of
+from besiege.testing.victims import Linear, images_of
 
 
 def uniform(*shape: int, seed: int = 0) -> Tensor:
@@ -67,11 +68,11 @@ class Curve(nn.Module):
         return torch.stack([torch.zeros_like(height), height], 1)
 
 
-class Noisy(Around):
+class Noisy(Victim):
     """Adds a random shift to every image before the victim sees it, from the dice it is given."""
 
     def __init__(self, victim: Classifier, size: float = 0.1) -> None:
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         self.stochastic = True
         self.size = size
         self.shifts: list[Tensor] = []
@@ -84,11 +85,11 @@ class Noisy(Around):
         return self.victim(x + self.size * shift)
 
 
-class Spy(Around):
+class Spy(Victim):
     """Remembers how many images each call brought and, on demand, the images."""
 
     def __init__(self, victim: Classifier, access: Access = Access.GRADIENT) -> None:
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         self.access = access
         self.calls: list[int] = []
         self.images: list[Tensor] = []
@@ -107,7 +108,7 @@ class Spy(Around):
 
 
 def siege(
-    victim: Around | Classifier,
+    victim: Victim,
     images: Tensor,
     labels: Tensor,
     radius: float = 0.1,

@@ -18,7 +18,7 @@ from besiege.attacks import parse
 from besiege.attacks.suites import suite
 from besiege.core.threat import Access
 from besiege.evaluation import craft, judge
-from besiege.evaluation.crafting import Crafted, twin_of
+from besiege.evaluation.crafting import Crafted
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -40,7 +40,7 @@ def record(cell: Cell, count: int, device: str, attacks: dict[str, str], path: P
     victim, samples = cell.load(count, device)
     with victim.held(), torch.no_grad():
         right = victim(samples.images).argmax(1) == samples.labels
-    twin = twin_of(victim, samples, cell.within)
+    twin = victim.twin(samples, cell.within)
     components: dict[str, dict[str, object]] = {}
     usual = dict(zip(COMPONENTS, suite("standard").attacks_for(cell.within.norm), strict=True))
     for name, text in (usual | attacks).items():

@@ -32,7 +32,6 @@ from besiege.core.cuda_graphs import Captured
 from besiege.core.oracle import allow_tf32
 from besiege.core.samples import Samples
 from besiege.evaluation import craft, judge
-from besiege.evaluation.crafting import twin_of
 from besiege.models import Classifier
 
 # A script finds its neighbours, not its package: the root makes it one.
@@ -133,11 +132,9 @@ def ours(
     texts = suite(name).attacks_for(threat.norm)
     names = COMPONENTS if name == "standard" else texts
     begin = clock()
-    exact = twin_of(victim, samples, threat, compiled=compiled)
+    exact = victim.twin(samples, threat, compiled=compiled)
     lower = (
-        twin_of(victim, samples, threat, compiled=compiled, precision=torch.bfloat16)
-        if rough
-        else None
+        victim.twin(samples, threat, compiled=compiled, precision=torch.bfloat16) if rough else None
     )
     for twin in (exact, lower):
         if twin is not None and compiled:  # what an attack asks for is compiled when it first asks

@@ -20,7 +20,6 @@ from besiege.attacks import parse
 from besiege.core.dice import Dice
 from besiege.core.threat import Threat
 from besiege.evaluation import craft, judge
-from besiege.evaluation.crafting import twin_of
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -51,7 +50,7 @@ def main() -> None:
     for name, text, threat_text, theirs in ROWS:
         threat = Threat.parse(threat_text)
         begin = time.process_time()
-        twin = twin_of(victim, samples, threat)
+        twin = victim.twin(samples, threat)
         crafted = craft(victim, parse(text), samples, threat, twin=twin)
         seconds = time.process_time() - begin
         won = judge(victim, crafted, samples, threat).success

@@ -17,7 +17,6 @@ import torch
 
 from besiege.attacks import parse
 from besiege.evaluation import craft, judge
-from besiege.evaluation.crafting import twin_of
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -46,7 +45,7 @@ def record(
     victim, samples = cell.load(count, device)
     samples = samples.at(torch.arange(min(first, len(samples)), device=samples.images.device))
     threat = cell.threat
-    twin = twin_of(victim, samples, threat)
+    twin = victim.twin(samples, threat)
     book = Book(folder, cell, len(samples), "besiege")
     for text in texts:
         attack = parse(text)

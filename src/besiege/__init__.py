@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from besiege.attacks.attack import Attack
     from besiege.bench.single import Evaluation, evaluate
     from besiege.core.siege import Siege, register
+    from besiege.core.victim import Victim
     from besiege.evaluation.attacking import AttackResult, attack
     from besiege.models.classifier import Classifier
     from besiege.models.functions import function_model
@@ -44,6 +45,7 @@ __all__ = [
     "Norm",
     "Siege",
     "Threat",
+    "Victim",
     "attack",
     "evaluate",
     "function_model",
@@ -56,6 +58,7 @@ _LAZY = {
     "Classifier": "besiege.models.classifier",
     "Evaluation": "besiege.bench.single",
     "Siege": "besiege.core.siege",
+    "Victim": "besiege.core.victim",
     "attack": "besiege.evaluation.attacking",
     "evaluate": "besiege.bench.single",
     "function_model": "besiege.models.functions",

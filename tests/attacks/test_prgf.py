@@ -17,9 +17,9 @@ from besiege.attacks.estimates import Smooth, even, sphere
 from besiege.attacks.prgf import PRESETS, PRGF, SIZING, best_share
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import L2, Access, Linf, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Likeness, digits, natural, untrained

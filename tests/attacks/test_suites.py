@@ -15,9 +15,9 @@ from besiege.attacks.attack import Attack, parse, spelled
 from besiege.attacks.combine import Averaged
 from besiege.attacks.suites import SUITES, suite
 from besiege.core.errors import UnknownNameError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Linf, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation import Crafted, craft, judge
 from besiege.evaluation.judging import Verdicts
 from besiege.models.classifier import Classifier

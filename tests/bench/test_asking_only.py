@@ -18,8 +18,9 @@ from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation import craft, judge
-from besiege.testing.victims import Around, Linear
+from besiege.testing.victims import Linear
 
 NET = "zoo:digits-natural"
 DECISIONS = ("boundary", "evolutionary", "geoda", "hopskipjump", "opt", "signopt")
@@ -153,11 +154,11 @@ def test_labels_by_chance_are_voted_on() -> None:
     assert int(crafted.success.sum()) >= 8 and kept.sum() >= 0.6 * crafted.success.sum()
 
 
-class Loud(Around):
+class Loud(Victim):
     """Class 0 calmly, and now and then class 1 at the top of its voice."""
 
     def __init__(self) -> None:
-        super().__init__(Linear((1, 2, 2), 2))
+        self.victim = self.adopt(Linear((1, 2, 2), 2))
         self.stochastic = True
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
@@ -211,7 +212,7 @@ def test_a_short_search_is_not_made_of_a_few_answers(tmp_path: Path) -> None:
     found = besiege.evaluate(
         "zoo:digits-natural", "digits", attacks="square(steps=30)", out=tmp_path / "short", **how
     )
-    assert _no_curve(found).startswith("Attacks that ask")
+    assert _no_curve(found).startswith("Query-based attacks")
     full = besiege.evaluate(
         "zoo:digits-natural",
         "digits",

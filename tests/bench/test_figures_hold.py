@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 from torch import nn
 
 import besiege
@@ -24,11 +25,10 @@ from besiege.attacks.attack import Attack, spelled
 from besiege.attacks.pieces import Given
 from besiege.bench import index
 from besiege.bench.overview import open_run, status
-from besiege.bench.plan import attack_tasks, clean_tasks, curve_tasks
+from besiege.bench.plan import Plan
 from besiege.bench.request import CURVE_SAMPLES
 from besiege.bench.results import summarise
 from besiege.bench.single import evaluate
-from besiege.bench.spec import Plan
 from besiege.bench.store import Store
 from besiege.core.errors import AttackError, InputError, ThreatError
 from besiege.core.siege import Siege
@@ -171,7 +171,7 @@ def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path) -> None:
     shutil.rmtree(craft)
     nothing: dict[str, Any] = {"images": np.zeros((0, 1, 8, 8), np.float32)}
     nothing["rows"] = np.zeros(0, np.int64)
-    store.commit(record, rows, nothing)
+    store.commit(record, rows, {"images.safetensors": save(nothing)})
     summary = summarise(tmp_path / "one")
     assert not summary.complete
     assert any("no longer there" in w.seen for w in summary.evaluations[0].warnings)
@@ -274,13 +274,11 @@ def usual_keys() -> dict[str, set[str]]:
 
 
 def keys_of(plan: Plan) -> dict[str, set[str]]:
-    pairs = [pair for pairs in attack_tasks(plan) for pair in pairs]
-    return {
-        "clean": {task.key for task in clean_tasks(plan)},
-        "craft": {craft.key for craft, _ in pairs},
-        "judge": {judge.key for _, judge in pairs},
-        "curve": {task.key for pair in curve_tasks(plan) for task in pair},
-    }
+    keys: dict[str, set[str]] = {name: set() for name in ("clean", "craft", "judge", "curve")}
+    for stage in plan.stages():
+        for task in (task for tasks in stage.parts for task in tasks):
+            keys["curve" if stage.curve else task.kind].add(task.key)
+    return keys
 
 
 @pytest.mark.parametrize(

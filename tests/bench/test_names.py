@@ -17,7 +17,7 @@ from besiege.bench.parquet import packed, unpacked
 from besiege.bench.pictures import pictures
 from besiege.bench.results import summarise
 from besiege.bench.store import Store
-from besiege.cli.grammar import shell
+from besiege.core.shell import shell
 
 KNOWN = [
     *("l2=3", "correct=1", "success=0", "linf=0.1", "eps=inf", "exp/l2=0.5", "record=x", "row=1"),

@@ -17,7 +17,6 @@ import torch
 
 import besiege
 from besiege.bench.overview import open_run, status
-from besiege.bench.plan import all_keys
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
 from besiege.core.errors import StoreError
@@ -141,7 +140,7 @@ def test_killed_at_twenty_random_moments(whole: tuple[Path, float], tmp_path: Pa
     assert not [p for p in folder.rglob("*") if ".partial" in p.name]
     assert not (folder / "damaged").exists()
     _, run = open_run(folder)
-    assert Store(folder).present() == all_keys(run.plans[0])
+    assert Store(folder).present() == {task.key for task in run.plans[0].tasks()}
 
 
 def test_a_suite_killed_inside_every_attack(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_a_suite_killed_inside_every_attack(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.by_sample[name], reference.by_sample[name])
     assert not (folder / "damaged").exists()
     _, run = open_run(folder)
-    assert Store(folder).present() == all_keys(run.plans[0])
+    assert Store(folder).present() == {task.key for task in run.plans[0].tasks()}
 
 
 def test_a_finished_evaluation_computes_nothing(whole: tuple[Path, float]) -> None:

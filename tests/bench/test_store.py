@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from besiege.bench import index
 from besiege.bench.store import DamagedError, Record, Store, key_of
@@ -15,6 +16,7 @@ from besiege.core.errors import Finding, StoreError
 
 ROWS = {"sample": np.arange(3), "success": np.array([True, False, True])}
 IMAGES = {"images": np.ones((2, 1, 2, 2), np.float32)}
+FILES = {"images.safetensors": save(IMAGES)}
 
 
 def record(number: int = 0, **more: object) -> Record:
@@ -33,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_record_reads_back_as_it_was_written(store: Store) -> None:
-    key = store.commit(record(), ROWS, IMAGES)
+    key = store.commit(record(), ROWS, FILES)
     assert key == key_of({"number": 0, "kind": "judge"})
     found = store.read(key, whole=True)
     assert found is not None
@@ -90,7 +92,7 @@ def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["record.json", "rows.parquet", "images.safetensors"])
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "emptied", "removed"])
 def test_a_damaged_record_is_noticed(store: Store, name: str, damage: str) -> None:
-    key = store.commit(record(), ROWS, IMAGES)
+    key = store.commit(record(), ROWS, FILES)
     path = store.records / key / name
     content = path.read_bytes()
     if damage == "removed":
@@ -169,7 +171,6 @@ def test_the_index_follows_the_records(store: Store) -> None:
     assert set(index.lines(store)) == {*keys[1:], more}
     (store.folder / "index.sqlite").write_bytes(b"no database")
     assert set(index.lines(store)) == {*keys[1:], more}
-    assert set(index.rebuild(store)) == {*keys[1:], more}
     assert index.lines(store)[more].totals == {"rows": 3, "correct": 3, "broken": 2}
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from besiege.bench import summaries
+from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, gather
 from besiege.bench.results import summarise
-from besiege.bench.spec import Plan, read_run
+from besiege.bench.run import read_run
 from besiege.bench.store import Store
 from besiege.report import write_page
 

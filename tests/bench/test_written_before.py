@@ -16,9 +16,8 @@ import pytest
 
 import besiege
 from besiege.bench.overview import status
-from besiege.bench.plan import all_keys
 from besiege.bench.results import summarise
-from besiege.bench.spec import read_run
+from besiege.bench.run import read_run
 from besiege.bench.store import Store
 
 BEFORE = Path(__file__).parent / "written_before"
@@ -48,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
 def test_its_keys_are_computed_again() -> None:
     run = read_run(Store(BEFORE))
     assert run is not None and len(run.plans) == len(ASKED)
-    keys = {key for plan in run.plans for key in all_keys(plan)}
+    keys = {task.key for plan in run.plans for task in plan.tasks()}
     assert keys == Store(BEFORE).present()
 
 

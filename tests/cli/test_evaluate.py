@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.text import Text
 from tests.cli.conftest import Besiege
 
+from besiege.bench.command import command_of
+from besiege.bench.spec import Machine, Request
 from besiege.cli import screen
-from besiege.cli.evaluate import default_folder, typed
+from besiege.cli.evaluate import default_folder
 
 ASK = ("evaluate", "zoo:digits-natural", "--data", "digits", "--threat", "linf:0.15")
 SMALL = (*ASK, "--count", "20", "--attacks", "fgsm,pgd(steps=3)", "--shard", "10")
@@ -123,36 +125,34 @@ def test_what_is_asked_reaches_the_library(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def listen(model: str, data: str, **given: Any) -> None:
-        seen.update(given, model=model, data=data)
+    def listen(request: Request, **given: Any) -> None:
+        seen.update(given, request=request)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("besiege.bench.single.evaluate", listen)
+    monkeypatch.setattr("besiege.bench.single.measure", listen)
     tokens = "--suite quick --goal targeted:second --access score --queries 9 --curve full"
     more = "--count 5 --seed 3 --split train --out there --shard 4 --batch 2 --device cpu --compile"
     said = besiege(*ASK, *tokens.split(), *more.split())
     assert said.code == 130
-    asked = {key: seen[key] for key in seen if key not in ("watch", "command")}
-    assert asked == {
-        "model": "zoo:digits-natural",
-        "data": "digits",
-        "threat": "linf:0.15",
-        "attacks": None,
-        "suite": "quick",
-        "goal": "targeted:second",
-        "access": "score",
-        "queries": 9,
-        "curve": "full",
-        "count": 5,
-        "seed": 3,
-        "split": "train",
-        "out": Path("there"),
-        "shard": 4,
-        "batch": 2,
-        "compile": True,
-        "device": "cpu",
-    }
-    assert seen["command"].startswith("besiege evaluate") and "--device" not in seen["command"]
+    request = seen["request"]
+    assert request == Request(
+        model="zoo:digits-natural",
+        data="digits",
+        threat="linf:0.15",
+        suite="quick",
+        goal="targeted:second",
+        access="score",
+        queries=9,
+        curve="full",
+        count=5,
+        seed=3,
+        split="train",
+        shard=4,
+        command=request.command,
+    )
+    assert seen["out"] == Path("there")
+    assert seen["how"] == Machine(device="cpu", batch=2, compile=True)
+    assert request.command.startswith("besiege evaluate") and "--device" not in request.command
 
 
 def test_interrupted_it_says_what_stays(
@@ -161,7 +161,7 @@ def test_interrupted_it_says_what_stays(
     def stop(*_: Any, out: Path, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("besiege.bench.single.evaluate", stop)
+    monkeypatch.setattr("besiege.bench.single.measure", stop)
     said = besiege(*SMALL, "--out", "here")
     assert said.code == 130 and "nothing was written" in said.flat
     (tmp_path / "here").mkdir()
@@ -245,25 +245,18 @@ def test_images_of_any_size_are_brought_to_one(besiege: Besiege, tmp_path: Path)
 
 
 def test_the_folder_depends_on_all_that_decides_the_result() -> None:
-    question = {"data": "digits", "threat": "linf:8/255", "count": 5, "attacks": None}
-    folder = default_folder("zoo:a", question)
-    assert folder == default_folder("zoo:a", dict(reversed(question.items())))
-    others = [question | {"count": 6}, question | {"attacks": "pgd"}, question | {"data": "mnist"}]
-    assert (
-        len(
-            {
-                folder,
-                default_folder("zoo:b", question),
-                *(default_folder("zoo:a", o) for o in others),
-            }
-        )
-        == 5
-    )
+    request = Request(model="zoo:a", data="digits", threat="linf:8/255", count=5)
+    changes = {"model": "zoo:b", "count": 6, "attacks": "pgd", "data": "mnist", "resize": "8"}
+    changes |= {"layout": "nhwc", "substitute": ("zoo:c",)}
+    others = [request.model_copy(update={name: value}) for name, value in changes.items()]
+    assert len({default_folder(one) for one in (request, *others)}) == 1 + len(changes)
+    assert default_folder(request.model_copy(update={"command": "x"})) == default_folder(request)
 
 
 def test_the_folder_has_a_name_any_system_takes() -> None:
     model = 'resnet20(mean=(0.5, 0.5), std="x"):/some where/w*?.safetensors+bits(depth=3)'
-    folder = default_folder(model, {"data": "../../éé\\:|<>", "threat": "linf:8/255 score"})
+    request = Request(model=model, data="../../éé\\:|<>", threat="linf:8/255 score")
+    folder = default_folder(request)
     assert len(folder.parts) == 2
     assert all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in folder.name)
 
@@ -271,13 +264,17 @@ def test_the_folder_has_a_name_any_system_takes() -> None:
 def test_the_command_can_be_typed_again() -> None:
     import shlex
 
-    line = typed("a b.py:make", {"data": "x", "attacks": "pgd(steps=3), mim", "seed": 0})
+    line = command_of(
+        Request(model="a b.py:make", data="x", threat="l2:1", attacks="pgd(steps=3), mim")
+    )
     assert shlex.split(line) == [
         "besiege",
         "evaluate",
         "a b.py:make",
         "--data",
         "x",
+        "--threat",
+        "l2:1",
         "--attacks",
         "pgd(steps=3), mim",
     ]

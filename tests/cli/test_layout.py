@@ -61,8 +61,11 @@ def test_a_substitute_and_a_training(besiege: Besiege, here: Path) -> None:
     assert said.code == 2 and "pass --layout nchw or --layout nhwc" in said.flat
 
 
-def test_questions_without_a_layout_keep_their_folders() -> None:
+def test_requests_without_a_layout_keep_their_folders() -> None:
+    from besiege.bench.spec import Request
     from besiege.cli.evaluate import default_folder
 
-    question = {"data": "digits", "threat": "linf:8/255"}
-    assert default_folder("zoo:digits-natural", question).name.endswith("-3a7f8e67")
+    request = Request(model="zoo:digits-natural", data="digits", threat="linf:8/255")
+    assert default_folder(request).name.endswith("-ce5f63fb")
+    more = {"attacks": "pgd, fgsm", "count": 20, "substitute": ("zoo:a",), "resize": "8"}
+    assert default_folder(request.model_copy(update=more)).name.endswith("-d9e500ff")

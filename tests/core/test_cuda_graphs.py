@@ -10,7 +10,6 @@ from besiege.core.cuda_graphs import Captured, Captures, rounded
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.evaluation import craft, judge
-from besiege.evaluation.crafting import twin_of
 
 
 def test_few_sizes_serve_all_numbers_of_rows() -> None:
@@ -72,7 +71,7 @@ def test_searching_on_graphs_breaks_what_searching_plainly_does(
     data = besiege.data.load("digits", count=200)
     samples = Samples.of(data.images, data.labels, ids=data.ids).to(victim.device)
     threat = Threat.parse("linf:0.15")
-    twin = twin_of(victim, samples, threat, compiled=compiled)
+    twin = victim.twin(samples, threat, compiled=compiled)
     assert twin is not None and twin.captures is not None
     plain = craft(victim, parse(attack), samples, threat)
     fast = craft(victim, parse(attack), samples, threat, twin=twin)

@@ -86,7 +86,7 @@ def test_a_metered_victim_is_never_sent_padding() -> None:
 
 def test_a_victim_may_say_how_many_images_it_takes_together() -> None:
     spy = Spy(net(), Access.DECISION)
-    spy.metered, spy.together = True, 600  # type: ignore[attr-defined]
+    spy.metered, spy.together = True, 600
     x = uniform(700, 3, 8, 8)
     Oracle(spy).logits(x)
     assert spy.calls == [600, 100]

@@ -15,8 +15,9 @@ from besiege.core.errors import AccessError, AttackError, StochasticError, Threa
 from besiege.core.record import Keep, Leave
 from besiege.core.siege import BLOCK, Siege, fitting, target_class
 from besiege.core.threat import L2, Access, Goal, Linf
+from besiege.core.victim import Victim
 from besiege.models.classifier import Classifier
-from besiege.testing.victims import Around, Linear
+from besiege.testing.victims import Linear
 
 # One pixel decides: below 0.5 class 0 (the label), above it class 1.
 STEP = affine(torch.tensor([[-1.0, 0, 0, 0], [1.0, 0, 0, 0]]), torch.tensor([0.5, -0.5]))
@@ -852,8 +853,10 @@ def test_a_scan_of_a_sample_held_twice_is_as_asking_one_by_one() -> None:
     assert s.record.meter.queries.tolist() == [2, 1]
 
 
-class Ballot(Around):
+class Ballot(Victim):
     """Labels alone; every third answer is another one."""
+
+    access, metered = Access.DECISION, True
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         labels = torch.tensor([1, 1, 0]).repeat(len(x))[: len(x)]
@@ -861,8 +864,7 @@ class Ballot(Around):
 
 
 def test_a_scan_by_votes_counts_labels_as_requests_do() -> None:
-    ballot = Ballot(STEP)
-    ballot.access, ballot.metered = Access.DECISION, True
+    ballot = Ballot()
     s = siege(ballot, dots(0.4), torch.zeros(1).long(), 0.3, access=Access.DECISION, leave="end")
     view = s.averaged(3)
     assert view.labels(dots(0.6)).labels.tolist() == [1]

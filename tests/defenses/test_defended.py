@@ -14,6 +14,7 @@ import besiege
 from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, InputError, UnknownNameError
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.defenses import BitDepth, Defended, Layer, ResizePad, load
 from besiege.defenses.defended import split
 from besiege.models import Classifier
@@ -130,23 +131,18 @@ def test_a_defended_victim_is_moved_to_a_device() -> None:
         load("zoo:digits-natural+bits", device="cudda")
 
 
-class Remote:
-    """A victim that computes elsewhere: no module, no digest, nothing to move."""
+class Remote(Victim):
+    """A victim that computes elsewhere: nothing to move."""
 
-    box, grid, classes = (0.0, 1.0), None, 10
-    access, stochastic, metered = Access.SCORE, False, True
-    device = torch.device("cpu")
+    classes, access, metered = 10, Access.SCORE, True
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         return torch.zeros(len(x), 10)
 
-    def held(self) -> None:
-        return None
-
 
 def test_a_victim_elsewhere_cannot_be_moved() -> None:
     with pytest.raises(InputError, match="Remote cannot be moved"):
-        Defended(Remote(), BitDepth()).to("meta")  # type: ignore[arg-type]  # held is not asked
+        Defended(Remote(), BitDepth()).to("meta")
 
 
 def inverting(low: float) -> Layer:
@@ -172,7 +168,7 @@ def test_the_digest_covers_the_victim_the_layers_and_their_code() -> None:
         Defended(net, inverting(0.0)),
         Defended(net, inverting(0.5)),
         Defended(digits_mlp(), BitDepth(3)),
-        Defended(Remote(), BitDepth(3)),  # type: ignore[arg-type]  # held is not asked
+        Defended(Remote(), BitDepth(3)),
     ]
     assert len({victim.digest() for victim in victims}) == len(victims)
     assert Defended(net, BitDepth(3)).digest() == victims[1].digest()

@@ -98,6 +98,7 @@ def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert "my_defense.py:make against linf:0.1" in said
     assert "my_defense.py:noisy against linf:0.1" in said
+    assert "my_victim.py:make against linf:0.1" in said and "digest_identifies" in said
 
 
 def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

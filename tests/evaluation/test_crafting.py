@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import besiege
 import besiege.evaluation.crafting as crafting
+import besiege.models.twins as twins
 from besiege.attacks import Attack, parse
 from besiege.core.ball import distances
 from besiege.core.dice import random_targets
@@ -296,7 +297,7 @@ def test_an_honest_twin_gives_what_the_victim_confirms(monkeypatch: pytest.Monke
     attack = parse("pgd(steps=10)")
     plain = craft(victim(), attack, samples, THREAT)
     twin = Twin(victim())
-    monkeypatch.setattr(crafting, "make_twin", twin)
+    monkeypatch.setattr(twins, "twin", twin)
     original, calls = counted(victim())
     searched = craft(original, attack, samples, THREAT, twin=True)
     assert twin.probes == [24]  # clean, in the ball and on its surface
@@ -310,10 +311,10 @@ def test_an_honest_twin_gives_what_the_victim_confirms(monkeypatch: pytest.Monke
 
 def test_no_twin_is_made_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     twin = Twin(victim())
-    monkeypatch.setattr(crafting, "make_twin", twin)
+    monkeypatch.setattr(twins, "twin", twin)
     craft(victim(), parse("fgsm"), data(), THREAT)
     assert twin.probes == []
-    monkeypatch.setattr(crafting, "make_twin", Twin(None))
+    monkeypatch.setattr(twins, "twin", Twin(None))
     plain = craft(victim(), parse("fgsm"), data(), THREAT)
     assert equal(craft(victim(), parse("fgsm"), data(), THREAT, twin=True), plain)
 
@@ -332,7 +333,7 @@ def test_a_lying_twin_is_found_out_and_its_rows_attacked_again(
     verdicts = judge(victim(), lies, samples, threat)
     caught = lies.success & ~verdicts.success
     assert caught.any()
-    monkeypatch.setattr(crafting, "make_twin", Twin(liar))
+    monkeypatch.setattr(twins, "twin", Twin(liar))
     made = craft(victim(), attack, samples, threat, twin=True)
     # Every claim is now true ...
     assert torch.equal(made.success, made.success & judge(victim(), made, samples, threat).success)
@@ -369,7 +370,7 @@ def test_what_fools_the_twin_by_a_hair_is_pushed_on(monkeypatch: pytest.MonkeyPa
             first = functional.one_hot(logits.argmax(1), logits.shape[1])
             return logits - lift * first
 
-    monkeypatch.setattr(crafting, "make_twin", Twin(Classifier(Nearer())))
+    monkeypatch.setattr(twins, "twin", Twin(Classifier(Nearer())))
     redone: list[int] = []
     put = confirming._redone
 
@@ -411,7 +412,7 @@ def test_successes_hold_in_the_company_in_which_they_are_judged(
     samples, threat = data(24), Threat.parse("l2")
     attack = parse("deepfool")
     crowd = Classifier(Crowd(victim().module))
-    monkeypatch.setattr(crafting, "make_twin", Twin(victim()))
+    monkeypatch.setattr(twins, "twin", Twin(victim()))
     before = Oracle.__init__
 
     def held(batch_sensitive: bool) -> tuple[Crafted, Tensor]:
@@ -471,7 +472,7 @@ def test_what_fools_the_twin_by_a_hair_is_led_up_the_victims_margin(
             return logits - lift * functional.one_hot(logits.argmax(1), logits.shape[1])
 
     twin = Classifier(Nearer().eval(), mean=original.mean, std=original.std)
-    monkeypatch.setattr(crafting, "make_twin", Twin(twin))
+    monkeypatch.setattr(twins, "twin", Twin(twin))
     redone: list[int] = []
     put = confirming._redone
 
@@ -496,7 +497,7 @@ def test_a_twin_that_calls_a_right_image_wrong_is_overruled(
     samples = data()
     weight = torch.zeros(4, 16)
     constant = affine(weight, torch.tensor([0.0, 1.0, 2.0, 30.0]))  # always class 3
-    monkeypatch.setattr(crafting, "make_twin", Twin(constant))
+    monkeypatch.setattr(twins, "twin", Twin(constant))
     made = craft(victim(), parse("pgd(steps=10)"), samples, THREAT, twin=True)
     plain = craft(victim(), parse("pgd(steps=10)"), samples, THREAT)
     fooled = samples.labels != 3

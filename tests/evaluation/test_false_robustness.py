@@ -102,8 +102,7 @@ class Branching(nn.Module):
 
 
 def test_a_twin_must_agree_away_from_the_clean_images() -> None:
-    from besiege.evaluation.crafting import _probe
-    from besiege.models.twins import twin
+    from besiege.models.twins import probe, twin
 
     torch.manual_seed(0)
     net = Branching().eval()
@@ -113,7 +112,7 @@ def test_a_twin_must_agree_away_from_the_clean_images() -> None:
     samples = besiege.core.samples.Samples.of(x, y)
     threat = besiege.Threat.parse("linf:0.03")
     assert twin(victim, x[:8]) is not None  # on the clean images alone it agrees
-    fast = twin(victim, _probe(samples, threat, victim, 0))
+    fast = twin(victim, probe(samples, threat, victim.box, 0))
     assert fast is None or type(fast.module).__name__ == "ChannelsLast"
     again = besiege.attack("pgd", net, x, y, threat=threat, twin=True)
     plain = besiege.attack("pgd", net, x, y, threat=threat)

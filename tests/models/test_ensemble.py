@@ -16,10 +16,11 @@ from besiege.core.answer import Aim
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError
 from besiege.core.oracle import Oracle
+from besiege.core.victim import Victim
 from besiege.defenses import BitDepth, Defended
 from besiege.evaluation import craft
 from besiege.models import Classifier, Ensemble
-from besiege.testing.victims import Around, linear, untrained
+from besiege.testing.victims import linear, untrained
 
 SHAPE = (1, 6, 6)
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -215,12 +216,13 @@ def test_what_does_not_fit_together_is_refused(nets: list[Classifier]) -> None:
     refused("above zero", nets, weights=[1, 0, 1])
     refused("above zero", nets, weights=[1, float("nan"), 1])
 
-    class Elsewhere(Around):
-        @property
-        def device(self) -> torch.device:
-            return torch.device("meta")
+    class Elsewhere(Victim):
+        device = torch.device("meta")
 
-    refused("on cpu and meta", [nets[0], Elsewhere(nets[1])])
+        def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+            return x.flatten(1)
+
+    refused("on cpu and meta", [nets[0], Elsewhere()])
     unknown = Classifier(untrained(SHAPE, 7).module)
     with pytest.raises(VictimError, match=r"same classes apart.*\(2, 5\).*\(2, 7\)"):
         Ensemble([nets[0], unknown])(uniform(2, *SHAPE))

@@ -138,7 +138,7 @@ def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:
 FACTORY = """
 from neighbour import WIDTH
 from torch import nn
-from besiege.models import Classifier
+from besiege.models import Classifier, Victim
 
 class Net(nn.Sequential):
     pass
@@ -152,8 +152,13 @@ def described():
 def wide(width=2, *, depth=1):
     return Net(nn.Flatten(), nn.Linear(64, width), *(nn.ReLU() for _ in range(depth)))
 
-class Other:
+class Other(Victim):
     # somebody else's victim
+    def __call__(self, x, dice=None):
+        return x.flatten(1)
+
+class Alike:
+    # looks like a victim, and is none
     access = held = None
 
 made = plain()
@@ -209,6 +214,7 @@ def test_a_factory_takes_literal_arguments(nets: Path) -> None:
         ("wide(width='a')", "TypeError"),
         ("number", "not a factory"),
         ("Other", "besiege.defenses.load"),
+        ("Alike", r"derive from besiege\.core\.victim\.Victim"),
     ):
         with pytest.raises(InputError, match=says):
             load(f"{nets}:{text}")

@@ -17,18 +17,18 @@ from besiege.core.dice import Dice
 from besiege.core.errors import DataError, InputError, VictimError
 from besiege.core.samples import Samples
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.data import Data
 from besiege.models import Classifier
-from besiege.testing.victims import Around
 from besiege.training import fit_substitute, steal
 from besiege.training.substitutes import Round
 
 
-class Wall(Around):
+class Wall(Victim):
     """Answers labels alone, charges for every image and remembers it."""
 
     def __init__(self, victim: Any, classes: int | None = 10) -> None:
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         self.classes, self.access, self.metered = classes, Access.DECISION, True
         self.seen: list[Tensor] = []
 
@@ -304,7 +304,7 @@ def test_the_files_hold_the_substitute_and_the_same_theft_asks_nothing(
 ) -> None:
     out = tmp_path / "runs" / "sub.safetensors"
     few: dict[str, Any] = {"rounds": 1, "epochs": 2, "count": 60, "check": 50}
-    wall.digest = lambda: "the same"  # type: ignore[attr-defined]
+    wall.digest = lambda: "the same"  # type: ignore[method-assign]  # it counts what it is asked
     assert fit_substitute(wall, digits, "digits_mlp", out, **few) == out
     card = json.loads(out.with_suffix(".json").read_text())
     assert card["queries"] == wall.served == 170 and card["checks"] == 50

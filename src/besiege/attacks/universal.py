@@ -18,10 +18,11 @@ from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, DataError, InputError, ThreatError
 from besiege.core.files import must_be_file
-from besiege.core.oracle import Access, Oracle, Victim, full_precision
+from besiege.core.oracle import Access, Oracle, full_precision
 from besiege.core.siege import Siege, register
 from besiege.core.text import short
 from besiege.core.threat import L2, Goal, Linf, Threat
+from besiege.core.victim import DERIVE, Victim
 
 
 @register("uap")
@@ -201,10 +202,10 @@ def fit_universal(
     form = UAP(method=method, steps=steps, batch=batch, target=target)
     if threat.norm not in form.norms or threat.eps is None:
         raise ThreatError(f"a perturbation is fitted within a budget in linf or l2, not '{threat}'")
-    if not hasattr(victim, "held"):
+    if not isinstance(victim, Victim):
         raise InputError(
             f"fit_universal was given {type(victim).__name__}, but a Classifier is needed: "
-            "besiege.Classifier(net), or besiege.models.load(name)"
+            f"besiege.Classifier(net), or besiege.models.load(name) (or {DERIVE})"
         )
     with victim.held(), full_precision(victim.device):
         oracle = Oracle(victim, threat.access)

@@ -9,15 +9,17 @@ from besiege.core.lazy import lazily
 if TYPE_CHECKING:
     from besiege.bench.estimating import Estimate, estimate
     from besiege.bench.single import Evaluation, evaluate
+    from besiege.bench.spec import Request
     from besiege.bench.store import Store
 
-__all__ = ["Estimate", "Evaluation", "Store", "estimate", "evaluate"]
+__all__ = ["Estimate", "Evaluation", "Request", "Store", "estimate", "evaluate"]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "Estimate": "estimating",
         "Evaluation": "single",
+        "Request": "spec",
         "Store": "store",
         "estimate": "estimating",
         "evaluate": "single",

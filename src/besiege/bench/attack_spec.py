@@ -7,86 +7,57 @@ from dataclasses import replace
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
 from besiege.attacks.combine import Averaged, Combined, EachTarget, Minimal, Repeat
-from besiege.bench.knowledge import Knowledge, terms_on
-from besiege.bench.model_spec import digest_of
-from besiege.bench.spec import AttackSpec, Request
-from besiege.core.oracle import Victim
-from besiege.core.record import Keep, Leave
-from besiege.core.samples import Samples
+from besiege.bench.request import ResolvedRequest
+from besiege.bench.spec import AttackSpec
 from besiege.core.threat import Access, Threat
+from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.checking import check
-from besiege.evaluation.crafting import terms
 
 
-def check_fit(
-    victim: Victim,
-    attack: Attack,
-    threat: Threat,
-    samples: Samples,
-    queries: int | None,
-    seed: int,
-    knowledge: Knowledge,
-) -> tuple[Victim, Threat, Keep, Leave]:
-    """Refuse what does not fit; whom the attack asks, within what, and on which terms."""
-    searched, on = victim, threat
-    keep, leave = terms(victim, attack, threat)
-    if knowledge.crafts(attack):
-        assert knowledge.substitute is not None
-        searched, on = knowledge.substitute, terms_on(threat)
-        if threat.eps is not None:
-            # What just crosses the substitute's boundary does not cross another's.
-            keep, leave = "last", "end"
+def fitting_approach(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> Approach:
+    """How an attack of a request is run; one that does not fit is refused."""
+    request, substitute = resolved.request, resolved.knowledge.substitute
+    found = approach(resolved.victim, attack, threat, substitute, queries=request.queries)
     check(
-        searched,
+        found.searched,
         attack,
-        on,
-        samples,
-        keep=keep,
-        leave=leave,
-        queries=None if searched is not victim else queries,
-        seed=seed,
-        substitute=knowledge.substitute,
+        found.threat,
+        resolved.first(8),
+        keep=found.keep,
+        leave=found.leave,
+        queries=found.queries,
+        seed=request.seed,
+        substitute=substitute,
     )
-    return searched, on, keep, leave
+    return found
 
 
-def attack_spec(
-    victim: Victim,
-    attack: Attack,
-    threat: Threat,
-    samples: Samples,
-    request: Request,
-    knowledge: Knowledge,
-) -> AttackSpec:
+def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> AttackSpec:
     """The attack, checked against the victim, with all that its records depend on."""
-    searched, on, keep, leave = check_fit(
-        victim, attack, threat, samples, request.queries, request.seed, knowledge
-    )
+    found = fitting_approach(resolved, attack, threat)
+    victim, starts = resolved.victim, resolved.knowledge.starts
     steps = getattr(attack, "steps", None)
-    limit = None if searched is not victim else request.queries
-    most = passes(attack, tuple(samples.images.shape[1:]), victim.classes or 10)
+    shape = tuple(resolved.first(1).images.shape[1:])
+    most = passes(attack, shape, victim.classes or 10)
+    ascends = isinstance(attack, Ascent) and resolved.request.queries is None
     return AttackSpec(
         text=str(attack),
         described=told(attack),
         spelled=spelled(attack),
-        # Equal budgets may be written in several ways; the key knows one.
-        threat=str(replace(on, written=None)),
-        keep=keep,
-        leave=leave,
-        queries=limit,
+        # Equal budgets may be written in several ways; the key has one.
+        threat=str(replace(found.threat, written=None)),
+        keep=found.keep,
+        leave=found.leave,
+        queries=found.queries,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
-        plain=isinstance(attack, Ascent) and request.queries is None and searched is victim,
+        plain=ascends and not found.transfer,
         one_step=attack.one_step and not isinstance(attack, Combined),
-        passes=most if limit is None else min(most, limit),
+        passes=most if found.queries is None else min(most, found.queries),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
-        source=digest_of(searched) if searched is not victim else None,
-        advice=digest_of(knowledge.substitute)
-        if knowledge.advises(attack) and knowledge.substitute
-        else None,
-        starts=knowledge.starts.digest
-        if knowledge.uses_starts(attack) and knowledge.starts
-        else None,
+        source=found.searched.digest() if found.transfer else None,
+        advice=None if found.advice is None else found.advice.digest(),
+        starts=starts.digest if attack.uses_starts and starts is not None else None,
     )
 
 

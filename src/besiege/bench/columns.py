@@ -1,4 +1,4 @@
-"""The columns of each kind of record: what a table without rows still has."""
+"""Tables without rows: a kind of task that made nothing still has its columns."""
 
 from __future__ import annotations
 
@@ -6,28 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from besiege.core.threat import Norm
 from besiege.metrics.rows import Column, Rows
-
-_NORMS = dict.fromkeys(map(str, Norm), np.float64)
-CLEAN: Mapping[str, type] = {
-    **dict.fromkeys(("sample", "label", "prediction"), np.int64),
-    **dict.fromkeys(("confidence", "share"), np.float64),
-    "correct": np.bool_,
-}
-CRAFTED: Mapping[str, type] = {
-    **dict.fromkeys(("sample", "first_step", "first_query"), np.int64),
-    **dict.fromkeys(("forwards", "backwards", "queries", "target"), np.int64),
-    **dict.fromkeys(("claimed", "vanished", "no_start"), np.bool_),
-    "aside": np.int64,
-    **dict.fromkeys(("loss_first", "loss_late", "loss_best", "blank"), np.float64),
-}
-JUDGED: Mapping[str, type] = {
-    **dict.fromkeys(("sample", "label", "prediction"), np.int64),
-    **dict.fromkeys(("correct", "success", "valid", "within", "reached"), np.bool_),
-    **dict.fromkeys(("share", "confidence"), np.float64),
-    **_NORMS,
-}
 
 
 def empty(columns: Mapping[str, type]) -> dict[str, Column]:

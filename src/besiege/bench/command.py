@@ -1,55 +1,42 @@
-"""The words that ask the same again: a command, or a call."""
+"""The command or call that reproduces an evaluation."""
 
 from __future__ import annotations
 
-import shlex
+from pathlib import Path
 
-from besiege.bench.shards import SHARD
 from besiege.bench.spec import Request
+from besiege.core.shell import shell
+
+_NOT_OPTIONS = ("model", "data", "threat", "command", "textual")
+_SHARD = 100
+"""The usual shard on a CPU; another one is part of the command."""
 
 
-def command_of(request: Request) -> str:
-    """What asks the same again: a command where everything has a name, else a call."""
+def command_of(request: Request, out: Path | None = None) -> str:
+    """The command that asks for the same again, or the call where something has no name."""
+    usual = Request(model="", data="", threat="", shard=_SHARD)
+    changed = {
+        name: value
+        for name, value in request
+        if name not in _NOT_OPTIONS and value is not None and value != getattr(usual, name)
+    }
+    if request.suite is not None:
+        changed.pop("attacks", None)
+    if len(request.substitute) < 2:
+        changed.pop("fuse", None)
     if not request.textual:
         given = [f"threat={request.threat!r}"]
-        given.append(
-            f"suite={request.suite!r}" if request.suite else f"attacks={[*request.attacks]!r}"
-        )
-        usual: dict[str, object] = {"split": "test", "queries": None, "count": None}
-        usual |= {"seed": 0, "shard": SHARD, "curve": "short", "substitute": (), "fuse": "logits"}
         given += [
-            f"{k}={getattr(request, k)!r}" for k, v in usual.items() if getattr(request, k) != v
+            f"{name}={list(value) if isinstance(value, tuple) else value!r}"
+            for name, value in changed.items()
         ]
         return f"besiege.evaluate(<{request.model}>, <{request.data}>, {', '.join(given)})"
-    parts = [
-        "besiege",
-        "evaluate",
-        request.model,
-        "--data",
-        request.data,
-        "--threat",
-        request.threat,
-    ]
-    if request.suite is not None:
-        parts += ["--suite", request.suite]
-    else:
-        parts += ["--attacks", ", ".join(request.attacks)]
-    for one in request.substitute:
-        parts += ["--substitute", one]
-    if len(request.substitute) > 1 and request.fuse != "logits":
-        parts += ["--fuse", request.fuse]
-    if request.split != "test":
-        parts += ["--split", request.split]
-    if request.queries is not None:
-        parts += ["--queries", str(request.queries)]
-    if request.count is not None:
-        parts += ["--count", str(request.count)]
-    if request.seed:
-        parts += ["--seed", str(request.seed)]
-    if request.shard != SHARD:
-        parts += ["--shard", str(request.shard)]
-    if request.curve == "none":
-        parts.append("--no-curve")
-    elif request.curve == "full":
-        parts += ["--curve", "full"]
-    return " ".join(map(shlex.quote, parts))
+    parts: list[object] = ["besiege", "evaluate", request.model]
+    parts += ["--data", request.data, "--threat", request.threat]
+    for name, value in changed.items():
+        if name == "attacks" and not isinstance(value, str):
+            value = ", ".join(value)
+        for one in value if isinstance(value, tuple) else [value]:
+            parts += [f"--{name}", one]
+    parts += [] if out is None else ["--out", out]
+    return shell(parts)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from besiege.attacks.attack import Attack
-from besiege.bench.attack_spec import check_fit
-from besiege.bench.knowledge import Fuse, Knowledge, read_knowledge
-from besiege.bench.model_spec import name_of
-from besiege.bench.request import ResolvedRequest, check_numbers, resolve
-from besiege.bench.shards import usual_size
-from besiege.core.oracle import Victim
-from besiege.core.threat import Threat
-from besiege.data.dataset import Data
+from besiege.bench.attack_spec import fitting_approach
+from besiege.bench.request import Objects, ResolvedRequest, requested, resolve
+from besiege.bench.spec import Request
+from besiege.core.victim import Victim
 from besiege.evaluation import preflight as probing
+from besiege.evaluation.approach import approach
 from besiege.evaluation.judging import AGAIN, DRAWS
 from besiege.evaluation.transfer import Model
 from besiege.models.black_box import CANARY, black_box
@@ -78,75 +74,41 @@ class Estimate:
         return asdict(self)
 
 
-def estimate(
-    model: Model,
-    data: str | Path | Data | tuple[Any, Any],
-    *,
-    threat: str | Threat,
-    attacks: str | Attack | Sequence[str | Attack] | None = None,
-    suite: str | Attack | Sequence[str | Attack] | None = None,
-    goal: str | None = None,
-    access: str | None = None,
-    queries: int | None = None,
-    count: int | None = None,
-    seed: int = 0,
-    split: str = "test",
-    shard: int | None = None,
-    substitute: Model | Sequence[Model] | None = None,
-    fuse: Fuse = "logits",
-    device: str | None = None,
-) -> Estimate:
-    """What `besiege.evaluate` would cost with the same arguments; it is refused where that is.
+def estimate(model: Model, data: Any, *, device: str | None = None, **asked: Any) -> Estimate:
+    """What `besiege.evaluate` would cost with the same arguments; the model is not queried.
 
-    The model is not asked anything.
+    What `evaluate` refuses is refused here, too.
 
     Examples
     --------
     >>> from besiege.bench import estimate
-    >>> found = estimate(
-    ...     "zoo:digits-natural",
-    ...     "digits",
-    ...     threat="linf:0.15",
-    ...     access="score",
-    ...     attacks="square",
-    ...     queries=500,
-    ...     count=10,
-    ... )
+    >>> ask = {"threat": "linf:0.15", "access": "score", "attacks": "square", "queries": 500}
+    >>> found = estimate("zoo:digits-natural", "digits", count=10, **ask)
     >>> [price.asked for price in found.prices if price.account == "square"]
     [5000]
     """
-    check_numbers(queries=queries, count=count, seed=seed, shard=shard)
-    resolved = resolve(
-        model,
-        data,
-        threat,
-        attacks=attacks,
-        suite=suite,
-        goal=goal,
-        access=access,
-        split=split,
-        count=count,
-        seed=seed,
-        device=device,
-        alone=substitute is None,
-    )
-    victim, samples, allowed = resolved.victim, resolved.data, resolved.threat
-    knowledge = read_knowledge(substitute, fuse, victim, samples)
-    first = resolved.first(1)
-    allowed.check_units(victim.box, first.images[0].numel())
-    for attack in resolved.attacks.values():
-        check_fit(victim, attack, allowed, first, queries, seed, knowledge)
-    shape, size = tuple(first.images.shape[1:]), shard or usual_size(victim)
-    prices = _prices(resolved, knowledge, shape, size, queries)
+    return price(*requested(model, data, **asked), device=device)
+
+
+def price(
+    request: Request, objects: Objects | None = None, *, device: str | None = None
+) -> Estimate:
+    """What a request would cost."""
+    resolved = resolve(request, objects, device)
+    victim, first = resolved.victim, resolved.first(1)
+    resolved.threat.check_units(victim.box, first.images[0].numel())
+    for attack in resolved.attacks:
+        fitting_approach(resolved, attack, resolved.threat)
+    prices = _prices(resolved, tuple(first.images.shape[1:]))
     asked, sent = (_sum([getattr(p, name) for p in prices]) for name in ("asked", "sent"))
     inner = black_box(victim)
-    rate = None if inner is None else getattr(inner, "rate", None)
+    rate = None if inner is None else inner.rate
     return Estimate(
-        model if isinstance(model, str) else name_of(victim),
-        samples.name,
-        str(allowed),
-        len(samples),
-        queries,
+        request.model,
+        resolved.data.name,
+        str(resolved.threat),
+        len(resolved.data),
+        request.queries,
         tuple(prices),
         asked,
         sent,
@@ -155,21 +117,14 @@ def estimate(
     )
 
 
-def _prices(
-    resolved: ResolvedRequest,
-    knowledge: Knowledge,
-    shape: tuple[int, ...],
-    size: int,
-    queries: int | None,
-) -> list[Price]:
+def _prices(resolved: ResolvedRequest, shape: tuple[int, ...]) -> list[Price]:
     """Account by account, in the order in which they are asked."""
-    victim, images = resolved.victim, len(resolved.data)
-    classes = victim.classes or max(resolved.data.classes, 2)
+    victim, images, size = resolved.victim, len(resolved.data), resolved.request.shard
+    assert size is not None, "resolve decides it"
     again = 0 if victim.stochastic else _repeated(images, size)
     prices = _before(victim, images, again)
-    for attack in resolved.attacks.values():
-        prices += _price(victim, attack, knowledge, images, shape, classes, queries)
-    prices.append(_judging(victim, resolved.attacks.values(), knowledge, images, again))
+    prices += [_price(resolved, attack, shape) for attack in resolved.attacks]
+    prices.append(_judging(resolved, again))
     return prices + _canaries(victim, _sum([price.sent for price in prices]))
 
 
@@ -198,19 +153,12 @@ def _repeats(victim: Victim) -> bool:
     return inner.remote or inner.ledger is not None
 
 
-def _price(
-    victim: Victim,
-    attack: Attack,
-    knowledge: Knowledge,
-    images: int,
-    shape: tuple[int, ...],
-    classes: int,
-    queries: int | None,
-) -> list[Price]:
-    """The most that an attack asks: its own bound and the clean check, or the limit given."""
-    if knowledge.crafts(attack):
-        return [Price(str(attack), 0, 0, 0)]
-    own = attack.cost(shape, classes)
+def _price(resolved: ResolvedRequest, attack: Attack, shape: tuple[int, ...]) -> Price:
+    """The most queries of an attack: its own bound and the clean check, or the limit given."""
+    victim, images, queries = resolved.victim, len(resolved.data), resolved.request.queries
+    if _transfers(resolved, attack):
+        return Price(str(attack), 0, 0, 0)
+    own = attack.cost(shape, victim.classes or max(resolved.data.classes, 2))
     # The clean check is averaged as every answer is.
     most = None if own is None else own + attack.draws
     if queries is not None:
@@ -218,23 +166,28 @@ def _price(
     total = None if most is None else most * images
     # The clean check of every attack is the same image.
     saved = images if _repeats(victim) else 0
-    return [Price(str(attack), most, total, None if total is None else max(0, total - saved))]
+    return Price(str(attack), most, total, None if total is None else max(0, total - saved))
 
 
-def _judging(
-    victim: Victim, attacks: Iterable[Attack], knowledge: Knowledge, images: int, again: int
-) -> Price:
+def _transfers(resolved: ResolvedRequest, attack: Attack) -> bool:
+    return approach(
+        resolved.victim, attack, resolved.threat, resolved.knowledge.substitute
+    ).transfer
+
+
+def _judging(resolved: ResolvedRequest, again: int) -> Price:
     """Every image that was kept, and the clean ones, once more for every attack.
 
     With a ledger every success is confirmed, and that answer never comes from it.
     """
+    victim, images = resolved.victim, len(resolved.data)
     asked = sent = 0
-    for attack in attacks:
+    for attack in resolved.attacks:
         many = DRAWS if victim.stochastic else 1
         one = 2 * many * images + again + (images if _repeats(victim) else 0)
         asked += one
         # What is kept was asked about, unless it was made on a substitute.
-        crafted = images if knowledge.crafts(attack) else 0
+        crafted = images if _transfers(resolved, attack) else 0
         sent += crafted + images + again if _repeats(victim) else one
     return Price("judge", None, asked, sent)
 

@@ -59,13 +59,6 @@ def _synchronised(
         index.close()
 
 
-def rebuild(store: Store) -> dict[str, Line]:
-    """Throw the index away and make it anew."""
-    for name in ("index.sqlite", "index.sqlite-wal", "index.sqlite-shm"):
-        (store.folder / name).unlink(missing_ok=True)
-    return lines(store)
-
-
 def _stamp(store: Store, key: str) -> str:
     """What changes when a record does."""
     try:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 
-from besiege.attacks.attack import Attack
 from besiege.core.errors import InputError, near
-from besiege.core.oracle import Access, Victim
-from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model, in_place_of, read_model
 from besiege.models.ensemble import Ensemble
@@ -40,29 +38,13 @@ class Knowledge:
     substitute: Victim | None = None
     starts: Data | None = None
 
-    def crafts(self, attack: Attack) -> bool:
-        """Whether an attack is crafted on the substitute."""
-        return self.substitute is not None and attack.access is Access.GRADIENT
 
-    def advises(self, attack: Attack) -> bool:
-        """Whether an attack takes the substitute's advice."""
-        return self.substitute is not None and attack.needs_substitute
-
-    def uses_starts(self, attack: Attack) -> bool:
-        """Whether an attack may begin at other images."""
-        return self.starts is not None and attack.uses_starts
-
-
-def read_knowledge(
-    models: Model | Sequence[Model] | None, fuse: Fuse, victim: Victim, data: Data
-) -> Knowledge:
-    """The substitute, from its text or as it is, several as one; and images to begin at."""
+def read_knowledge(models: Sequence[Model], fuse: Fuse, victim: Victim, data: Data) -> Knowledge:
+    """The substitute, several as one ensemble, and images to start from."""
     starts = beginnings(data)
-    if models is None:
+    if not models:
         return Knowledge(None, starts)
-    members = [read_model(one, victim.device) for one in each(models)]
-    if not members:
-        raise InputError("no substitute is listed: write for example substitute='zoo:NAME'")
+    members = [read_model(one, victim.device) for one in models]
     one = members[0] if len(members) == 1 else Ensemble(members, fuse=fuse)
     image = data.take([0]).images.clamp(*victim.box)
     known = victim.classes or data.classes
@@ -94,8 +76,3 @@ def beginnings(data: Data) -> Data:
     nth = place - torch.where(new, place, torch.zeros_like(place)).cummax(0).values
     few = PER_CLASS if int(new.sum()) < MANY else 1
     return data.take(order[nth < few].sort().values)
-
-
-def terms_on(threat: Threat) -> Threat:
-    """The threat as it is on a substitute, whose gradients are free."""
-    return replace(threat, access=Access.GRADIENT)

@@ -10,11 +10,12 @@ from torch import nn
 from besiege.bench.spec import ModelSpec, Request
 from besiege.bench.undefended import is_undefended
 from besiege.core.dice import Dice
-from besiege.core.errors import AccessError, Finding, InputError
+from besiege.core.errors import AccessError, Finding
 from besiege.core.identity import noting
-from besiege.core.oracle import Oracle, Victim, full_precision
+from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
 from besiege.evaluation.checking import answers
@@ -33,23 +34,14 @@ def read_victim(
     """
     if not isinstance(model, str):
         victim = Classifier.of(model)
-        return victim if device is None else _moved(victim, device)
+        return victim if device is None else victim.to(device)
     if access in ("score", "decision") and model.startswith(("http://", "https://")):
         source, layers = split_layers(model)
         model = "+".join([with_argument(source, "access", access), *layers])
     victim = load_victim(model, device)
     # One behind a wall computes nothing here, and what attacks do here is little.
     if device is None and torch.cuda.is_available() and not victim.metered:
-        victim = _moved(victim, "cuda")
-    return victim
-
-
-def _moved(victim: Victim, device: str) -> Victim:
-    move = getattr(victim, "to", None)
-    if callable(move):
-        move(device)
-    elif str(victim.device) != device:
-        raise InputError(f"the model is on {victim.device}: move it to '{device}' first")
+        victim = victim.to("cuda")
     return victim
 
 
@@ -59,7 +51,7 @@ def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
         return threat
     if access is not None or threat.access < Access.GRADIENT:
         raise AccessError(
-            f"{threat.access} access was asked for, but {name_of(victim)} grants {victim.access} "
+            f"{threat.access} access was asked for, but {victim.name} grants {victim.access} "
             "access only"
         )
     return replace(threat, access=victim.access)
@@ -69,7 +61,7 @@ def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
     """Who the victim is and what reports say of it."""
     return ModelSpec(
         name=request.model,
-        digest=digest_of(victim),
+        digest=victim.digest(),
         kind=type(victim).__name__,
         classes=classes,
         parameters=_parameters(victim),
@@ -90,26 +82,10 @@ def probe(victim: Victim, samples: Samples) -> int:
         return int(scores.shape[1])
 
 
-def name_of(victim: Victim) -> str:
-    """What reports call a victim."""
-    return str(getattr(victim, "name", victim))
-
-
-def digest_of(victim: Victim) -> str:
-    """What tells a victim from every other."""
-    make = getattr(victim, "digest", None)
-    if not callable(make):
-        raise InputError(
-            f"a {type(victim).__name__} has no digest(), so that its records could not be told "
-            "from another's: give it one, or wrap the module in besiege.Classifier"
-        )
-    return str(make())
-
-
 def unread(victim: Victim) -> list[Finding]:
     """Say where a victim's code cannot be read in full: nobody else can know it again."""
     with noting() as names:
-        digest_of(victim)
+        victim.digest()
     if not names:
         return []
     return [
@@ -124,10 +100,7 @@ def unread(victim: Victim) -> list[Finding]:
 
 
 def _parameters(victim: Victim) -> int | None:
-    inner = victim
-    while not hasattr(inner, "module") and hasattr(inner, "victim"):
-        inner = inner.victim
-    module = getattr(inner, "module", None)
-    if not isinstance(module, nn.Module):
+    modules = [part for part in victim.source.parts if isinstance(part, nn.Module)]
+    if not modules:
         return None
-    return sum(parameter.numel() for parameter in module.parameters())
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from besiege.bench.index import Line, lines
-from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import Plan, Run, read_run
+from besiege.bench.plan import Plan
+from besiege.bench.run import Run, read_run
 from besiege.bench.store import Store
+from besiege.bench.task import Stage
 from besiege.core.errors import StoreError
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one attack of one evaluation is: shards done, samples, broken ones, seconds."""
+    """How far one stage of an evaluation is: shards done, samples, broken ones, seconds."""
 
     attack: str
     done: int
@@ -59,45 +60,38 @@ def status(folder: Path | str) -> list[Status]:
     """How far a run is; may be asked while it is going on."""
     store, run = open_run(folder)
     known = lines(store)
-    told = []
+    found = []
     for plan in run.plans:
-        stages = [("clean", [(task, task) for task in clean_tasks(plan)])]
-        specs = zip(plan.attacks, attack_tasks(plan), strict=True)
-        stages += [(spec.text, pairs) for spec, pairs in specs]
-        if plan.curve is not None:
-            stages.append((plan.curve.attack.text, curve_tasks(plan)))
+        stages = plan.stages()
         damaged = [
             line.damaged
-            for _, pairs in stages
-            for pair in pairs
-            for task in pair
+            for stage in stages
+            for tasks in stage.parts
+            for task in tasks
             if (line := known.get(task.key)) is not None and line.damaged
         ]
-        attacks = tuple(_progress(name, pairs, known) for name, pairs in stages)
-        told.append(Status(plan, attacks, (*damaged, *plan.damage)))
-    return told
+        progress = tuple(_progress(stage, known) for stage in stages)
+        found.append(Status(plan, progress, (*damaged, *plan.damage)))
+    return found
 
 
-def _progress(name: str, pairs: Sequence[tuple[Task, Task]], known: Mapping[str, Line]) -> Progress:
+def _progress(stage: Stage, known: Mapping[str, Line]) -> Progress:
     totals: list[dict[str, Any]] = []
     failures: list[str] = []
     seconds = 0.0
-    for craft, judge in pairs:
-        for key in dict.fromkeys((craft.key, judge.key)):
-            line = known.get(key)
-            if line is None:
-                continue
-            seconds += line.seconds
-            if line.failure:
-                failures.append(line.failure)
-            elif key == judge.key and not line.damaged and craft.key in known:
-                totals.append(line.totals)
+    for tasks in stage.parts:
+        there = [line for task in tasks if (line := known.get(task.key)) is not None]
+        seconds += sum(line.seconds for line in there)
+        failures += [line.failure for line in there if line.failure]
+        last = known.get(tasks[-1].key)
+        if len(there) == len(tasks) and last is not None and not (last.failure or last.damaged):
+            totals.append(last.totals)
     return Progress(
-        name,
+        stage.name,
         len(totals),
-        len(pairs),
+        len(stage.parts),
         sum(t["rows"] for t in totals),
-        sum(t["correct"] for t in totals),
+        sum(t.get("correct", 0) for t in totals),
         sum(t.get("broken", 0) for t in totals),
         seconds,
         tuple(dict.fromkeys(failures)),

@@ -59,7 +59,7 @@ def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
             "read_parquet(?, union_by_name=true, filename=true, file_row_number=true)",
             [[f"besiege://{key}" for key, _ in files]],
         ).fetchnumpy()
-        return _plain(found)
+        return _unmasked(found)
 
 
 class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
@@ -123,7 +123,7 @@ def _duck(memory: _Memory) -> Iterator[duckdb.DuckDBPyConnection]:
         duck.close()
 
 
-def _plain(columns: Mapping[str, Any]) -> dict[str, Column]:
+def _unmasked(columns: Mapping[str, Any]) -> dict[str, Column]:
     """Arrays without masks and with text as text; what is no number comes back masked."""
     plain = {}
     for name, column in columns.items():

@@ -1,124 +1,133 @@
-"""From an evaluation to its tasks: what is to be done, and under which key it will be found."""
+"""A plan: one evaluation as data, its tasks in order, and which of them can be done now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Literal
 
-from besiege.bench.spec import AttackSpec, Plan, Shard
-from besiege.bench.store import SCHEMA, key_of
+from pydantic import Field
 
-Kind = Literal["clean", "craft", "judge"]
-
-
-@dataclass(frozen=True)
-class Task:
-    """One piece of work on one shard.
-
-    Attributes
-    ----------
-    kind : str
-        'clean' (how the victim sees the clean images), 'craft' or 'judge'.
-    identity : dict
-        All that decides the result.
-    attack : AttackSpec, optional
-        With what; none for clean images.
-    shard : int
-        The number of the shard.
-    curve : bool
-        Whether the shard is one of the curve's.
-    """
-
-    kind: Kind
-    identity: dict[str, Any]
-    shard: int
-    attack: AttackSpec | None = None
-    curve: bool = False
-
-    @cached_property
-    def key(self) -> str:
-        return key_of(self.identity)
+from besiege.bench.kinds import KINDS, kinds
+from besiege.bench.reading import gather
+from besiege.bench.spec import (
+    AttackSpec,
+    Curve,
+    DataSpec,
+    ModelSpec,
+    Request,
+    Searches,
+    Shard,
+    Value,
+)
+from besiege.bench.store import Store, key_of
+from besiege.bench.task import Stage, Task
 
 
-def clean_tasks(plan: Plan) -> list[Task]:
-    """How the victim sees the clean images, shard by shard."""
-    return [
-        Task("clean", {**_base(plan, "clean"), "shard": shard.digest}, number)
-        for number, shard in enumerate(plan.shards)
-    ]
+class Plan(Value):
+    """One evaluation: one victim, one set of samples, one threat."""
 
-
-def attack_tasks(plan: Plan) -> Iterator[list[tuple[Task, Task]]]:
-    """For every attack its pairs of craft and judge, shard by shard.
-
-    In a chain each attack comes after the verdicts on the ones before, on the same shard; what
-    these left standing is therefore part of its identity.
-    """
-    before: list[list[str]] = [[] for _ in plan.shards]
-    for spec in plan.attacks:
-        pairs = [
-            _pair(plan, spec, number, shard, before[number])
-            for number, shard in enumerate(plan.shards)
-        ]
-        yield pairs
-        if plan.chained:
-            for number, (_, judged) in enumerate(pairs):
-                before[number] = [*before[number], judged.key]
-
-
-def curve_tasks(plan: Plan) -> list[tuple[Task, Task]]:
-    """The search for the smallest change, shard by shard."""
-    if plan.curve is None:
-        return []
-    return [
-        _pair(plan, plan.curve.attack, number, shard, [], curve=True)
-        for number, shard in enumerate(plan.curve.shards)
-    ]
-
-
-def all_keys(plan: Plan) -> set[str]:
-    """The key of every record the evaluation is made of."""
-    pairs = [pair for pairs in attack_tasks(plan) for pair in pairs] + curve_tasks(plan)
-    return {task.key for task in clean_tasks(plan)} | {t.key for pair in pairs for t in pair}
-
-
-def _base(plan: Plan, kind: Kind) -> dict[str, Any]:
-    base = {
-        "kind": kind,
-        "schema": SCHEMA,
-        "victim": plan.model.digest,
-        "seed": plan.request.seed,
-    }
-    if plan.model.stochastic and kind != "craft":
-        base["draws"] = plan.model.draws
-    return base
-
-
-def _pair(
-    plan: Plan, spec: AttackSpec, number: int, shard: Shard, after: list[str], curve: bool = False
-) -> tuple[Task, Task]:
-    besides = {"advice": spec.advice, "starts": spec.starts}
-    craft = Task(
-        "craft",
-        {
-            **_base(plan, "craft"),
-            # What was crafted on a substitute is the same for every victim it is tried on.
-            **({} if spec.source is None else {"victim": spec.source}),
-            **{name: digest for name, digest in besides.items() if digest is not None},
-            "attack": spec.spelled,
-            "text": spec.text,
-            "threat": spec.threat,
-            "keep": spec.keep,
-            "leave": spec.leave,
-            "queries": spec.queries,
-            "shard": shard.digest,
-            "after": list(after),
-        },
-        number,
-        spec,
-        curve,
+    request: Request = Field(validation_alias="asked", serialization_alias="asked")
+    model: ModelSpec
+    data: DataSpec
+    threat: str
+    chained: bool
+    """Whether each attack runs on the samples that the attacks before it left, as in a suite."""
+    attacks: tuple[AttackSpec, ...] = Field(
+        validation_alias="weapons", serialization_alias="weapons"
     )
-    judge = Task("judge", {**_base(plan, "judge"), "crafted": craft.key}, number, spec, curve)
-    return craft, judge
+    shards: tuple[Shard, ...]
+    curve: Curve | None = None
+    no_curve: str | None = None
+    """Why there is no curve of accuracy against the budget, where there will be none."""
+    searches: Searches | None = None
+    """What the curve is chosen from once the attacks are judged."""
+    changed: bool = Field(default=False, exclude=True)
+    """Whether its text was changed after it was written: found on reading, never written."""
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """What is wrong with its text, as a list of damaged things has it."""
+        what = f"{self.model.name} against {self.threat}"
+        return (f"what run.json says of {what} was changed after it was written",) * self.changed
+
+    @property
+    def awaits_curve(self) -> bool:
+        """Whether the curve is still to be chosen: it is that of the strongest attack."""
+        return self.curve is None and self.no_curve is None
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other evaluations of the run."""
+        return key_of(
+            {
+                "model": self.model.digest,
+                "shards": [shard.digest for shard in self.shards],
+                "attacks": [
+                    [w.spelled, w.threat, w.queries, *filter(None, (w.source, w.advice, w.starts))]
+                    for w in self.attacks
+                ],
+                "chained": self.chained,
+                "curve": self.request.curve,
+                "seed": self.request.seed,
+            }
+        )[:16]
+
+    @property
+    def words(self) -> Request | None:
+        """The words it was requested in, where these can be read again."""
+        return self.request.model_copy(update={"command": ""}) if self.request.textual else None
+
+    def stages(self) -> list[Stage]:
+        """All tasks known so far, in an order in which each comes after those it needs."""
+        return [stage for kind in kinds() for stage in kind.stages(self)]
+
+    def tasks(self) -> Iterator[Task]:
+        """The same as one list."""
+        return (task for stage in self.stages() for tasks in stage.parts for task in tasks)
+
+    def ready(self, store: Store) -> Iterator[Task]:
+        """The tasks that are not done and whose needs are there, in the order of the plan.
+
+        Each is looked up when it is its turn. Taken one by one and done at once they are the whole
+        plan; taken as a list they are one wave, which workers can do at the same time. A task
+        that failed is ready again.
+        """
+        return (
+            task
+            for task in self.with_curve(store).tasks()
+            if not is_done(task, store) and all(store.sound(key) for key in task.needs)
+        )
+
+    def with_curve(self, store: Store) -> Plan:
+        """The plan with the curve of the strongest attack, once every attack was judged or failed.
+
+        Without gradients, and where no search fits, there is a reason instead.
+        """
+        if not self.awaits_curve or self.searches is None or not self._is_over(store):
+            return self
+        best = gather(store, self).evidence.strongest()
+        if best is None:
+            return self
+        chosen = self.searches.attacks[[spec.text for spec in self.attacks].index(best.text)]
+        if isinstance(chosen, str):
+            return self.model_copy(update={"no_curve": chosen})
+        return self.model_copy(update={"curve": Curve(attack=chosen, shards=self.searches.shards)})
+
+    def _is_over(self, store: Store) -> bool:
+        """Whether no task is left but such as wait for one that failed."""
+        hopeless: set[str] = set()
+        for task in self.tasks():
+            if store.failed(task.key) or not hopeless.isdisjoint(task.needs):
+                hopeless.add(task.key)
+            elif not is_done(task, store):
+                return False
+        return True
+
+
+def is_done(task: Task, store: Store) -> bool:
+    """Whether a sound record of a task is there, made of the records that are there now."""
+    record = store.sound(task.key)
+    needed = [store.sound(key) for key in task.needs]
+    present = [one for one in needed if one is not None]
+    if record is None or len(present) < len(needed):
+        return False
+    return KINDS.get(task.kind).is_of(record, present)

@@ -1,45 +1,40 @@
-"""From what was request to the plan: everything checked, and its curve once attacks have run."""
+"""From a resolved request to the plan: everything is checked and described."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.combine import Minimal
 from besiege.bench.attack_spec import attack_spec
-from besiege.bench.knowledge import Knowledge
 from besiege.bench.model_spec import model_spec, probe
-from besiege.bench.reading import gather
+from besiege.bench.plan import Plan
 from besiege.bench.request import CURVE_SAMPLES, CURVE_STEPS, CURVE_TOLERANCE, ResolvedRequest
-from besiege.bench.results import strongest
-from besiege.bench.shards import CURVE_SHARD, described, shards_of
-from besiege.bench.spec import Curve, DataSpec, Plan, Request
-from besiege.bench.store import Store, key_of
+from besiege.bench.shards import CURVE_SHARD, described
+from besiege.bench.spec import AttackSpec, DataSpec, Request, Searches
+from besiege.bench.store import key_of
 from besiege.core.errors import BesiegeError, InputError
-from besiege.core.oracle import Victim
 from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.evaluation.probing import must_keep_images
 
 
-def plan_of(resolved: ResolvedRequest, request: Request, knowledge: Knowledge) -> Plan:
+def plan_of(resolved: ResolvedRequest) -> Plan:
     """Check that everything fits, and write down what the records will be made of."""
-    victim, data, threat = resolved.victim, resolved.data, resolved.threat
-    first = resolved.first(8)
+    request, victim = resolved.request, resolved.victim
+    data, threat, first = resolved.data, resolved.threat, resolved.first(8)
+    assert request.shard is not None, "resolve decides it"
     threat.check_units(victim.box, first.images[0].numel())
-    specs = [
-        attack_spec(victim, attack, threat, first, request, knowledge)
-        for attack in resolved.attacks.values()
-    ]
+    specs = [attack_spec(resolved, attack, threat) for attack in resolved.attacks]
     classes = probe(victim, first)
     _fits(data, classes)
-    attacks = resolved.attacks.values()
-    if all(one.access is Access.GRADIENT and not knowledge.crafts(one) for one in attacks):
+    if all(spec.access == "gradient" and spec.source is None for spec in specs):
         must_keep_images(victim, first)
     shards = described(data, request.shard, victim, resolved.scaled)
+    no_curve = _no_curve(request, threat, victim)
     return Plan(
         request=request,
         model=model_spec(victim, request, classes),
@@ -60,7 +55,8 @@ def plan_of(resolved: ResolvedRequest, request: Request, knowledge: Knowledge) -
         chained=resolved.chained,
         attacks=tuple(specs),
         shards=shards,
-        no_curve=_no_curve(request, threat, victim),
+        no_curve=no_curve,
+        searches=_searches(resolved) if no_curve is None else None,
     )
 
 
@@ -85,7 +81,7 @@ def _standard(name: str, threat: Threat) -> float | None:
 def _no_curve(request: Request, threat: Threat, victim: Victim) -> str | None:
     """Why no curve of accuracy against the budget is to be expected, if none is."""
     if request.curve == "none":
-        return "It was not request for."
+        return "It was not asked for."
     if threat.eps is None:
         return "Every attack looks for the smallest change: their own distances are the curve."
     if victim.stochastic:
@@ -99,39 +95,42 @@ def _no_curve(request: Request, threat: Threat, victim: Victim) -> str | None:
     return None
 
 
-def with_curve(
-    store: Store,
-    resolved: ResolvedRequest,
-    plan: Plan,
-    attacks: Mapping[str, Attack],
-    knowledge: Knowledge,
-) -> tuple[Plan, Attack | None, list[Callable[[], Data]]]:
-    """The plan with a search for the smallest change by the strongest attack, where one fits.
+def searched_data(resolved: ResolvedRequest) -> tuple[Data, int]:
+    """The samples of the curve, and how many are in each of its shards."""
+    request, data = resolved.request, resolved.data
+    if request.curve == "short" and len(data) > CURVE_SAMPLES:
+        data = data.subset(CURVE_SAMPLES, request.seed)
+    assert request.shard is not None, "resolve decides it"
+    return data, min(request.shard, CURVE_SHARD)
 
-    With it come the attack that searches, and what makes each of its shards.
-    """
-    best = strongest(gather(store, plan)) if plan.no_curve is None else None
-    if best is None:
-        return plan, None, []
-    attack, subset, tolerance = attacks[best.text], resolved.data, Minimal.tolerance
-    if plan.request.curve == "short" and attack.access < Access.GRADIENT and not attack.minimal:
-        said = "Attacks that ask take many answers to search for the smallest change: ask in full."
-        return plan.model_copy(update={"curve": None, "no_curve": said}), None, []
-    if plan.request.curve == "short" and attack.access is Access.GRADIENT:
-        attack, tolerance = _with_steps(attack, CURVE_STEPS), CURVE_TOLERANCE
-    if plan.request.curve == "short" and len(subset) > CURVE_SAMPLES:
-        subset = subset.subset(CURVE_SAMPLES, plan.request.seed)
-    searcher = attack if attack.minimal else Minimal(attack, tolerance=tolerance)
-    free, few = replace(resolved.threat, eps=None, written=None), resolved.first(1)
-    try:
-        spec = attack_spec(resolved.victim, searcher, free, few, plan.request, knowledge)
-    except BesiegeError as problem:  # the other figures stand without a curve
-        said = f"The strongest attack cannot search: {problem}"
-        return plan.model_copy(update={"curve": None, "no_curve": said}), None, []
-    size = min(plan.request.shard, CURVE_SHARD)
-    shards = described(subset, size, resolved.victim, resolved.scaled)
-    curve = Curve(attack=spec, shards=shards)
-    return plan.model_copy(update={"curve": curve}), searcher, shards_of(subset, size)
+
+def searcher(attack: Attack, short: bool) -> Attack:
+    """The search for the smallest perturbation by an attack; a short one takes fewer steps."""
+    if attack.access is not Access.GRADIENT or not short:
+        return attack if attack.minimal else Minimal(attack)
+    attack = _with_steps(attack, CURVE_STEPS)
+    return attack if attack.minimal else Minimal(attack, tolerance=CURVE_TOLERANCE)
+
+
+def _searches(resolved: ResolvedRequest) -> Searches:
+    """The search of every attack, of which the strongest one's is run."""
+    data, size = searched_data(resolved)
+    free = replace(resolved.threat, eps=None, written=None)
+    short = resolved.request.curve == "short"
+    specs: list[AttackSpec | str] = []
+    for attack in resolved.attacks:
+        if short and attack.access < Access.GRADIENT and not attack.minimal:
+            specs.append(
+                "Query-based attacks need many queries to search for the smallest perturbation: "
+                "ask for the full curve."
+            )
+            continue
+        try:
+            specs.append(attack_spec(resolved, searcher(attack, short), free))
+        except BesiegeError as problem:  # the other figures stand without a curve
+            specs.append(f"The strongest attack cannot search: {problem}")
+    shards = described(data, size, resolved.victim, resolved.scaled)
+    return Searches(attacks=tuple(specs), shards=shards)
 
 
 def _with_steps(attack: Attack, steps: int) -> Attack:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from besiege.bench.columns import CLEAN, CRAFTED, JUDGED, no_rows
-from besiege.bench.plan import Task, attack_tasks, clean_tasks, curve_tasks
-from besiege.bench.spec import AttackSpec, Plan
-from besiege.bench.store import DamagedError, Record, Store, judges
+from besiege.bench.columns import no_rows
+from besiege.bench.kinds import KINDS
+from besiege.bench.store import DamagedError, Record, Store
+from besiege.bench.task import Stage, Task
 from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Threat
 from besiege.metrics import warnings
+from besiege.metrics.distances import BEST, IN_ALL
 from besiege.metrics.evidence import Evidence, Trial
-from besiege.metrics.rows import Rows
+from besiege.metrics.rows import Column, Rows
+
+if TYPE_CHECKING:
+    from besiege.bench.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -41,17 +46,21 @@ class Gathered:
 def gather(store: Store, plan: Plan) -> Gathered:
     """The judged rows of an evaluation; what is not there or damaged is said, not guessed."""
     collector = _Collector(store)
-    clean = collector.clean(clean_tasks(plan))
-    trials = [
-        collector.trial(spec, pairs, plan)
-        for spec, pairs in zip(plan.attacks, attack_tasks(plan), strict=True)
-    ]
-    curve = None
-    if plan.curve is not None:
-        curve = collector.trial(plan.curve.attack, curve_tasks(plan), plan)
+    clean, trials, curve = no_rows(KINDS.get("clean").columns), [], None
+    others: dict[str, Rows] = {}
+    for stage in plan.stages():
+        rows = collector.rows(stage)
+        if stage.name == "clean":
+            clean = rows
+        elif stage.attack is None:
+            others[stage.name] = rows
+        elif stage.curve:
+            curve = _trial(stage, rows, plan)
+        else:
+            trials.append(_trial(stage, rows, plan))
     threat = Threat.parse(plan.threat)
     if threat.eps is None and not plan.chained:
-        curve = trials[0]  # every attack searches: the smallest change of all of them counts
+        curve = trials[0]  # every attack searches: the smallest perturbation of all counts
     evidence = Evidence(
         clean,
         trials,
@@ -64,6 +73,7 @@ def gather(store: Store, plan: Plan) -> Gathered:
         curve,
         plan.data.standard,
         undefended=is_free(plan, threat) and plan.model.undefended,
+        others=others,
     )
     return Gathered(
         plan,
@@ -116,6 +126,49 @@ def _entries(spelled: object) -> Iterator[tuple[str, object]]:
             yield from _entries(part)
 
 
+def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
+    spec = stage.attack
+    assert spec is not None
+    if spec.source is not None:
+        rows = _transferred(rows)
+    series = {k: v for k, v in spec.spelled.items() if k not in ("steps", "restarts")}
+    return Trial(
+        spec.text,
+        rows.having(chance=plan.model.stochastic),
+        spec.steps,
+        spec.restarts,
+        spec.plain,
+        spec.one_step,
+        json.dumps(series, sort_keys=True) if spec.plain else "",
+        spec.access if spec.source is None else "transfer",
+        frozenset(losses_in(spec.spelled)),
+        targets_in(spec.spelled),
+        probe_in(spec.spelled),
+    )
+
+
+def _transferred(rows: Rows) -> Rows:
+    """Rows crafted on a substitute as an attack on the victim, which was shown each image once.
+
+    Records of earlier releases are written that way: they claim no forward pass at all.
+    """
+    if not rows["forwards"].any():
+        return rows
+    nothing, once = np.zeros(rows.count, np.int64), np.ones(rows.count, np.int64)
+    kept = {name: column for name, column in rows.items() if not name.startswith(BEST)}
+    kept.pop(IN_ALL, None)
+    passes = rows["forwards"] + rows["backwards"]
+    return Rows(kept).having(
+        claimed=nothing.astype(bool),
+        first_step=nothing,
+        first_query=once,
+        forwards=nothing,
+        backwards=nothing,
+        queries=once,
+        aside=passes,
+    )
+
+
 class _Collector:
     """Reads records one after the other and keeps account of what could not be read."""
 
@@ -128,47 +181,33 @@ class _Collector:
         self.findings: list[Finding] = []
         self.judged = 0
 
-    def clean(self, tasks: Sequence[Task]) -> Rows:
-        sound = [task for task in tasks if self._sound("clean", task)]
-        return self._rows(sound) if sound else no_rows(CLEAN)
+    def rows(self, stage: Stage) -> Rows:
+        """The rows of the parts that are whole, the columns of their tasks side by side."""
+        whole = [tasks for tasks in stage.parts if self._is_whole(stage.name, tasks)]
+        kinds = [KINDS.get(task.kind).columns for task in stage.parts[0]]
+        if not whole:
+            return no_rows(*kinds)
+        merged: dict[str, Column] = {}
+        # Of columns with the same name the first task's count: the place of a row is that of its
+        # image, which is stored with what was crafted.
+        for tasks in reversed(list(zip(*whole, strict=True))):
+            merged |= dict(self.store.rows([task.key for task in tasks]))
+        return Rows(merged)
 
-    def trial(self, spec: AttackSpec, pairs: Sequence[tuple[Task, Task]], plan: Plan) -> Trial:
-        name = spec.text
-        whole = [pair for pair in pairs if self._both(name, *pair)]
-        rows = no_rows(CRAFTED, JUDGED)
-        if whole:
-            crafted = self._rows([craft for craft, _ in whole])
-            judged = self._rows([judge for _, judge in whole])
-            # The place of a row is that of its image, which lies with what was crafted.
-            rows = Rows({**judged, **crafted})
-        rows = rows.having(chance=plan.model.stochastic)
-        series = {k: v for k, v in spec.spelled.items() if k not in ("steps", "restarts")}
-        return Trial(
-            name,
-            rows,
-            spec.steps,
-            spec.restarts,
-            spec.plain,
-            spec.one_step,
-            json.dumps(series, sort_keys=True) if spec.plain else "",
-            spec.access if spec.source is None else "transfer",
-            frozenset(losses_in(spec.spelled)),
-            targets_in(spec.spelled),
-            probe_in(spec.spelled),
-        )
-
-    def _rows(self, tasks: Sequence[Task]) -> Rows:
-        return self.store.rows([task.key for task in tasks])
-
-    def _both(self, name: str, craft: Task, judge: Task) -> bool:
-        """Whether both records are there, and the second judges what the first holds."""
-        crafted, judged = self._sound(name, craft), self._sound(name, judge)
-        if crafted is None or judged is None:
-            return False
-        if judges(judged, crafted):
-            return True
-        self.damaged.append(f"the record {judge.key[:12]} judges images that are no longer there")
-        return False
+    def _is_whole(self, name: str, tasks: Sequence[Task]) -> bool:
+        """Whether all records are there, each made of those before it as they are now."""
+        records = {task.key: self._sound(name, task) for task in tasks}
+        for task in tasks:
+            record, needed = records[task.key], [records.get(key) for key in task.needs]
+            if record is None:
+                return False
+            mine = [one for one in needed if one is not None]
+            if mine and not KINDS.get(task.kind).is_of(record, mine):
+                self.damaged.append(
+                    f"the record {task.key[:12]} judges images that are no longer there"
+                )
+                return False
+        return True
 
     def _sound(self, name: str, task: Task) -> Record | None:
         try:

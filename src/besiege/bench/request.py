@@ -1,29 +1,33 @@
-"""What was asked, read: words become a threat, attacks, a victim and samples that go together."""
+"""A request read: its texts become a threat, attacks, a victim and samples that fit together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
-from besiege.bench.knowledge import terms_on
+from besiege.bench.knowledge import Knowledge, each, read_fuse, read_knowledge
 from besiege.bench.model_spec import as_granted, read_victim
-from besiege.bench.shards import boxed, read_data
+from besiege.bench.shards import boxed, read_data, usual_size
+from besiege.bench.spec import Request
 from besiege.core.errors import AttackError, InputError, ThreatError, near
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import Access, Goal, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
+from besiege.evaluation.approach import on_substitute
 from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
 from besiege.evaluation.transfer import Model
 from besiege.models.black_box import know_classes
+from besiege.models.classifier import Classifier
 
 DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
 """What runs when nobody says: one step, many steps, and many steps to each of the likeliest wrong
@@ -42,30 +46,85 @@ Attacks = str | Attack | Sequence[str | Attack]
 
 
 @dataclass(frozen=True)
+class Objects:
+    """What a request names that exists only in memory; None where its text is read instead."""
+
+    model: nn.Module | Victim | None = None
+    data: Data | tuple[Any, Any] | None = None
+    attacks: Attacks | None = None
+    suite: Attacks | None = None
+    substitute: Sequence[Model] = ()
+
+
+def requested(
+    model: Model,
+    data: str | Path | Data | tuple[Any, Any],
+    *,
+    threat: str | Threat,
+    attacks: Attacks | None = None,
+    suite: Attacks | None = None,
+    curve: str | bool = "short",
+    substitute: Model | Sequence[Model] | None = None,
+    fuse: str = "logits",
+    **others: Any,
+) -> tuple[Request, Objects]:
+    """The request that the arguments of `besiege.evaluate` make, and the objects beside it."""
+    numbers = ("queries", "count", "seed", "shard")
+    check_numbers(**{name: others[name] for name in numbers if name in others})
+    models = () if substitute is None else tuple(each(substitute))
+    if substitute is not None and not models:
+        raise InputError("no substitute is listed: write for example substitute='zoo:NAME'")
+    named, lies = isinstance(model, str), isinstance(data, (str, Path))
+    request = Request.of(
+        model=model if isinstance(model, str) else Classifier.of(model).name,
+        data=str(data) if lies else "",
+        threat=threat if isinstance(threat, str) else str(Threat.parse(threat)),
+        attacks=attacks if isinstance(attacks, str) else None,
+        suite=suite if isinstance(suite, str) else None,
+        curve=read_curve(curve),
+        substitute=tuple(m if isinstance(m, str) else Classifier.of(m).name for m in models),
+        fuse=read_fuse(fuse),
+        textual=bool(others.get("command")) or (named and lies),
+        **others,
+    )
+    objects = Objects(
+        model=None if isinstance(model, str) else model,
+        data=None if isinstance(data, (str, Path)) else data,
+        attacks=None if isinstance(attacks, str) else attacks,
+        suite=None if isinstance(suite, str) else suite,
+        substitute=models,
+    )
+    return request, objects
+
+
+@dataclass(frozen=True)
 class ResolvedRequest:
-    """What was asked, as values that fit each other.
+    """A request as values that fit each other.
 
     Attributes
     ----------
+    request : Request
+        The request with attacks, threat, shard and command spelled out.
     victim, data, threat
-        Who is attacked, on what, within what.
-    attacks : dict
-        The attacks by the words they were asked in.
-    suite : optional
-        The suite they come from, as it was given or as the access suggests.
+        The model attacked, on which samples, within what.
+    attacks : tuple of Attack
+        The attacks.
     chained : bool
-        Whether each runs on what the ones before left.
+        Whether each runs on the samples that the attacks before it left.
     scaled : bool
-        Whether pixels in [0, 1] are brought to the victim's box.
+        Whether pixels in [0, 1] are scaled to the victim's box.
+    knowledge : Knowledge
+        What the attacker has besides the victim.
     """
 
+    request: Request
     victim: Victim
     data: Data
     threat: Threat
-    attacks: Mapping[str, Attack]
-    suite: Attacks | None
+    attacks: tuple[Attack, ...]
     chained: bool
     scaled: bool
+    knowledge: Knowledge
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
@@ -74,34 +133,48 @@ class ResolvedRequest:
 
 
 def resolve(
-    model: Model,
-    data: str | Path | Data | tuple[Any, Any],
-    threat: str | Threat,
-    *,
-    attacks: Attacks | None,
-    suite: Attacks | None,
-    goal: str | None,
-    access: str | None,
-    split: str,
-    count: int | None,
-    seed: int,
-    device: str | None,
-    alone: bool,
+    request: Request, objects: Objects | None = None, device: str | None = None
 ) -> ResolvedRequest:
-    """Read what `besiege.evaluate` is asked; `alone` is an attacker who has no substitute."""
-    allowed = read_threat(threat, goal, access)
+    """Read the texts of a request, and complete it."""
+    given = objects or Objects()
+    check_numbers(
+        queries=request.queries, count=request.count, seed=request.seed, shard=request.shard
+    )
+    threat = read_threat(request.threat, request.goal, request.access)
+    attacks: Attacks | None = request.attacks if given.attacks is None else given.attacks
+    suite: Attacks | None = request.suite if given.suite is None else given.suite
     named = attacks is not None or suite is not None
     if named:  # before the model is loaded: it is cheaper
-        chosen, chained = read_attacks(attacks, suite, allowed)
-    victim = read_victim(model, device, str(allowed.access))
-    allowed = as_granted(allowed, access, victim)
+        chosen, chained = read_attacks(attacks, suite, threat)
+    model = request.model if given.model is None else given.model
+    victim = read_victim(model, device, str(threat.access))
+    threat = as_granted(threat, request.access, victim)
     if not named:
-        attacks, suite = usual(allowed, alone)
-        chosen, chained = read_attacks(attacks, suite, allowed)
-    samples = read_data(data, split, count, seed, victim)
-    know_classes(victim, samples.classes, samples.labels)
-    scaled = victim.box != (0.0, 1.0) and not isinstance(data, tuple)
-    return ResolvedRequest(victim, samples, allowed, chosen, suite, chained, scaled)
+        attacks, suite = usual(threat, not request.substitute)
+        chosen, chained = read_attacks(attacks, suite, threat)
+    data = read_data(request, given.data, victim)
+    know_classes(victim, data.classes, data.labels)
+    complete = request.model_copy(
+        update={
+            "data": request.data or data.name,
+            "threat": str(threat),
+            "attacks": tuple(chosen),
+            "suite": suite if suite is None or isinstance(suite, str) else ", ".join(chosen),
+            "goal": None,  # the threat says both now
+            "access": None,
+            "shard": request.shard or usual_size(victim),
+        }
+    )
+    return ResolvedRequest(
+        complete,
+        victim,
+        data,
+        threat,
+        tuple(chosen.values()),
+        chained,
+        victim.box != (0.0, 1.0) and not isinstance(given.data, tuple),
+        read_knowledge(given.substitute or request.substitute, request.fuse, victim, data),
+    )
 
 
 def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> Threat:
@@ -188,7 +261,7 @@ def _must_have_some(suite: str, listed: Sequence[str | Attack], threat: Threat) 
 
 def usual(threat: Threat, alone: bool) -> tuple[Sequence[str] | None, str | None]:
     """The attacks, or the suite, where nobody says what to run; one that fits the threat."""
-    on = threat if alone else terms_on(threat)
+    on = threat if alone else on_substitute(threat)
     check_goal(on, on.access)
     listed: Sequence[str | Attack]
     if on.access < Access.GRADIENT:

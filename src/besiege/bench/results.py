@@ -10,12 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from besiege.bench.overview import open_run
-from besiege.bench.reading import Gathered
 from besiege.bench.store import Store
 from besiege.bench.summaries import comparison, ordered, summary_of
 from besiege.core.errors import DataError
 from besiege.metrics.comparing import compared
-from besiege.metrics.evidence import Trial
 from besiege.metrics.values import SCHEMA, EvaluationFigures, RunFigures
 
 FILE = "figures.json"
@@ -71,16 +69,3 @@ def typed(content: dict[str, Any]) -> RunFigures:
         for one in content["evaluations"]
     ]
     return TypeAdapter(RunFigures).validate_python({**content, "evaluations": evaluations})
-
-
-def strongest(gathered: Gathered) -> Trial | None:
-    """The attack that leaves fewest right; in a chain, the one that broke most.
-
-    Of equal ones the first, and of the samples that every attack was judged on.
-    """
-    evidence = gathered.evidence
-    tried = [trial for trial in evidence.trials if trial.rows.count]
-    if evidence.chained:
-        return max(tried, key=lambda trial: len(evidence.broken_ids(trial)), default=None)
-    known = evidence.covered_by_all()
-    return min(tried, key=lambda trial: int(evidence.left_by(trial)[known].sum()), default=None)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from besiege.bench.spec import Shard
+from besiege.bench.spec import Request, Shard
 from besiege.bench.store import key_of
 from besiege.core.errors import InputError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
+from besiege.core.text import side
+from besiege.core.victim import Victim
 from besiege.data import load as load_data
 from besiege.data.dataset import Data, Pixels
 from besiege.evaluation.checking import check_grid
@@ -27,21 +27,22 @@ CURVE_SHARD = 50
 """A search takes many times as long as an attack, and should not be lost by the hundred."""
 
 
-def read_data(
-    source: str | Path | Data | tuple[Any, Any],
-    split: str,
-    count: int | None,
-    seed: int,
-    victim: Victim,
-) -> Data:
+def read_data(request: Request, source: Data | tuple[Any, Any] | None, victim: Victim) -> Data:
     """The samples: tensors in the victim's box, everything else in [0, 1].
 
-    A victim that is sent bytes sees no others: the images are brought to its levels first, so that
-    what is attacked is what it receives.
+    A victim that is sent bytes receives nothing else: the images are rounded to its levels first,
+    so that what is attacked is what it receives.
     """
+    load = partial(load_data, split=request.split, count=request.count, seed=request.seed)
     if isinstance(source, tuple):
-        return load_data(source, split=split, count=count, seed=seed, box=victim.box)
-    data = load_data(source, split=split, count=count, seed=seed)
+        return load(source, box=victim.box)
+    data = load(
+        request.data if source is None else source,
+        resize=side(request.resize, "--resize"),
+        crop=side(request.crop, "--crop"),
+        channels=request.channels,
+        layout=request.layout,
+    )
     inner = black_box(victim)
     if inner is None or not inner.as_bytes or inner.grid is None:
         return data

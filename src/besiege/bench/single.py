@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,21 +18,21 @@ from torch import nn
 
 from besiege.attacks.attack import Attack
 from besiege.bench.command import command_of
+from besiege.bench.context import context_of
 from besiege.bench.folder import run_folder
-from besiege.bench.knowledge import Knowledge, each, read_fuse, read_knowledge
-from besiege.bench.model_spec import name_of
-from besiege.bench.planning import plan_of, with_curve
+from besiege.bench.plan import Plan
+from besiege.bench.planning import plan_of
 from besiege.bench.reading import gather
-from besiege.bench.request import ResolvedRequest, check_numbers, read_curve, resolve
+from besiege.bench.request import Objects, ResolvedRequest, check_numbers, requested, resolve
 from besiege.bench.results import write_figures
+from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
-from besiege.bench.shards import shards_of, usual_size
-from besiege.bench.spec import Plan, Request, Run, read_run, write_run
+from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch
 from besiege.core.errors import Finding, VictimError
-from besiege.core.oracle import Victim
 from besiege.core.threat import Threat
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model
 from besiege.metrics.cascade import fates, first_place
@@ -40,7 +41,6 @@ from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.models.black_box import black_box, paid
-from besiege.models.classifier import Classifier
 from besiege.models.endpoint import kept_below
 
 
@@ -235,123 +235,103 @@ def evaluate(
     >>> found.robust is not None and found.robust.value <= found.clean.value
     True
     """
-    check_numbers(queries=queries, count=count, seed=seed, shard=shard, batch=batch)
-    out = None if out is None else run_folder(out)
-    resolved = resolve(
+    check_numbers(batch=batch)
+    request, objects = requested(
         model,
         data,
-        threat,
+        threat=threat,
         attacks=attacks,
         suite=suite,
         goal=goal,
         access=access,
-        split=split,
-        count=count,
-        seed=seed,
-        device=device,
-        alone=substitute is None,
-    )
-    victim, chosen, suite = resolved.victim, resolved.attacks, resolved.suite
-    request = Request(
-        model=model if isinstance(model, str) else name_of(victim),
-        data=str(data) if isinstance(data, (str, Path)) else resolved.data.name,
-        split=split,
-        threat=str(resolved.threat),
-        attacks=tuple(chosen),
-        suite=suite if suite is None or isinstance(suite, str) else ", ".join(chosen),
         queries=queries,
-        curve=read_curve(curve),
+        curve=curve,
         count=count,
         seed=seed,
-        shard=shard or usual_size(victim),
-        command="",
-        substitute=_named(substitute),
-        fuse=read_fuse(fuse),
-        textual=command is not None or (isinstance(model, str) and isinstance(data, (str, Path))),
+        split=split,
+        shard=shard,
+        substitute=substitute,
+        fuse=fuse,
+        command=command or "",
     )
-    if shard is None and out is not None:
-        request = _as_begun(request, out)
-    request = request.model_copy(update={"command": command or command_of(request)})
-    knowledge = read_knowledge(substitute, request.fuse, victim, resolved.data)
-    store = Store(mkdtemp(prefix="besiege-") if out is None else out)
-    how: dict[str, Any] = {"batch": batch, "compiled": compile}
+    how = Machine(device, batch, compile)
+    return measure(request, objects, out=out, how=how, progress=progress, watch=watch)
+
+
+def measure(
+    request: Request,
+    objects: Objects | None = None,
+    *,
+    out: Path | str | None = None,
+    how: Machine | None = None,
+    progress: bool = False,
+    watch: Watch | None = None,
+) -> Evaluation:
+    """Do what a request asks for: the common path of `evaluate` and of the command line."""
+    how = how or Machine()
+    check_numbers(batch=how.batch)
+    folder = None if out is None else run_folder(out)
+    resolved = resolve(request, objects, how.device)
+    if request.shard is None and folder is not None:
+        resolved = replace(resolved, request=_as_begun(resolved.request, folder))
+    asked = resolved.request
+    resolved = replace(
+        resolved, request=asked.model_copy(update={"command": asked.command or command_of(asked)})
+    )
+    store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)
     try:
-        found = _measured(store, resolved, request, knowledge, progress, watch, **how)
+        kept_below(black_box(resolved.victim), store.folder)
+        plan = plan_of(resolved)
+        with _bar(plan.model.name, watch, progress) as shown:
+            found = _run(store, resolved, plan, how, shown)
     except BaseException:
-        if out is None:
+        if folder is None:
             rmtree(store.folder, ignore_errors=True)
         raise
-    if out is None:  # as long as somebody may read from it
+    if folder is None:  # as long as somebody may read from it
         finalize(found, rmtree, store.folder, ignore_errors=True)
     return found
 
 
-def _measured(
-    store: Store,
-    resolved: ResolvedRequest,
-    request: Request,
-    knowledge: Knowledge,
-    progress: bool,
-    watch: Watch | None,
-    **how: Any,
-) -> Evaluation:
-    """Plan the work and do it, under a progress bar where one is wanted."""
-    kept_below(black_box(resolved.victim), store.folder)
-    plan = plan_of(resolved, request, knowledge)
+def _bar(
+    title: str, watch: Watch | None, progress: bool
+) -> AbstractContextManager[Callable[[Any], None] | None]:
     if not progress or watch is not None:
-        return _run(store, resolved, plan, knowledge, watch=watch, **how)
+        return nullcontext(watch)
     from besiege.report import bar
 
-    with bar(plan.model.name) as shown:
-        return _run(store, resolved, plan, knowledge, watch=shown, **how)
+    return bar(title)
 
 
-def _named(substitute: Model | Sequence[Model] | None) -> tuple[str, ...]:
-    """What reports call each model that stands in for the victim."""
-    if substitute is None:
-        return ()
-    return tuple(
-        one if isinstance(one, str) else name_of(Classifier.of(one)) for one in each(substitute)
-    )
-
-
-def _as_begun(request: Request, out: Path | str) -> Request:
-    """The resolved with the shards in which the folder holds it: on another device it goes on."""
-    run = read_run(Store(out))
+def _as_begun(request: Request, folder: Path) -> Request:
+    """The request with the shards the folder already has: on another device it resumes."""
+    run = read_run(Store(folder))
     for plan in () if run is None else run.plans:
         begun = request.model_copy(
             update={"shard": plan.request.shard, "command": plan.request.command}
         )
         if begun == plan.request:
-            return begun
+            return begun.model_copy(update={"command": request.command or begun.command})
     return request
 
 
 def _run(
-    store: Store, resolved: ResolvedRequest, plan: Plan, knowledge: Knowledge, **how: Any
+    store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine, watch: Watch | None
 ) -> Evaluation:
-    """Do what is planned, but for what the store holds already, and compute the figures."""
-    victim, shards = resolved.victim, shards_of(resolved.data, plan.request.shard)
+    """Do what is planned, except what the store holds already, and compute the figures."""
     with store.writing():
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         run = read_run(store) or Run(created=begun, versions=versions())
+        run = run.model_copy(update={"versions": versions()})
         earlier = run.plan(plan.name)
+        shown = plan
         if earlier is not None and not earlier.changed and plan.no_curve is None:
-            plan = plan.model_copy(update={"curve": earlier.curve})
-        run = run.model_copy(update={"versions": versions()}).with_plan(plan)
-        write_run(store, run)
-        by_text = {str(attack): attack for attack in resolved.attacks.values()}
-        runner = Runner(store, victim, plan, by_text, shards, knowledge=knowledge, **how)
-        runner.clean()
-        runner.attack()
-        plan, searcher, fewer = with_curve(store, resolved, plan, by_text, knowledge)
-        write_run(store, run.with_plan(plan))
-        if searcher is not None:
-            by_text[str(searcher)] = searcher
-            runner.extend(plan, fewer)
-            runner.search()
+            shown = plan.model_copy(update={"curve": earlier.curve})
+        write_run(store, run.with_plan(shown))
+        runner = Runner(plan, context_of(store, resolved, plan, how), watch)
+        plan = runner.run(lambda decided: write_run(store, run.with_plan(decided)))
         found = write_figures(store.folder)
-    return _evaluation(found, store.folder, plan, paid(victim))
+    return _evaluation(found, store.folder, plan, paid(resolved.victim))
 
 
 def _evaluation(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load as read_arrays
-from safetensors.numpy import save as write_arrays
 
 from besiege.bench.folder import telling
 from besiege.bench.parquet import packed, unpacked
@@ -31,7 +30,7 @@ SCHEMA = 1
 """Raised when records change so that older ones must not be taken for newer ones."""
 _READABLE = frozenset({1})
 _PARTIAL = ".partial-"
-_ROWS, _IMAGES = "rows.parquet", "images.safetensors"
+ROWS, IMAGES = "rows.parquet", "images.safetensors"
 
 
 class DamagedError(StoreError):
@@ -118,11 +117,6 @@ class Record:
         return record
 
 
-def judges(judged: Record, crafted: Record) -> bool:
-    """Whether a verdict is on the very files that lie there now."""
-    return judged.provenance.get("judged") == dict(crafted.files)
-
-
 class Store:
     """The records of a run folder.
 
@@ -135,6 +129,7 @@ class Store:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.records = self.folder / "records"
+        self._sound: dict[str, Record] = {}
 
     # Reading.
 
@@ -154,6 +149,31 @@ class Store:
         found = self._found(key, None if whole else files)
         return None if found is None else found[0]
 
+    def sound(self, key: str) -> Record | None:
+        """The record of a key where every file of it is as it was written, and it is no failure.
+
+        What was found sound is not read again: records do not change.
+        """
+        if key not in self._sound:
+            try:
+                record = self.read(key, whole=True)
+            except DamagedError:
+                return None
+            if record is None or record.failure is not None:
+                return None
+            self._sound[key] = record
+        return self._sound[key]
+
+    def failed(self, key: str) -> bool:
+        """Whether the record of a key is that of a failure."""
+        if key in self._sound:
+            return False
+        try:
+            record = self.read(key)
+        except DamagedError:
+            return False
+        return record is not None and record.failure is not None
+
     def rows(self, keys: Iterable[str]) -> Rows:
         """The rows of some records, in the order of the keys.
 
@@ -161,19 +181,19 @@ class Store:
         """
         tables = []
         for key in keys:
-            found = self._found(key, [_ROWS])
+            found = self._found(key, [ROWS])
             if found is None:
                 raise StoreError(f"there is no record {key[:12]} in {self.folder}")
-            if _ROWS in found[1]:
-                tables.append((key, found[1][_ROWS]))
+            if ROWS in found[1]:
+                tables.append((key, found[1][ROWS]))
         return Rows(unpacked(tables))
 
     def images(self, key: str) -> dict[str, Column]:
         """The arrays that were stored with a record."""
-        found = self._found(key, [_IMAGES])
-        if found is None or _IMAGES not in found[1]:
+        found = self._found(key, [IMAGES])
+        if found is None or IMAGES not in found[1]:
             raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
-        return dict(read_arrays(found[1][_IMAGES]))
+        return dict(read_arrays(found[1][IMAGES]))
 
     def _found(
         self, key: str, files: Iterable[str] | None
@@ -227,9 +247,9 @@ class Store:
         self,
         record: Record,
         rows: Mapping[str, Column] | None = None,
-        images: Mapping[str, Column] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> str:
-        """Write a record whole, or leave nothing; gives back its key.
+        """Write a record whole, with its rows and other files, or leave nothing; gives its key.
 
         A failure that is already there gives way; a result that is already there stays.
         """
@@ -239,14 +259,11 @@ class Store:
         with telling(self.folder):
             try:
                 partial.mkdir(parents=True)
-                files: dict[str, str] = {}
-                if rows is not None:
-                    _write(partial / _ROWS, packed(rows))
-                if images is not None:
-                    _write(partial / _IMAGES, write_arrays(dict(images)))
-                for path in sorted(partial.iterdir()):
-                    files[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-                whole = Record(**{**vars(record), "files": files})
+                contents = dict(files or {}) | ({} if rows is None else {ROWS: packed(rows)})
+                for name, content in contents.items():
+                    _write(partial / name, content)
+                digests = {n: hashlib.sha256(contents[n]).hexdigest() for n in sorted(contents)}
+                whole = Record(**{**vars(record), "files": digests})
                 text = json.dumps(whole.to_json(), indent=1, sort_keys=True, allow_nan=False)
                 _write(partial / "record.json", text.encode())
                 for path in partial.iterdir():
@@ -282,6 +299,7 @@ class Store:
             aside.mkdir(exist_ok=True)
             target = aside / f"{key[:16]}-{os.urandom(3).hex()}"
             os.rename(self.records / key, target)
+            self._sound.pop(key, None)
             return target
 
     def write_file(self, name: str, content: bytes) -> Path:

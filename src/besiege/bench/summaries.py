@@ -24,9 +24,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 import besiege
-from besiege.bench.plan import all_keys
+from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, gather, is_free
-from besiege.bench.spec import Plan
 from besiege.bench.store import Store, key_of
 from besiege.bench.words import in_words, incomplete
 from besiege.core.errors import Finding, StoreError
@@ -182,7 +181,7 @@ def _stamp(store: Store, plan: Plan) -> str:
     """A digest of all that the figures follow from: code, plan, and the files of the records."""
     records = [
         (key, *(about(store.records / key / name) for name in ("record.json", "rows.parquet")))
-        for key in sorted(all_keys(plan))
+        for key in sorted({task.key for task in plan.tasks()})
     ]
     asked = plan.model_dump(mode="json", by_alias=True)
     return key_of({"code": _code(), "plan": asked, "changed": plan.changed, "records": records})
@@ -200,7 +199,7 @@ def about(path: Path) -> list[int] | None:
 def _code() -> list[object]:
     """What changes when figures may be computed in another way: our files, and others' figures."""
     ours = Path(besiege.__file__).parent
-    files = [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").glob("*.py"))]
+    files = [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").rglob("*.py"))]
     modules = {one.compute.__module__ for one in registered() if one.compute is not None}
     found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
     files += [Path(path) for path in found if path is not None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered
-from besiege.bench.spec import Plan
 from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Linf, Norm, Threat
 from besiege.metrics.evidence import Evidence

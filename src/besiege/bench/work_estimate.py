@@ -1,11 +1,14 @@
-"""How far an evaluation is, counted while it runs: what stands, what is done, what is to do."""
+"""How much of an evaluation is done: counted over the stages of its plan while it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from besiege.bench.spec import AttackSpec, Plan
+from besiege.bench.kinds import KINDS
+from besiege.bench.plan import Plan
+from besiege.bench.store import Record
+from besiege.bench.task import Stage as PlannedStage
 from besiege.core.errors import Finding
 
 
@@ -16,16 +19,16 @@ class Stage:
     Attributes
     ----------
     attack : str
-        Which.
+        Its text.
     before, left : int
-        Samples that stood when it began, and that stand now: by verdicts where they are there,
-        by the attack's own word until then.
+        Samples that stood when it began, and that stand now: by verdicts where these exist, by
+        the attack's own claims until then.
     share : float
-        How much of its work is done, 1 at its end.
+        The share of its work that is done, 1 at its end.
     seconds : float
-        What it has taken, in earlier runs too.
+        The time it has taken, earlier runs included.
     failed : int
-        Parts of the samples on which it failed, or waits for an attack that did.
+        Shards on which it failed, or which wait for an attack that failed.
     """
 
     attack: str
@@ -38,10 +41,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Event:
-    """How far the work is: so much of about so much, counted in forwards, and with what.
+    """How far the work is, in estimated forward passes, and what runs now.
 
-    The total falls as samples do. ``stage`` says more of the attack that runs, and ``findings``
-    is what has just been found out about the victim.
+    The total falls as samples are broken. ``stage`` says more of the attack that runs, and
+    ``findings`` are new findings about the victim.
     """
 
     done: float
@@ -54,112 +57,112 @@ class Event:
 Watch = Callable[[Event], None]
 
 
-def _cost(spec: AttackSpec) -> int:
-    """What an attack takes for a sample it does not break: a gradient is a forward and two more."""
-    return spec.passes * (3 if spec.access == "gradient" else 1)
-
-
 class WorkEstimate:
-    """Counts the work of a plan as it is done.
+    """Estimates the work of a plan, part by part in the order of its stages.
 
-    A sample takes one answer when clean, and of every attack about as many as the attack takes
-    where it does not succeed; in a chain only of those attacks that it is left for.
+    A sample takes one forward pass when clean, and of every attack about as many as the attack
+    takes where it does not succeed; in a chain only for the attacks it is left for.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.done = 0.0
+        self._chained = plan.chained
         self._standing = [shard.count for shard in plan.shards]
-        self._unseen = [shard.count for shard in plan.shards]
-        self._open = [[True] * len(plan.shards) for _ in plan.attacks]
-        self._searching = [True] * (0 if plan.curve is None else len(plan.curve.shards))
+        self._spent: dict[tuple[int, int], float] = {}
+        self._reported: set[tuple[str, str]] = set()
+        self.number = -1
         self._weights: list[float] = []
-        self._attack = -1
         self._before = self._broken = self._failed = 0
         self._seconds = 0.0
-        self._told: set[tuple[str, str]] = set()
+        self.extend(plan)
+
+    def extend(self, plan: Plan) -> None:
+        """Go on with a plan that has more stages now."""
+        self.stages = plan.stages()
+        self._each = [
+            sum(KINDS.get(task.kind).estimate(task, stage) for task in stage.parts[0])
+            for stage in self.stages
+        ]
+
+    @property
+    def done(self) -> float:
+        """Estimated work that is done, in forward passes."""
+        return sum(self._spent.values())
 
     @property
     def total(self) -> float:
-        """What is done, and what there is to do as far as can be seen."""
-        attacks = zip(self.plan.attacks, self._open, strict=True)
-        todo = sum(
-            _cost(spec) * standing
-            for spec, waiting in attacks
-            for standing, waits in zip(self._standing, waiting, strict=True)
-            if waits
+        """Estimated total work, in forward passes."""
+        left = sum(
+            self._weight(number, part)
+            for number, stage in enumerate(self.stages)
+            for part in range(len(stage.parts))
+            if (number, part) not in self._spent
         )
-        todo += sum(self._search(n) for n, waits in enumerate(self._searching) if waits)
-        return max(1.0, self.done + sum(self._unseen) + todo)
+        return max(1.0, self.done + left)
 
-    def extend(self, plan: Plan) -> None:
-        """Go on with a plan that has a curve now."""
-        self.plan = plan
-        self._searching = [True] * (0 if plan.curve is None else len(plan.curve.shards))
+    def _weight(self, number: int, part: int) -> float:
+        stage = self.stages[number]
+        samples = self._standing if _is_attack(stage) else stage.counts
+        return self._each[number] * samples[part]
 
-    def _search(self, shard: int) -> int:
-        assert self.plan.curve is not None
-        return _cost(self.plan.curve.attack) * self.plan.curve.shards[shard].count
-
-    def seen(self, shard: int, right: int, findings: Sequence[Finding]) -> Event:
-        """The clean images of a shard were looked at."""
-        self.done += self._unseen[shard]
-        self._unseen[shard] = 0
-        self._standing[shard] = right
-        new = tuple(f for f in findings if (f.id, f.seen) not in self._told)
-        self._told |= {(f.id, f.seen) for f in new}
-        return Event(self.done, self.total, "clean images", findings=new)
-
-    def begin(self) -> None:
-        """The next attack begins."""
-        self._attack += 1
+    def begin(self, number: int) -> None:
+        """The next stage begins."""
+        if number == self.number:
+            return
+        self.number = number
         self._before, self._broken, self._failed = sum(self._standing), 0, 0
         self._seconds = 0.0
-        each = _cost(self.plan.attacks[self._attack])
-        self._weights = [float(each * standing) for standing in self._standing]
+        parts = range(len(self.stages[number].parts))
+        self._weights = [self._weight(number, part) for part in parts]
 
-    def judged(self, shard: int, broken: int | None, seconds: float) -> Event:
-        """An attack was judged on a shard; `broken` is None where it could not be."""
-        self.done += self._weights[shard]
-        self._open[self._attack][shard] = False
-        self._seconds += seconds
-        self._broken += broken or 0
-        self._failed += broken is None
-        if self.plan.chained:
-            self._standing[shard] -= broken or 0
-        return self._event(0.0, 0, 0.0)
+    def finished(self, part: int, records: Sequence[Record]) -> Event:
+        """A part of the stage is over; a task without a sound record failed, or had to wait."""
+        stage = self.stages[self.number]
+        self._spent[self.number, part] = self._weights[part]
+        self._seconds += sum(float(r.provenance.get("seconds", 0.0)) for r in records)
+        failed = len(records) < len(stage.parts[part])
+        self._failed += failed
+        if _is_attack(stage):
+            broken = 0 if failed else int(records[-1].totals["broken"])
+            self._broken += broken
+            if self._chained:
+                self._standing[part] -= broken
+        elif stage.name == "clean":
+            self._standing[part] = 0 if failed else int(records[-1].totals["correct"])
+        found = {(f.id, f.seen): f for r in records for f in r.findings} if not self.number else {}
+        new = tuple(f for about, f in found.items() if about not in self._reported)
+        self._reported |= set(found)
+        return self._event(part, 0.0, 0, 0.0, new)
 
-    def during(self, shard: int, share: float, claimed: int, seconds: float) -> Event:
-        """An attack has done a share of a shard, and says that it broke so many of it."""
-        wrong = self.plan.shards[shard].count - self._standing[shard]
-        # The first attack of a chain is sent what was wrong when clean, and calls it broken.
-        fresh = self._attack == 0 or not self.plan.chained
-        broken = max(0, claimed - wrong) if fresh else claimed
-        return self._event(0.99 * share * self._weights[shard], broken, seconds)
+    def during(self, part: int, share: float, claimed: int, seconds: float) -> Event:
+        """A share of a part is done, and the attack claims to have broken so many samples."""
+        stage = self.stages[self.number]
+        wrong = stage.counts[part] - self._standing[part] if _is_attack(stage) else 0
+        # The first attack of a chain is run on misclassified samples too, and claims them.
+        first = stage is next(s for s in self.stages if s.attack is not None)
+        broken = max(0, claimed - wrong) if first or not self._chained else claimed
+        return self._event(part, 0.99 * share * self._weights[part], broken, seconds)
 
-    def _event(self, more: float, broken: int, seconds: float) -> Event:
-        open_ = self._open[self._attack]
-        whole = sum(self._weights)
-        left = sum(w for w, waits in zip(self._weights, open_, strict=True) if waits) - more
-        text = self.plan.attacks[self._attack].text
-        stage = Stage(
-            text,
+    def _event(
+        self, part: int, more: float, broken: int, seconds: float, found: tuple[Finding, ...] = ()
+    ) -> Event:
+        stage = self.stages[self.number]
+        text = "clean images" if stage.name == "clean" else stage.name
+        shown = self._shown(stage, more, broken, seconds) if _is_attack(stage) else None
+        return Event(self.done + more, self.total, text, shown, found)
+
+    def _shown(self, stage: PlannedStage, more: float, broken: int, seconds: float) -> Stage:
+        open_ = [p for p in range(len(stage.parts)) if (self.number, p) not in self._spent]
+        whole, left = sum(self._weights), sum(self._weights[p] for p in open_) - more
+        return Stage(
+            stage.name,
             self._before,
             self._before - self._broken - broken,
-            1 - left / whole if any(open_) and whole else float(not any(open_)),
+            1 - left / whole if open_ and whole else float(not open_),
             self._seconds + seconds,
             self._failed,
         )
-        return Event(self.done + more, self.total, text, stage)
 
-    def searched(self, shard: int) -> Event:
-        """The smallest changes of a shard were looked for."""
-        self.done += self._search(shard)
-        self._searching[shard] = False
-        return self.searching(shard, 0.0)
 
-    def searching(self, shard: int, share: float) -> Event:
-        """A share of that is done."""
-        assert self.plan.curve is not None
-        more = 0.99 * share * self._search(shard)
-        return Event(self.done + more, self.total, self.plan.curve.attack.text)
+def _is_attack(stage: PlannedStage) -> bool:
+    """Whether a stage is one of the attacks, not a search for the curve."""
+    return stage.attack is not None and not stage.curve

@@ -27,9 +27,9 @@ from besiege.cli.grammar import (
     examples,
     flowing,
     known_data,
-    side,
 )
 from besiege.core.errors import InputError
+from besiege.core.text import side
 from besiege.core.threat import Threat
 from besiege.report.progress import bar
 

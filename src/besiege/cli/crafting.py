@@ -17,9 +17,9 @@ from besiege.bench.work_estimate import Event
 from besiege.cli.pictures import Inputs, file_names, write_exact, write_png
 from besiege.core.ball import ball
 from besiege.core.errors import Finding, InputError, ThreatError
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
+from besiege.core.victim import Victim
 from besiege.data import Data
 from besiege.evaluation import craft, judge
 from besiege.evaluation.judging import predict_clean

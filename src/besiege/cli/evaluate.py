@@ -6,15 +6,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
+from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
+from besiege.bench.spec import Machine, Request
 from besiege.cli import screen
 from besiege.cli.grammar import (
     Accesses,
@@ -37,8 +38,6 @@ from besiege.cli.grammar import (
     examples,
     flowing,
     known_suites,
-    shell,
-    side,
 )
 from besiege.core.errors import EndpointError, InputError, StoreError
 from besiege.report.progress import bar
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from besiege.bench.work_estimate import Event
 
 RUNS = Path("besiege-runs")
-_USUAL = {"curve": "short", "seed": 0, "split": "test"}
 
 command = App(
     name="evaluate",
@@ -159,40 +157,34 @@ def evaluate(
     """
     if no_curve and curve not in (None, "none"):
         raise InputError(f"--curve {curve} and --no-curve disagree: give one")
-    question: dict[str, Any] = {
-        "data": data,
-        "threat": threat,
-        "attacks": attacks,
-        "suite": suite,
-        "goal": goal,
-        "access": access,
-        "queries": queries,
-        "curve": "none" if no_curve else curve or "short",
-        "count": count,
-        "seed": seed,
-        "split": split,
-        "shard": shard,
-    }
-    if substitute:  # as above
-        question |= {"substitute": list(substitute), "fuse": fuse}
-    fit: dict[str, Any] = {"resize": resize, "crop": crop, "channels": channels}
-    if layout is not None:  # questions without one keep the folders they had
-        fit["layout"] = layout
+    request = Request.of(
+        model=model,
+        data=data,
+        threat=threat,
+        attacks=attacks,
+        suite=suite,
+        goal=goal,
+        access=access,
+        queries=queries,
+        curve="none" if no_curve else curve or "short",
+        count=count,
+        seed=seed,
+        split=split,
+        shard=shard,
+        substitute=substitute,
+        fuse=fuse if substitute else "logits",
+        resize=resize,
+        crop=crop,
+        channels=channels,
+        layout=layout,
+    )
     if dry_run:
-        return _estimated(model, question, fit, device, as_json)
+        return _estimated(request, device, as_json)
     run_folder(RUNS if out is None else out)
-    folder = default_folder(model, question | fit) if out is None else out
+    folder = default_folder(request) if out is None else out
+    request = request.model_copy(update={"command": command_of(request, out)})
     try:
-        found = _measured(
-            model,
-            question,
-            fit,
-            folder,
-            (device, threads),
-            batch=batch,
-            compile=compile,
-            command=typed(model, question | fit | {"out": out}),
-        )
+        found = _measured(request, folder, threads, Machine(device, batch, compile))
     except KeyboardInterrupt:
         begun = (folder / "run.json").exists()
         screen.note(
@@ -218,23 +210,15 @@ def evaluate(
     return _told(found, folder, page, as_json)
 
 
-def _measured(
-    model: str,
-    question: dict[str, Any],
-    fit: dict[str, Any],
-    folder: Path,
-    where: tuple[str | None, int | None],
-    **others: Any,
-) -> Evaluation:
+def _measured(request: Request, folder: Path, threads: int | None, how: Machine) -> Evaluation:
     console = screen.err()
-    with bar(model, console) as watch:  # first, because importing torch takes seconds
-        from besiege.bench.single import evaluate as measure
-        from besiege.bench.spec import read_run
+    with bar(request.model, console) as watch:  # first, because importing torch takes seconds
+        from besiege.bench.run import read_run
+        from besiege.bench.single import measure
         from besiege.bench.store import Store
         from besiege.cli.machine import prepare
 
-        prepare(*where)
-        source = _fitted(question, fit)
+        prepare(how.device, threads)
         again = (folder / "run.json").exists()
         run = read_run(Store(folder))
         damage = [one for plan in run.plans for one in plan.damage] if run else []
@@ -249,15 +233,7 @@ def _measured(
                 screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
-        return measure(
-            model,
-            source,
-            out=folder,
-            device=where[0],
-            watch=told,
-            **{name: value for name, value in question.items() if name != "data"},
-            **others,
-        )
+        return measure(request, out=folder, how=how, watch=told)
 
 
 def _state(folder: Path, again: bool) -> str:
@@ -270,39 +246,20 @@ def _state(folder: Path, again: bool) -> str:
     return "nothing is left to do: all records are in" if done else "goes on in"
 
 
-def _fitted(question: Mapping[str, Any], fit: Mapping[str, Any]) -> Any:
-    """The data, brought to size where that was asked for."""
-    if not any(fit.values()):
-        return question["data"]
-    from besiege.data import load
-
-    given = {name: question[name] for name in ("split", "count", "seed")}
-    sizes = {name: side(fit[name], f"--{name}") for name in ("resize", "crop")}
-    fitted: dict[str, Any] = {**given, **fit, **sizes}
-    return load(question["data"], **fitted)
-
-
-def _estimated(
-    model: str,
-    question: Mapping[str, Any],
-    fit: Mapping[str, Any],
-    device: str | None,
-    as_json: bool,
-) -> int:
+def _estimated(request: Request, device: str | None, as_json: bool) -> int:
     """Say what it would cost."""
-    from besiege.bench.estimating import estimate
+    from besiege.bench.estimating import price
 
-    asked = {n: v for n, v in question.items() if n not in ("data", "curve")}
-    found = estimate(model, _fitted(question, fit), device=device, **asked)
+    found = price(request, device=device)
     if as_json:
         screen.print_json(found.plain())
         return 0
     out = screen.out()
-    screen.say(out, Text(f"{model} against {found.threat}, {found.images} images: at most"))
+    screen.say(out, Text(f"{request.model} against {found.threat}, {found.images} images: at most"))
     table = screen.columns("account", "an image", "asked", "sent", right=_FIGURES)
-    for price in found.prices:
-        each = "" if price.account in _SHARED else _count(price.each)
-        table.add_row(price.account, each, _count(price.asked), _count(price.sent))
+    for one in found.prices:
+        each = "" if one.account in _SHARED else _count(one.each)
+        table.add_row(one.account, each, _count(one.asked), _count(one.sent))
     table.add_row("in all", "", _count(found.asked), _count(found.sent))
     out.print(table)
     if found.sent is None:
@@ -353,34 +310,29 @@ def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
     return 0 if found.complete else 3
 
 
-def default_folder(model: str, question: Mapping[str, Any]) -> Path:
-    """Where the records of a question go: the same question, the same folder.
+def default_folder(request: Request) -> Path:
+    """The folder of a request's records: the same request, the same folder.
 
     Examples
     --------
-    >>> question = {"data": "digits", "threat": "linf:8/255"}
-    >>> default_folder("zoo:digits-natural", question).name
-    'zoo-digits-natural-digits-linf-8-255-3a7f8e67'
+    >>> request = Request(model="zoo:digits-natural", data="digits", threat="linf:8/255")
+    >>> default_folder(request).name
+    'zoo-digits-natural-digits-linf-8-255-ce5f63fb'
     """
-    asked = json.dumps({"model": model, **question}, sort_keys=True)
+    words = request.model_dump(mode="json", exclude={"command", "textual"})
+    # Folders made before these options existed keep their names.
+    later = {"layout": request.layout, "substitute": request.substitute, "fuse": request.substitute}
+    named = {name: value for name, value in words.items() if later.get(name, True)}
+    digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
     names = [
-        _plain(model.rsplit("/", 1)[-1]),
-        _plain(os.path.basename(os.path.abspath(question["data"]))),
+        _file_name(request.model.rsplit("/", 1)[-1]),
+        _file_name(os.path.basename(os.path.abspath(request.data))),
+        _file_name(request.threat),
+        digest[:8],
     ]
-    names += [_plain(question["threat"]), hashlib.sha256(asked.encode()).hexdigest()[:8]]
     return RUNS / "-".join(name for name in names if name)
 
 
-def _plain(text: str) -> str:
+def _file_name(text: str) -> str:
     """A text as part of a file name, on every system."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")[:40].strip("-.")
-
-
-def typed(model: str, question: Mapping[str, Any]) -> str:
-    """The command that asks a question, without what changes no result."""
-    parts: list[object] = ["besiege", "evaluate", model]
-    for name, value in question.items():
-        if value is not None and value != _USUAL.get(name):
-            for one in value if isinstance(value, list) else [value]:
-                parts += [f"--{name}", one]
-    return shell(parts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter
 
 from besiege.core.errors import InputError
+from besiege.core.shell import shell
 from besiege.core.text import MOST, number, short, whole
 from besiege.models.secrecy import must_hold_no_secret
 
@@ -130,22 +131,6 @@ def _option(token: Token) -> str:
     return token.keyword or "the number"
 
 
-def side(text: str | None, option: str) -> int | tuple[int, int] | None:
-    """A length or ``HEIGHTxWIDTH`` in pixels.
-
-    Examples
-    --------
-    >>> side("32", "--resize"), side("32x48", "--resize")
-    (32, (32, 48))
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"([1-9][0-9]{0,5})(?:x([1-9][0-9]{0,5}))?", text)
-    if found is None:
-        raise InputError(f"{option} is '{short(text)}': write a length such as 224, or 224x224")
-    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
-
-
 def laid_out(data: str, split: str, layout: str | None) -> Any:
     """The data as they were named; loaded where their layout has to be said."""
     if layout is None:
@@ -213,32 +198,6 @@ def broken(*groups: Sequence[str], width: int = 78) -> str:
         else:
             lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
     return " \\\n".join(lines)
-
-
-def shell(words: Iterable[object]) -> str:
-    r"""Words as a shell reads them back: paths that would be options, and letters nobody can see.
-
-    Examples
-    --------
-    >>> print(shell(["besiege", "report", Path("-x"), Path("my run"), "two\nlines"]))
-    besiege report ./-x 'my run' $'two\x0alines'
-    """
-    return " ".join(map(_quoted, words))
-
-
-def _quoted(word: object) -> str:
-    text = str(word)
-    if isinstance(word, Path) and text.startswith(("-", "~")):
-        text = f"./{text}"
-    if text.isprintable():
-        return shlex.quote(text)
-    return "$'" + "".join(map(_escaped, text)) + "'"
-
-
-def _escaped(letter: str) -> str:
-    if letter.isprintable():
-        return f"\\{letter}" if letter in "\\'" else letter
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
 
 
 def _path(_: type, tokens: Sequence[Token]) -> Path:

@@ -37,7 +37,7 @@ def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJso
     complete = bool(found) and all(evaluation.complete for evaluation in found)
     if as_json:
         screen.print_json(
-            {"complete": complete, "evaluations": [_plain(evaluation) for evaluation in found]}
+            {"complete": complete, "evaluations": [_as_json(evaluation) for evaluation in found]}
         )
     else:
         _print(found)
@@ -89,7 +89,7 @@ def _problems(evaluation: Status) -> list[str]:
     return [*failed, *(f"damaged: {text}" for text in evaluation.damaged)]
 
 
-def _plain(evaluation: Status) -> dict[str, Any]:
+def _as_json(evaluation: Status) -> dict[str, Any]:
     plan = evaluation.plan
     return {
         "model": plan.model.name,

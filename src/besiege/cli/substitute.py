@@ -30,13 +30,13 @@ from besiege.cli.grammar import (
     flowing,
     known_architectures,
     laid_out,
-    shell,
 )
 from besiege.core.errors import EndpointError
+from besiege.core.shell import shell
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
-    from besiege.core.oracle import Victim
+    from besiege.core.victim import Victim
     from besiege.training.substitutes import Round
 
 _USUAL = "linf:8/255"
@@ -189,7 +189,7 @@ def _kept(victim: Victim | None) -> str:
     """Where the answers of an address are, if there are any."""
     from besiege.models.black_box import black_box
 
-    inner = black_box(victim)
+    inner = None if victim is None else black_box(victim)
     if inner is None or inner.ledger is None or not len(inner.ledger):
         return ""
     return f"What was answered is kept in {inner.ledger.path.parent}; the same command goes on."

@@ -25,8 +25,8 @@ from besiege.cli.grammar import (
     flowing,
     known_architectures,
     laid_out,
-    shell,
 )
+from besiege.core.shell import shell
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from besiege.core.answer import Aim
-from besiege.core.cuda_graphs import Captures, Function, rounded
+from besiege.core.cuda_graphs import Function, rounded
 from besiege.core.dice import Dice
 from besiege.core.door import (
     is_theirs,
@@ -27,8 +27,9 @@ from besiege.core.door import (
 from besiege.core.door import rounded as to_float32
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 
-__all__ = ["Access", "Meter", "Oracle", "Victim"]
+__all__ = ["Access", "Meter", "Oracle"]
 
 PAD = 8
 """Batches are padded to a multiple of this many rows, so that a row's arithmetic does not depend
@@ -80,28 +81,6 @@ def _short_floats(allowed: bool) -> Iterator[None]:
         yield
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before
-
-
-class Victim(Protocol):
-    """What is attacked: images in, logits out."""
-
-    box: tuple[float, float]
-    grid: float | None
-    classes: int | None
-    access: Access
-    stochastic: bool
-    metered: bool
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Logits ``[rows, classes]``; the dice are the chances of a stochastic victim."""
-        ...
-
-    def held(self) -> AbstractContextManager[None]:
-        """Eval mode and frozen parameters for a while, restored afterwards."""
-        ...
 
 
 class Meter:
@@ -163,7 +142,7 @@ class Oracle:
         self.classes = victim.classes
         self.access = min(access, victim.access)
         self.pad = PAD if pad and not victim.metered else 1
-        self.together: int = getattr(victim, "together", 0)
+        self.together = victim.together
         """How many images a victim takes at a time that says so: several requests at once."""
         batch = batch or self.together or None
         self.batch = None if batch is None else self._whole(batch)
@@ -174,9 +153,8 @@ class Oracle:
         """Whether the last digits of an answer depend on how many images are asked about with it,
         and it may be asked again: a GPU chooses its kernels by the size of the batch."""
         # The parts of a victim whose losses are fused, each asked for its own.
-        parts: list[tuple[float, Victim]] | None = getattr(victim, "apart", None)
-        self._apart = [(w, Oracle(one, access, batch, pad)) for w, one in parts or ()]
-        self._captures: Captures | None = getattr(victim, "captures", None)
+        self._apart = [(w, Oracle(one, access, batch, pad)) for w, one in victim.apart or ()]
+        self._captures = victim.captures
         self.deferred = self._captures is not None
         """Whether answers are looked at one request late, so that a GPU never waits; then whoever
         looks also checks that they are numbers."""
@@ -255,9 +233,10 @@ class Oracle:
         def one(rows: slice) -> tuple[Tensor, ...]:
             some = aim if aim is None or len(aim.labels) == rows.stop - rows.start else aim.at(rows)
             if through is None and some is not None and _is_fixed(loss):
-                found = self._graphed(("gradient", loss), partial(self._slope, loss), x[rows], some)
-                if found is not None:
-                    return found
+                slope = partial(self._slope, loss)
+                captured = self._graphed(("gradient", loss), slope, x[rows], some)
+                if captured is not None:
+                    return captured
 
             def ask(image: Tensor) -> Tensor:
                 return self._ask(image if through is None else through(image, rows), dice, rows)
@@ -277,17 +256,16 @@ class Oracle:
         through: Callable[[Tensor, slice], Tensor] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The weighted sum of the parts' losses and of their gradients, and the fused logits."""
-        gradient, value, said = torch.zeros_like(x), x.new_zeros(len(x)), []
+        gradient, value, answers = torch.zeros_like(x), x.new_zeros(len(x)), []
         for place, (weight, part) in enumerate(parts):
             padded = part.padded
             own = None if dice is None else dice.of("member", place)
             slope, height, logits = part.gradient(x, loss, aim, own, through)
             gradient.add_(slope, alpha=weight)
             value.add_(height, alpha=weight)
-            said.append(logits)
+            answers.append(logits)
             self.padded += part.padded - padded
-        fused: Tensor = self.victim.fused(said)  # type: ignore[attr-defined]  # it has parts
-        return gradient, value, self._checked(fused, len(x))
+        return gradient, value, self._checked(self.victim.fused(answers), len(x))
 
     def _graphed(
         self, what: Hashable, function: Function, x: Tensor, aim: Aim | None = None
@@ -348,9 +326,9 @@ class Oracle:
 
     def _gradients_apart(self, x: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """The same by one graph after the other: compiled passes have one backward each."""
-        found = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
-        self.padded += len(x) * (len(found) - 1)  # forwards that nobody asked for
-        return torch.stack([gradient for gradient, _, _ in found], 1), found[0][2]
+        answers = [self.gradient(x, _chosen, Aim(one)) for one in classes.unbind(1)]
+        self.padded += len(x) * (len(answers) - 1)  # forwards that nobody asked for
+        return torch.stack([gradient for gradient, _, _ in answers], 1), answers[0][2]
 
     def _nothing(self, x: Tensor) -> Tensor:
         """The logits of no images: nobody is asked."""

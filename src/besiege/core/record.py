@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from besiege.core import criterion
 from besiege.core.dice import Dice
 from besiege.core.oracle import Meter
 
@@ -141,9 +142,7 @@ class Record:
 
     def reached(self, samples: Tensor, labels: Tensor) -> Tensor:
         """Whether answers of these labels are what the attacker wants."""
-        if self.targets is None:
-            return labels != self.labels[samples]
-        return labels == self.targets[samples]
+        return criterion.reached(labels, self.labels, self.targets, samples)
 
     def sure(self, logits: Tensor, samples: Tensor) -> Tensor:
         """The classes answered, as `sure` counts them."""

@@ -391,3 +391,19 @@ def harmless(text: str) -> str:
     a \x1b[31mname
     """
     return _HARMFUL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def side(text: str | None, option: str) -> int | tuple[int, int] | None:
+    """A length or ``HEIGHTxWIDTH`` in pixels.
+
+    Examples
+    --------
+    >>> side("32", "--resize"), side("32x48", "--resize")
+    (32, (32, 48))
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,5})(?:x([1-9][0-9]{0,5}))?", text)
+    if found is None:
+        raise InputError(f"{option} is '{short(text)}': write a length such as 224, or 224x224")
+    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))

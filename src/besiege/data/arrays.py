@@ -184,13 +184,13 @@ def _samples(
     layout: str | None = None,
     box: tuple[float, float] = _UNIT,
 ) -> Data:
-    array = _plain(images, "images")
+    array = _as_array(images, "images")
     # Where the shape leaves it open, tensors are as torch has them.
     usual = "nchw" if isinstance(images, Tensor) else None
     pixels = _pixels(_channels_first(array, layout, usual), box)
     rows = len(pixels)
-    classified = _whole(_plain(labels, "labels"), "labels", rows)
-    numbers = np.arange(rows) if ids is None else _whole(_plain(ids, "ids"), "ids", rows)
+    classified = _whole(_as_array(labels, "labels"), "labels", rows)
+    numbers = np.arange(rows) if ids is None else _whole(_as_array(ids, "ids"), "ids", rows)
     if len(np.unique(numbers)) != rows:
         raise InputError("the ids are not unique: every sample needs an id of its own")
     if class_names is None:
@@ -226,7 +226,7 @@ def _samples(
     )
 
 
-def _plain(values: Any, name: str) -> NDArray[Any]:
+def _as_array(values: Any, name: str) -> NDArray[Any]:
     """Tensors and lists as arrays; half precisions that numpy lacks are widened."""
     try:
         if isinstance(values, Tensor):

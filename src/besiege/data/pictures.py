@@ -141,7 +141,7 @@ class Pictures:
         with _opened(path) as (image, turn):
             if turn in _UPRIGHT:
                 image = image.transpose(_UPRIGHT[turn])
-            image, white = _plain(image, channels, path)
+            image, white = _grey_or_rgb(image, channels, path)
             before = (image.height, image.width)
             if list(self.fit.final(before, path)) != size:
                 raise DataError(f"{path} has changed since it was listed: load the data again")
@@ -207,7 +207,7 @@ def _orientation(image: Image.Image) -> int:
         return 1
 
 
-def _plain(image: Image.Image, channels: int, path: Path) -> tuple[Image.Image, int]:
+def _grey_or_rgb(image: Image.Image, channels: int, path: Path) -> tuple[Image.Image, int]:
     """Grey or RGB, and the value that is white."""
     if image.mode in _DEEP:
         values = np.asarray(image, dtype=np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from functools import cached_property
 from hashlib import sha256
 
 import torch
@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, UnknownNameError, VictimError, near
 from besiege.core.identity import plain
-from besiege.core.oracle import Victim
-from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
 from besiege.models.classifier import Classifier
 from besiege.models.secrecy import must_hold_no_secret
 from besiege.models.sources import find
 
 
-class Defended:
+class Defended(Victim):
     """Layers applied in order, then the victim.
 
     Parameters
@@ -40,26 +39,20 @@ class Defended:
     """
 
     def __init__(self, model: Classifier | nn.Module | str | Victim, *layers: Layer) -> None:
-        self.victim: Victim = load(model) if isinstance(model, str) else Classifier.of(model)
+        victim: Victim = load(model) if isinstance(model, str) else Classifier.of(model)
+        self.victim = self.adopt(victim)
         self.layers = layers
-        self.box: tuple[float, float] = self.victim.box
-        self.grid: float | None = self.victim.grid
-        self.classes: int | None = self.victim.classes
-        self.outputs: str = getattr(self.victim, "outputs", "logits")
-        self.access: Access = self.victim.access
-        self.metered: bool = self.victim.metered
-        self.together: int = getattr(self.victim, "together", 0)
-        self.stochastic: bool = self.victim.stochastic or any(a.stochastic for a in layers)
+        self.stochastic = victim.stochastic or any(layer.stochastic for layer in layers)
+
+    @cached_property
+    def name(self) -> str:
+        """The text that `load` reads back, if the model's name is one."""
+        return "+".join([self.victim.name, *map(str, self.layers)])
 
     @property
-    def device(self) -> torch.device:
-        """Where the victim computes."""
-        return self.victim.device
-
-    def to(self, device: str | torch.device) -> Defended:
-        """Move the victim itself, as torch does, and return this defended one."""
-        _moved(self.victim, device)
-        return self
+    def bare(self) -> Victim:
+        """The model behind all layers."""
+        return self.victim.bare
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of the transformed images; the dice hold one chance per image."""
@@ -74,32 +67,22 @@ class Defended:
     @property
     def apart(self) -> list[tuple[float, Victim]] | None:
         """Weights and members of an ensemble whose losses are fused, each behind the layers."""
-        parts: list[tuple[float, Victim]] | None = getattr(self.victim, "apart", None)
-        if parts is None:
+        members = self.victim.apart
+        if members is None:
             return None
-        return [(weight, Defended(one, *self.layers)) for weight, one in parts]
+        return [(weight, Defended(one, *self.layers)) for weight, one in members]
 
     def fused(self, answers: Sequence[Tensor]) -> Tensor:
         """One answer from those of an ensemble's members."""
-        fused: Tensor = self.victim.fused(answers)  # type: ignore[attr-defined]  # it has parts
-        return fused
-
-    def held(self) -> AbstractContextManager[None]:
-        """Eval mode and frozen parameters of the victim for a while."""
-        return self.victim.held()
+        return self.victim.fused(answers)
 
     def digest(self) -> str:
         """SHA-256 of what identifies the victim together with its layers, in their order."""
-        inner = getattr(self.victim, "digest", None)
-        parts = [inner() if callable(inner) else plain(self.victim)]
-        parts += [plain(layer) for layer in self.layers]
+        parts = [self.victim.digest(), *map(plain, self.layers)]
         return sha256("\n".join(parts).encode()).hexdigest()
 
-    def __str__(self) -> str:
-        name = getattr(self.victim, "name", str(self.victim))
-        return "+".join([name, *map(str, self.layers)])
-
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return self.name
 
 
 def load(text: str, device: str | torch.device | None = None) -> Victim:
@@ -129,7 +112,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     layers = [LANGUAGE.read(layer) for layer in written]  # before the weights: it is cheaper
     victim = find(model)
     if device is not None:
-        _moved(victim, device)
+        victim.to(device)
     return Defended(victim, *layers) if layers else victim
 
 
@@ -162,13 +145,3 @@ def _opening(text: str) -> int:
         if depth == 0:
             return place if place < end - 1 else end
     return end
-
-
-def _moved(victim: Victim, device: str | torch.device) -> None:
-    move = getattr(victim, "to", None)
-    if not callable(move):
-        raise InputError(
-            f"a {type(victim).__name__} cannot be moved to '{device}': make it there in the first "
-            "place"
-        )
-    move(device)

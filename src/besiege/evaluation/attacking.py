@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
 from besiege.core.errors import Finding, InputError
-from besiege.core.oracle import Victim
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.text import quoted
 from besiege.core.threat import Access, Goal, Threat
+from besiege.core.victim import Victim
 from besiege.defenses.defended import load
 from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import Verdicts, judge
@@ -279,7 +279,7 @@ def attack(
     nothing = torch.full_like(found, torch.inf)
     return AttackResult(
         chosen,
-        str(getattr(victim, "name", victim)),
+        victim.name,
         allowed,
         seed,
         crafted.images,

@@ -21,12 +21,13 @@ from besiege.core.errors import (
     VictimError,
     near,
 )
-from besiege.core.oracle import Access, Victim
+from besiege.core.oracle import Access
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import ATTACKS
 from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
+from besiege.core.victim import Victim
 
 BUDGETS = {Linf: "linf:8/255", L2: "l2:0.5", L1: "l1:12", L0: "l0:20"}
 """A threat of every norm as an example."""
@@ -151,7 +152,7 @@ def fitting(
     granted = threat.access if granted is None else granted
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
         return []
-    found = {name: _plain(thing) for name, thing in ATTACKS.items()}
+    found = {name: _with_defaults(thing) for name, thing in ATTACKS.items()}
     return [
         name
         for name, attack in found.items()
@@ -164,7 +165,7 @@ def fitting(
     ]
 
 
-def _plain(thing: Any) -> Attack | None:
+def _with_defaults(thing: Any) -> Attack | None:
     """A registered attack with its usual parameters; None of what has none, or needs attacks."""
     try:
         made = thing() if isinstance(thing, type) else thing
@@ -227,7 +228,7 @@ def check_starts(starts: Samples, samples: Samples) -> None:
 
 def answers(victim: Victim, scores: Tensor) -> list[Finding]:
     """Refuse probabilities that were not declared; note those that were."""
-    if getattr(victim, "outputs", "logits") == "probabilities":
+    if victim.outputs == "probabilities":
         if not looks_like_probabilities(scores.exp()):
             raise VictimError(
                 "the model was declared to return probabilities, but its rows do not sum to 1: "

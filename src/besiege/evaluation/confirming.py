@@ -17,6 +17,7 @@ from torch import Tensor
 from besiege.attacks.losses import margin
 from besiege.core.answer import Aim
 from besiege.core.ball import Ball, ball
+from besiege.core.criterion import reached
 from besiege.core.oracle import Oracle
 from besiege.core.record import ROUNDING, Leave, largest, sure
 from besiege.core.samples import Samples
@@ -103,7 +104,7 @@ class Confirmation:
         if self.threat.eps is None and len(rows):  # what ends at the boundary is to hold
             hair = ROUNDING * largest(logits)
             labels = sure(logits, goal.labels, goal.targets, hair)
-        broken = labels != goal.labels if goal.targets is None else labels == goal.targets
+        broken = reached(labels, goal.labels, goal.targets)
         kept = rows[broken]
         crafted.forwards[rows] += 1
         crafted.images[kept] = x[broken]

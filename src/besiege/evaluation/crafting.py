@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -18,15 +17,14 @@ from besiege.core.dice import Dice, random_targets
 from besiege.core.door import out_of_memory
 from besiege.core.errors import AttackError, Finding
 from besiege.core.knowledge import Knowledge
-from besiege.core.oracle import Access, Oracle, Victim, allow_tf32, full_precision
+from besiege.core.oracle import Access, Oracle, allow_tf32, full_precision
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, target_class
-from besiege.core.threat import Goal, Linf, Threat
+from besiege.core.threat import Goal, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation.checking import answers, check, check_starts
 from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
-from besiege.models.classifier import Classifier
-from besiege.models.twins import twin as make_twin
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def craft(
     keep: Keep | None = None,
     leave: Leave | None = None,
     queries: int | None = None,
-    twin: bool | Classifier | None = False,
+    twin: bool | Victim | None = False,
     batch: int | None = None,
     pad: bool = True,
     watch: Callable[[Record], None] | None = None,
@@ -99,10 +97,10 @@ def craft(
         the 'end' by default: a point just across the boundary fools such a victim only by luck.
     queries : int, optional
         The most answers any sample may use.
-    twin : bool or Classifier
+    twin : bool or Victim
         Search on an accelerated copy; its successes are confirmed on the victim itself, and rows
-        that were not are attacked again there. True makes one (`twin_of`), which may also be made
-        once and given many times.
+        that were not are attacked again there. True makes one with `Victim.twin`;
+        one that was made before may be given instead.
     batch, pad
         Rows per call, and whether calls are padded to whole blocks of rows. With padding no result
         depends on the batch; with ``pad=False`` its last digits may, and so may rows near the
@@ -143,7 +141,7 @@ def craft(
             oracle = Oracle(searched, threat.access, batch, pad)
             return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch, knowledge)
 
-        searcher = twin_of(victim, samples, threat, seed=seed) if twin is True else twin or None
+        searcher = victim.twin(samples, threat, seed=seed) if twin is True else twin or None
         asked = Oracle(victim)  # in the company that the judge will give it
         # The smallest change ends nearer to the boundary than a rough search can see.
         smallest = threat.eps is None or keep == "smallest"
@@ -182,41 +180,6 @@ def terms(
     by_chance = victim.stochastic and attack.access >= Access.SCORE and threat.eps is not None
     keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
     return keep, leave or ("end" if by_chance else "success")
-
-
-def twin_of(
-    victim: Victim,
-    samples: Samples,
-    threat: Threat,
-    *,
-    seed: int = 0,
-    compiled: bool = False,
-    precision: torch.dtype = torch.float32,
-) -> Classifier | None:
-    """An accelerated copy of a victim, where there is one that agrees with it around samples."""
-    if not _is_its_module(victim):
-        return None
-    with victim.held(), full_precision(victim.device):
-        probe = _probe(samples.to(victim.device), threat, victim, seed)
-        return make_twin(victim, probe, compiled=compiled, precision=precision)
-
-
-def _is_its_module(victim: Victim) -> TypeGuard[Classifier]:
-    """Whether a copy of the module answers as the victim does: a subclass may answer otherwise."""
-    return (
-        isinstance(victim, Classifier)
-        and type(victim).__call__ is Classifier.__call__
-        and not (victim.stochastic or victim.metered)
-    )
-
-
-def _probe(samples: Samples, threat: Threat, victim: Victim, seed: int) -> Tensor:
-    """Clean images, and points as far off as the attack may go: a twin must agree on both."""
-    few = samples.at(torch.arange(min(8, len(samples)), device=samples.images.device))
-    width = victim.box[1] - victim.box[0]
-    around = ball(Linf, few.images, min(max(threat.radius, 0.1 * width), 0.5 * width), victim.box)
-    dice = Dice.throw(seed, few.ids).of("probe")
-    return torch.cat([few.images, around.sample(dice), around.shell(dice, 1)])
 
 
 def _run(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.core import rules
+from besiege.core import criterion, rules
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
-from besiege.core.oracle import Access, Oracle, Victim, full_precision
+from besiege.core.oracle import Access, Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation.checking import answers
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.probing import optimising
@@ -27,6 +29,14 @@ PASSES = 5
 
 DRAWS = 10
 """How often a stochastic victim is asked about every image."""
+
+
+class Claims(NamedTuple):
+    """What the judge reads of what was crafted: images, claimed successes and their targets."""
+
+    images: Tensor
+    success: Tensor
+    targets: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -119,10 +129,10 @@ def predict_clean(
         scores = _ask(victim, samples.images, samples.ids, seed, "clean", many)
         samples.check_classes(scores.shape[2])
         findings = answers(victim, scores[0])
-        right = scores.argmax(2) == samples.labels
+        right = criterion.correct(scores.argmax(2), samples.labels)
         share = right.double().mean(0)
         confidence, prediction = _confidence(victim, scores)
-        correct = share > 0.5
+        correct = criterion.mostly_correct(share)
         again = 1 if victim.stochastic or victim.metered else PASSES - 1
         findings += _sober(victim, samples, scores, correct, again)
         few = samples.at(torch.arange(min(AGAIN, len(samples)), device=samples.ids.device))
@@ -143,7 +153,7 @@ def predict_clean(
 
 def judge(
     victim: Victim,
-    crafted: Crafted,
+    crafted: Crafted | Claims,
     samples: Samples,
     threat: Threat,
     *,
@@ -179,8 +189,9 @@ def judge(
         findings = [_chance(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
         confidence, prediction = _confidence(victim, scores)
-        reached = share >= 0.5  # a tie is no defense
-        correct = (clean.argmax(2) == samples.labels).double().mean(0) > 0.5
+        reached = criterion.mostly_reached(share)
+        right = criterion.correct(clean.argmax(2), samples.labels)
+        correct = criterion.mostly_correct(right.double().mean(0))
         sizes = {
             norm: ball(norm, samples.images, torch.inf, victim.box, victim.grid).distance(shown)
             for norm in Norm
@@ -277,8 +288,7 @@ def _chance(victim: Victim) -> Finding:
 
 def _wins(scores: Tensor, samples: Samples, aimed: Tensor | None) -> Tensor:
     """In which draws the goal is reached, ``[draws, rows]``."""
-    labels = scores.argmax(2)
-    return labels != samples.labels if aimed is None else labels == aimed
+    return criterion.reached(scores.argmax(2), samples.labels, aimed)
 
 
 def bits(draws: Tensor) -> Tensor:
@@ -304,13 +314,15 @@ def differ(once: Tensor, again: Tensor) -> bool:
     return other or not bool((change.norm(dim=1) <= 1e-4 * size).all())
 
 
-def _reproduced(crafted: Crafted, success: Tensor) -> list[Finding]:
+def _reproduced(crafted: Crafted | Claims, success: Tensor) -> list[Finding]:
     """Whether what the attack called a success is one."""
     lost = int((crafted.success & ~success).sum())
     return [*rules.reproduced(lost, int(crafted.success.sum()), "the attack")]
 
 
-def _targets(goal: Goal, samples: Samples, crafted: Crafted, classes: int) -> Tensor | None:
+def _targets(
+    goal: Goal, samples: Samples, crafted: Crafted | Claims, classes: int
+) -> Tensor | None:
     """The classes to reach, from the samples themselves where the goal allows it."""
     if goal is Goal.UNTARGETED:
         return None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from besiege.core.errors import Finding
-from besiege.core.oracle import Victim, full_precision
+from besiege.core.oracle import full_precision
 from besiege.core.samples import Samples
+from besiege.core.victim import Victim
 from besiege.evaluation.judging import differ
 from besiege.models.black_box import accounted, black_box
 

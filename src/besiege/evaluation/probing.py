@@ -10,8 +10,9 @@ from torch.overrides import TorchFunctionMode
 
 from besiege.core.dice import Dice
 from besiege.core.errors import Finding, VictimError
-from besiege.core.oracle import Oracle, Victim, full_precision
+from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
+from besiege.core.victim import Victim
 from besiege.models.classifier import Classifier
 
 _ASKING = frozenset({torch.autograd.grad, torch.Tensor.backward})

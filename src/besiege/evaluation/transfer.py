@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError
-from besiege.core.oracle import Access, Oracle, Victim, full_precision
+from besiege.core.oracle import Access, Oracle, full_precision
+from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended, load
 from besiege.evaluation.crafting import Crafted
 from besiege.models.classifier import Classifier
@@ -18,16 +21,29 @@ from besiege.models.classifier import Classifier
 Model = str | nn.Module | Victim
 
 
-class OnGrid(Defended):
+class OnGrid(Victim):
     """A victim that receives what another one can: multiples of that one's grid, or anything."""
 
     def __init__(self, victim: Victim, grid: float | None) -> None:
-        super().__init__(victim)
-        self.grid = grid
+        self.victim = self.adopt(Defended(victim))
+        self.name, self.grid = victim.name, grid
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """Logits, as the victim answers them."""
+        return self.victim(x, dice)
+
+    @property
+    def apart(self) -> list[tuple[float, Victim]] | None:
+        """Weights and members of an ensemble whose losses are fused."""
+        return self.victim.apart
+
+    def fused(self, answers: Sequence[Tensor]) -> Tensor:
+        """One answer from those of an ensemble's members."""
+        return self.victim.fused(answers)
 
     def digest(self) -> str:
         """SHA-256 of what identifies the victim, and of the grid: another one is crafted on it."""
-        return sha256(f"{super().digest()} {self.grid!r}".encode()).hexdigest()
+        return sha256(f"{self.victim.digest()} {self.grid!r}".encode()).hexdigest()
 
 
 def read_model(model: Model, device: torch.device) -> Victim:
@@ -61,7 +77,7 @@ def in_place_of(victim: Victim, substitute: Victim, images: Tensor, classes: int
     answered = _classes(substitute, images)
     if classes is not None and answered != classes:
         raise InputError(
-            f"the substitute '{_name(substitute)}' answers {answered} classes, but the victim "
+            f"the substitute '{substitute.name}' answers {answered} classes, but the victim "
             f"{classes}: take one of the same classes in the same order"
         )
     # What is crafted must be what the victim can receive.
@@ -104,12 +120,8 @@ def _classes(substitute: Victim, images: Tensor) -> int:
         cause = problem.__cause__
         if cause is not None and not isinstance(cause, RuntimeError):
             raise  # a bug of the model: another size would not help
-        name = _name(substitute)
+        name = substitute.name
         raise InputError(
             f"the substitute '{name}' cannot take the images {list(images.shape[1:])}: "
             f"{str(problem).rstrip('.')}. Bring them to its size with '{name}+adapt(size=...)'"
         ) from None
-
-
-def _name(victim: Victim) -> str:
-    return str(getattr(victim, "name", victim))

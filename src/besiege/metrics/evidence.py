@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,8 @@ class Evidence:
         The budget usual for these data.
     undefended : bool
         Whether the victim is known to have no defense, and the attacks were free to break it.
+    others : mapping
+        Rows of other kinds of task, by stage.
     """
 
     clean: Rows
@@ -107,6 +109,7 @@ class Evidence:
     curve: Trial | None = None
     standard: float | None = None
     undefended: bool = False
+    others: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -177,6 +180,17 @@ class Evidence:
         """The share that is right after an attack, of the samples it was judged on."""
         covered = self.covered(trial)
         return float(self.left_by(trial)[covered].mean()) if covered.any() else 1.0
+
+    def strongest(self) -> Trial | None:
+        """The attack that leaves fewest samples correct; in a chain, the one that broke most.
+
+        Of equal ones the first, over the samples that every attack was judged on.
+        """
+        tried = [trial for trial in self.trials if trial.rows.count]
+        if self.chained:
+            return max(tried, key=lambda trial: len(self.broken_ids(trial)), default=None)
+        known = self.covered_by_all()
+        return min(tried, key=lambda trial: int(self.left_by(trial)[known].sum()), default=None)
 
     def gain(self, one: Trial, other: Trial) -> float:
         """How much less the other attack leaves right, of the samples both were judged on."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.core.victim import Victim
     from besiege.models.architectures import ARCHITECTURES
     from besiege.models.catalogue import CATALOGUE, FORMS, Architecture, Listed, listing, zoo_names
     from besiege.models.classifier import Classifier
@@ -30,6 +31,7 @@ __all__ = [
     "FunctionModel",
     "Listed",
     "OnnxModel",
+    "Victim",
     "function_model",
     "listing",
     "load",
@@ -51,6 +53,7 @@ __getattr__, __dir__ = lazily(
         "Endpoint": "endpoint",
         "FunctionModel": "functions",
         "OnnxModel": "onnx_file",
+        "Victim": "classifier",
         "function_model": "functions",
         "Listed": "catalogue",
         "listing": "catalogue",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from besiege.core.dice import Dice
 from besiege.core.errors import EndpointError, InputError, near
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.models.answers import Reader
 from besiege.models.classifier import checked_box, checked_grid
 from besiege.models.ledger import Ledger
@@ -60,6 +61,11 @@ class BlackBox(ABC):
     remote = False
     """Whether answers come from elsewhere and cost something, so that a run keeps a ledger."""
 
+    @property
+    def rate(self) -> float | None:
+        """Images per second, at most; None without a limit."""
+        return None
+
     def __init__(
         self,
         name: str,
@@ -97,9 +103,6 @@ class BlackBox(ABC):
         if ledger is not None:
             self.keep_in(ledger)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
-
     @property
     def classes(self) -> int | None:
         """How many classes there are, as far as that is known."""
@@ -120,14 +123,10 @@ class BlackBox(ABC):
         """Where attacks compute; answers are brought there."""
         return self._device
 
-    def to(self, device: str | torch.device) -> BlackBox:
+    def to(self, device: str | torch.device) -> Self:
         """Have attacks compute elsewhere; the victim itself stays where it is."""
         self._device = torch.device(device)
         return self
-
-    def held(self) -> AbstractContextManager[None]:
-        """Nothing to hold: what is behind the wall stays as it is."""
-        return nullcontext()
 
     @abstractmethod
     def digest(self) -> str:
@@ -305,17 +304,14 @@ class BlackBox(ABC):
         return width / LEVELS if grid is None else grid
 
 
-def black_box(victim: object) -> BlackBox | None:
+def black_box(victim: Victim) -> BlackBox | None:
     """The victim behind a wall that a victim is or, under its layers, has."""
-    while not isinstance(victim, BlackBox):
-        if not hasattr(victim, "victim"):
-            return None
-        victim = victim.victim
-    return victim
+    source = victim.source
+    return source if isinstance(source, BlackBox) else None
 
 
 @contextmanager
-def accounted(victim: object, name: str, *, fresh: bool = False) -> Iterator[None]:
+def accounted(victim: Victim, name: str, *, fresh: bool = False) -> Iterator[None]:
     """Count what a victim is asked under a name, where anybody counts."""
     inner = black_box(victim)
     with nullcontext() if inner is None else inner.account(name, fresh=fresh):
@@ -323,7 +319,7 @@ def accounted(victim: object, name: str, *, fresh: bool = False) -> Iterator[Non
 
 
 @contextmanager
-def afresh(victim: object) -> Iterator[None]:
+def afresh(victim: Victim) -> Iterator[None]:
     """Have a victim answer itself for a while, on the same account; its ledger serves nothing."""
     inner = black_box(victim)
     with nullcontext() if inner is None else inner.afresh():
@@ -331,14 +327,14 @@ def afresh(victim: object) -> Iterator[None]:
 
 
 @contextmanager
-def labels_alone(victim: object) -> Iterator[None]:
+def labels_alone(victim: Victim) -> Iterator[None]:
     """Have a victim behind a wall asked for labels alone for a while; others grant what they do."""
     inner = black_box(victim)
     with nullcontext() if inner is None else inner.labels():
         yield
 
 
-def know_classes(victim: object, classes: int, labels: Tensor) -> None:
+def know_classes(victim: Victim, classes: int, labels: Tensor) -> None:
     """Tell a victim that answers labels, or the first few, how many classes its data have."""
     inner = black_box(victim)
     if inner is None:
@@ -347,7 +343,7 @@ def know_classes(victim: object, classes: int, labels: Tensor) -> None:
         inner.declare(max(classes, int(labels.max()) + 1, 2))
 
 
-def paid(victim: object) -> dict[str, tuple[int, int]] | None:
+def paid(victim: Victim) -> dict[str, tuple[int, int]] | None:
     """What a victim behind a wall was asked and sent, by account: in all runs with its ledger."""
     inner = black_box(victim)
     if inner is None:

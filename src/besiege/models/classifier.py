@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.door import is_theirs, logits_of, raised
-from besiege.core.errors import InputError, VictimError, near
+from besiege.core.errors import InputError
 from besiege.core.identity import fingerprint
-from besiege.core.oracle import Victim
+from besiege.core.oracle import full_precision
+from besiege.core.samples import Samples
 from besiege.core.text import MOST, quoted
-from besiege.core.threat import Access
+from besiege.core.threat import Threat
+from besiege.core.victim import DERIVE, Victim, floating
 
-_DEVICES = ("cpu", "cuda", "mps", "xpu")
 
-
-class Classifier:
+class Classifier(Victim):
     """A module that maps images to logits, and what must be known to attack it.
 
     The normalisation ``(x - mean) / std`` happens inside, so that every distance outside is
@@ -54,12 +51,6 @@ class Classifier:
     >>> victim(torch.zeros(2, 1, 2, 2)).shape
     torch.Size([2, 3])
     """
-
-    access = Access.GRADIENT
-    stochastic = False
-    metered = False
-    captures: Captures | None = None
-    """The CUDA graphs of a twin on a GPU; None asks the module itself every time."""
 
     def __init__(
         self,
@@ -94,39 +85,15 @@ class Classifier:
         self.grid = checked_grid(grid, self.box)
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
-    def __repr__(self) -> str:
-        return f"Classifier({self.name!r})"
-
     @property
-    def device(self) -> torch.device:
-        """Where the module computes."""
-        held = _first(self.module)
-        return torch.device("cpu") if held is None else held.device
+    def parts(self) -> tuple[nn.Module]:
+        """The module."""
+        return (self.module,)
 
     @property
     def parameter_count(self) -> int:
         """How many numbers training may set."""
         return sum(p.numel() for p in self.module.parameters())
-
-    def to(self, device: str | torch.device) -> Classifier:
-        """Move the module itself, as torch does, and return this classifier.
-
-        Parameters
-        ----------
-        device : str or torch.device
-            Such as ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-        """
-        try:
-            self.module.to(torch.device(device))
-        # torch says in several ways that a device is unknown or missing.
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            kind = str(device).partition(":")[0]
-            said = str(error).strip().splitlines()[0] if kind in _DEVICES else near(kind, _DEVICES)
-            raise InputError(
-                f"the device '{device}' cannot be used: {said} "
-                "(write 'cpu', or 'cuda' or 'cuda:1' for a GPU)"
-            ) from None
-        return self
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of images.
@@ -159,7 +126,7 @@ class Classifier:
         if self.mean is not None:
             mean, std = self._scale(x)
             x = (x - mean) / std
-        kind = _first(self.module)
+        kind = floating(self.module)
         return x if kind is None or kind.dtype == x.dtype else x.to(kind.dtype)
 
     def _answer(self, x: Tensor) -> object:
@@ -170,28 +137,6 @@ class Classifier:
                 raise
             raise raised(problem, tuple(x.shape)) from problem
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Evaluation mode and frozen parameters for the time of a siege, then all as it was."""
-        modes = [(m, m.training) for m in self.module.modules()]
-        grads = [(p, p.requires_grad) for p in self.module.parameters()]
-        if any(p.is_meta for p, _ in grads):
-            raise VictimError(
-                f"{self.name} has weights on the meta device, which have no values: load them first"
-            )
-        try:
-            for module, _ in modes:
-                # The flag itself: train() would also run what a module overrides it with.
-                module.training = False
-            for parameter, _ in grads:
-                parameter.requires_grad_(False)
-            yield
-        finally:
-            for module, mode in modes:
-                module.training = mode
-            for parameter, grad in grads:
-                parameter.requires_grad_(grad)
-
     def digest(self) -> str:
         """SHA-256 of everything that decides the answers, as hexadecimal text.
 
@@ -201,6 +146,27 @@ class Classifier:
         holds for this process only. It is computed anew each time, since a module may be trained.
         """
         return fingerprint(self.module, self.mean, self.std, self.box, self.outputs, self.grid)
+
+    def twin(
+        self,
+        samples: Samples,
+        threat: Threat,
+        *,
+        seed: int = 0,
+        compiled: bool = False,
+        precision: torch.dtype = torch.float32,
+    ) -> Classifier | None:
+        """An accelerated copy, if one agrees with this classifier around some samples.
+
+        None of a subclass that answers otherwise than its module.
+        """
+        from besiege.models import twins
+
+        if type(self).__call__ is not Classifier.__call__ or self.stochastic or self.metered:
+            return None
+        with self.held(), full_precision(self.device):
+            probe = twins.probe(samples.to(self.device), threat, self.box, seed)
+            return twins.twin(self, probe, compiled=compiled, precision=precision)
 
     @overload
     @classmethod
@@ -217,11 +183,12 @@ class Classifier:
             return load(model)
         if isinstance(model, nn.Module):
             return cls(model)
-        if hasattr(model, "access") and hasattr(model, "held"):
+        if isinstance(model, Victim):
             return model
         raise InputError(
             f"the model is a {type(model).__name__}: give a torch.nn.Module, a Classifier, or the "
-            "text of a source such as 'zoo:NAME' or 'path/to/file.py:factory'"
+            "text of a source such as 'zoo:NAME' or 'path/to/file.py:factory' (a victim type of "
+            f"your own must {DERIVE})"
         )
 
     def _scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,12 +208,6 @@ class Classifier:
                 f"{list(x.shape)}: images are [rows, channels, height, width]"
             )
         return mean, std
-
-
-def _first(module: nn.Module) -> Tensor | None:
-    """Any floating-point parameter or buffer: it tells where and in what type the module works."""
-    tensors = chain(module.parameters(), module.buffers())
-    return next((t for t in tensors if t.is_floating_point()), None)
 
 
 def normalisation(

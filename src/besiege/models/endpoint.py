@@ -11,6 +11,7 @@ import numpy as np
 
 from besiege.core.errors import InputError, near
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
 from besiege.models.functions import checked_count
 from besiege.models.secrecy import from_environment
@@ -24,7 +25,7 @@ HELD = 1 << 26
 """About how many bytes wait to be sent."""
 
 
-class Endpoint(BlackBox):
+class Endpoint(BlackBox, Victim):
     """A model that answers HTTP requests.
 
     Parameters

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
@@ -13,14 +12,13 @@ from torch import Tensor, nn
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
-from besiege.core.identity import plain
-from besiege.core.oracle import Victim
+from besiege.core.victim import Victim
 from besiege.models.classifier import Classifier
 
 Fuse = Literal["logits", "probabilities", "losses"]
 
 
-class Ensemble:
+class Ensemble(Victim):
     """A victim made of several, to be crafted on.
 
     With weights w that sum to one and members with logits z and probabilities p, the loss that an
@@ -62,8 +60,6 @@ class Ensemble:
     Dong et al. 2018, "Boosting adversarial attacks with momentum".
     """
 
-    outputs = "logits"
-
     def __init__(
         self,
         members: Sequence[Victim | Classifier | nn.Module | str],
@@ -82,10 +78,10 @@ class Ensemble:
         self.members: list[Victim] = [Classifier.of(one) for one in members]
         self.fuse, self.equalise = fuse, equalise
         self.weights = _weights(weights, len(self.members))
-        self.box: tuple[float, float] = self._common("box")
+        self.box = self._common("box")
         # A member without a grid takes what lies on another's.
-        self.grid: float | None = self._common("grid")
-        self.classes: int | None = self._common("classes")
+        self.grid = self._common("grid")
+        self.classes = self._common("classes")
         self.access = min(one.access for one in self.members)
         self.stochastic = any(one.stochastic for one in self.members)
         self.metered = any(one.metered for one in self.members)
@@ -94,7 +90,7 @@ class Ensemble:
 
     def _common(self, what: str) -> Any:
         """What all members that say so must agree on; None if none does."""
-        each = [(_name(one), getattr(one, what)) for one in self.members]
+        each = [(one.name, getattr(one, what)) for one in self.members]
         each = [(name, value) for name, value in each if value is not None]
         if len({value for _, value in each}) > 1:
             said = ", ".join(f"that of {name} is {value}" for name, value in each)
@@ -102,7 +98,7 @@ class Ensemble:
         return each[0][1] if each else None
 
     def _written(self) -> str:
-        told = [_name(one) for one in self.members]
+        told = [one.name for one in self.members]
         if self.fuse != "logits":
             told.append(f"fuse={self.fuse!r}")
         if len(set(self.weights)) > 1:
@@ -125,14 +121,10 @@ class Ensemble:
             )
         return self.members[0].device
 
-    def to(self, device: str | torch.device) -> Ensemble:
-        """Move the members themselves, as torch does, and return this ensemble."""
-        for one in self.members:
-            move = getattr(one, "to", None)
-            if not callable(move):
-                raise InputError(f"{_name(one)} cannot be moved to '{device}'")
-            move(device)
-        return self
+    @property
+    def parts(self) -> Sequence[Victim]:
+        """The members."""
+        return self.members
 
     @property
     def apart(self) -> list[tuple[float, Victim]] | None:
@@ -152,7 +144,7 @@ class Ensemble:
         """One answer from the members', ``[rows, classes]`` each, in their order."""
         if len({z.shape for z in answers}) > 1:
             each = zip(self.members, answers, strict=True)
-            said = ", ".join(f"{_name(one)} {tuple(z.shape)}" for one, z in each)
+            said = ", ".join(f"{one.name} {tuple(z.shape)}" for one, z in each)
             raise VictimError(
                 f"the members of an ensemble must tell the same classes apart, but answered {said}"
             )
@@ -168,25 +160,12 @@ class Ensemble:
             total = total + weight * z
         return total
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Evaluation mode and frozen parameters of all members, then all as it was."""
-        with ExitStack() as all_of_them:
-            for one in self.members:
-                all_of_them.enter_context(one.held())
-            yield
-
     def digest(self) -> str:
         """SHA-256 of what identifies the members, their weights and how they are fused."""
         parts = ["ensemble", self.fuse, repr(self.equalise)]
         for weight, one in zip(self.weights, self.members, strict=True):
-            own = getattr(one, "digest", None)
-            parts += [repr(weight), own() if callable(own) else plain(one)]
+            parts += [repr(weight), one.digest()]
         return sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _name(victim: Victim) -> str:
-    return str(getattr(victim, "name", victim))
 
 
 def _weights(given: Sequence[float] | None, count: int) -> tuple[float, ...]:

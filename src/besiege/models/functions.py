@@ -13,12 +13,13 @@ from torch import nn
 from besiege.core.errors import BesiegeError, InputError, VictimError, described
 from besiege.core.identity import lasts, plain
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
 
 Function = Callable[[Any], Any]
 
 
-class FunctionModel(BlackBox):
+class FunctionModel(BlackBox, Victim):
     """What `function_model` makes."""
 
     def __init__(

@@ -11,6 +11,7 @@ import numpy as np
 
 from besiege.core.errors import DataError, InputError, VictimError, near
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
 from besiege.models.classifier import normalisation
 from besiege.models.functions import checked_count
@@ -26,7 +27,7 @@ _DTYPES = {
 _BESIDE = (".data", "_data")
 
 
-class OnnxModel(BlackBox):
+class OnnxModel(BlackBox, Victim):
     """A network in an ONNX file, which answers scores or labels and gives no gradients.
 
     What its file says of its input is kept: its type (bytes have 256 levels, so that `grid` is a

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from besiege.core.errors import DataError, InputError, UnknownNameError, near
 from besiege.core.identity import remember
-from besiege.core.oracle import Victim
 from besiege.core.text import from_file, read, read_arguments
+from besiege.core.victim import DERIVE, Victim
 from besiege.models import catalogue
 from besiege.models.architectures import ARCHITECTURES
 from besiege.models.catalogue import CATALOGUE, FORMS
@@ -241,15 +241,14 @@ def _from_factory(text: str) -> Victim:
     if isinstance(made, nn.Module):
         remember(made)
         return Classifier(made, name=text)
-    if isinstance(made, Classifier):
-        remember(made.module)
-    elif not (hasattr(made, "access") and hasattr(made, "held")):
+    if not isinstance(made, Victim):
         raise InputError(
             f"'{text}' gave a {type(made).__name__}, but a factory returns a torch.nn.Module or a "
-            "besiege.models.Classifier"
+            f"besiege.models.Classifier (a victim type of your own must {DERIVE})"
         )
-    victim: Victim = made
-    return victim
+    if isinstance(made, Classifier):
+        remember(made.module)
+    return made
 
 
 def _from_endpoint(text: str) -> Victim:

@@ -11,8 +11,12 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from besiege.core.ball import ball
 from besiege.core.cuda_graphs import Captures
+from besiege.core.dice import Dice
 from besiege.core.oracle import allow_tf32
+from besiege.core.samples import Samples
+from besiege.core.threat import Linf, Threat
 from besiege.models.classifier import Classifier
 
 # Folding rounds differently, by about 1e-6 of the largest logit; a twin further off is no twin.
@@ -86,6 +90,15 @@ def twin(
         if _agree(classifier, candidate, probe, rougher):
             return candidate
     return None
+
+
+def probe(samples: Samples, threat: Threat, box: tuple[float, float], seed: int) -> Tensor:
+    """Clean images, and points as far off as the attack may go: a twin must agree on both."""
+    few = samples.at(torch.arange(min(8, len(samples)), device=samples.images.device))
+    width = box[1] - box[0]
+    around = ball(Linf, few.images, min(max(threat.radius, 0.1 * width), 0.5 * width), box)
+    dice = Dice.throw(seed, few.ids).of("probe")
+    return torch.cat([few.images, around.sample(dice), around.shell(dice, 1)])
 
 
 def _compiled(module: ChannelsLast) -> nn.Module:

@@ -1,8 +1,8 @@
-"""The conformance suite: laws every attack obeys, and victims with known distances.
+"""The conformance suites: laws of attacks, victims and layers, and victims with known distances.
 
 Public, so that an attack written elsewhere can be held to it: `conform` tries all laws, `cases`
-feeds ``pytest.parametrize``, and each law is a function in `besiege.testing.laws`. No pytest is
-needed.
+feeds ``pytest.parametrize``, and each law is a function in `besiege.testing.laws`. `conform_victim`
+and `conform_layer` do the same for victims and layers of defenses. No pytest is needed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     from besiege.testing import victims as victims
     from besiege.testing.allowances import EXCEPTIONS, FACTORS
     from besiege.testing.laws import LAWS
+    from besiege.testing.layer_laws import LAYER_LAWS, conform_layer
     from besiege.testing.suite import Case, Conformance, cases, conform, registered
+    from besiege.testing.victim_laws import VICTIM_LAWS, conform_victim
 
 __all__ = [
     "EXCEPTIONS",
     "FACTORS",
     "LAWS",
+    "LAYER_LAWS",
+    "VICTIM_LAWS",
     "Case",
     "Conformance",
     "cases",
     "conform",
+    "conform_layer",
+    "conform_victim",
     "registered",
 ]
 
@@ -32,10 +38,14 @@ _HOMES = {
     "EXCEPTIONS": "allowances",
     "FACTORS": "allowances",
     "LAWS": "laws",
+    "LAYER_LAWS": "layer_laws",
+    "VICTIM_LAWS": "victim_laws",
     "Case": "suite",
     "Conformance": "suite",
     "cases": "suite",
     "conform": "suite",
+    "conform_layer": "layer_laws",
+    "conform_victim": "victim_laws",
     "registered": "suite",
 }
 _MODULES = ("laws", "victims")

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from besiege.core.errors import AccessError
-from besiege.core.oracle import Access, Victim
+from besiege.core.oracle import Access
 from besiege.core.samples import Samples
+from besiege.core.victim import Victim
 from besiege.evaluation.checking import fitting
 from besiege.evaluation.judging import judge
 from besiege.testing.outcomes import honest, inside

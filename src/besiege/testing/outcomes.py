@@ -11,9 +11,9 @@ import torch
 
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
-from besiege.core.oracle import Victim
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, Goal
+from besiege.core.victim import Victim
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.judging import judge
 from besiege.testing.allowances import factor

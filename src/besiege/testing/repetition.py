@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from fractions import Fraction
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.combine import Repeat
@@ -24,6 +22,7 @@ from besiege.core.threat import Goal
 from besiege.evaluation.attacking import attack as attack_tensors
 from besiege.evaluation.crafting import Crafted
 from besiege.models.classifier import Classifier
+from besiege.testing.surroundings import changed_in, state_of, surroundings
 from besiege.testing.trial import HINT, Trial, changed, fresh, has, law
 from besiege.testing.victims import Failing, Failure, digits, module_of
 
@@ -175,7 +174,7 @@ def _untouched(
             for name in ("images", "labels", "ids", "targets")
             if getattr(samples, name) is not None
         }
-        before = _state(victim.module), _chances(), _context()
+        before = state_of(victim.module), *surroundings()
         images, labels = given.pop("images"), given.pop("labels")
         result = None
         try:
@@ -191,7 +190,7 @@ def _untouched(
         except VictimError as problem:
             if not isinstance(problem.__cause__, Failure):
                 raise
-        after = _state(victim.module), _chances(), _context()
+        after = state_of(victim.module), *surroundings()
         given |= {"images": images, "labels": labels}
         for name, tensor in given.items():
             trial.demand(
@@ -202,43 +201,6 @@ def _untouched(
     if result is not None:
         trial.demand(not result.images.is_inference(), f"the images of {what} cannot be used")
     for name, old, new in zip(("model", "random state", "mode"), before, after, strict=True):
-        gone = [key for key in old if not _equal(old[key], new[key])]
+        gone = changed_in(old, new)
         trial.demand(not gone, f"{what} changed the {name}: {', '.join(gone)}")
     return result
-
-
-def _equal(old: Any, new: Any) -> bool:
-    if isinstance(old, Tensor):
-        return isinstance(new, Tensor) and torch.equal(old, new)
-    return bool(old == new)
-
-
-def _state(module: nn.Module) -> dict[str, Any]:
-    state: dict[str, Any] = {f"mode of '{k}'": m.training for k, m in module.named_modules()}
-    for name, parameter in module.named_parameters():
-        state[f"requires_grad of {name}"] = parameter.requires_grad
-        grad = parameter.grad
-        # Which tensor it is, and what is in it.
-        state[f"grad of {name}"] = None if grad is None else grad.detach().clone()
-        state[f"identity of the grad of {name}"] = None if grad is None else id(grad)
-    for name, tensor in module.state_dict().items():
-        state[f"value of {name}"] = tensor.detach().clone()
-    return state
-
-
-def _chances() -> dict[str, Any]:
-    kind, keys, *rest = np.random.get_state(legacy=True)
-    return {
-        "torch": torch.get_rng_state(),
-        "numpy": (kind, tuple(np.asarray(keys).tolist()), *rest),
-        "random": random.getstate(),
-    }
-
-
-def _context() -> dict[str, Any]:
-    return {
-        "inference mode": torch.is_inference_mode_enabled(),
-        "gradients": torch.is_grad_enabled(),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack, parse
-from besiege.core.oracle import Access, Oracle, Victim
+from besiege.core import criterion
+from besiege.core.oracle import Access, Oracle
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
+from besiege.core.victim import Victim
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.models.classifier import Classifier
 from besiege.testing.law_violation import LawViolation, number, raised
@@ -323,7 +325,7 @@ def changes(images: Tensor, samples: Samples) -> Array:
 
 def reached(crafted: Crafted, samples: Samples, labels: Tensor) -> Tensor:
     """Whether answers of these labels are what the attacker wanted."""
-    return labels != samples.labels if crafted.targets is None else labels == crafted.targets
+    return criterion.reached(labels, samples.labels, crafted.targets)
 
 
 def fresh(victim: Victim, images: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ sent, an altered one answers the same in other words, and the natural digits net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from math import prod
 
@@ -19,9 +18,10 @@ from torch.nn import functional
 
 from besiege.core.dice import Dice
 from besiege.core.errors import UnknownNameError
-from besiege.core.oracle import Access, Victim
+from besiege.core.oracle import Access
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Linf, Norm
+from besiege.core.victim import Victim
 from besiege.data import Data
 from besiege.data import load as load_data
 from besiege.models.classifier import Classifier
@@ -159,35 +159,7 @@ def _toward_plane(norm: Norm, weight: Array, room: Array, gap: Array) -> Array:
     return moved
 
 
-class Around:
-    """A victim in front of another, as a base for those that watch or alter it."""
-
-    def __init__(self, victim: Victim) -> None:
-        self.victim = victim
-        self.box = victim.box
-        self.grid = victim.grid
-        self.classes = victim.classes
-        self.access = victim.access
-        self.stochastic = victim.stochastic
-        self.metered = victim.metered
-
-    @property
-    def device(self) -> torch.device:
-        """Where the victim computes."""
-        return self.victim.device
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """As the victim is held."""
-        with self.victim.held():
-            yield
-
-    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Logits of images."""
-        return self.victim(x, dice)
-
-
-class Counting(Around):
+class Counting(Victim):
     """A victim that counts the images it is sent and the gradients it gives.
 
     Which sample an image was made from cannot be read off the image (attacks start anywhere and
@@ -204,7 +176,7 @@ class Counting(Around):
     def __init__(
         self, victim: Victim, access: Access = Access.GRADIENT, metered: bool = False
     ) -> None:
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         self.access = min(access, victim.access)
         self.metered = metered
         self.forwards = self.backwards = 0
@@ -218,16 +190,20 @@ class Counting(Around):
             x.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch declares no types here
         return self.victim(x, dice)
 
+    def digest(self) -> str:
+        """That of the victim: counting decides no answer."""
+        return self.victim.digest()
+
     def _back(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
         self.vanished |= bool((gradient.flatten(1).abs().amax(1) == 0).any())
 
 
-class Altered(Around):
+class Altered(Victim):
     """A victim whose logits are changed on the way out."""
 
     def __init__(self, victim: Victim, change: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         self.change = change
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
@@ -235,7 +211,7 @@ class Altered(Around):
         return self.change(self.victim(x, dice))
 
 
-class Boxed(Around):
+class Boxed(Victim):
     """The same victim in another box, of which it is shown the images in its own, from 0 to 1.
 
     Attributes
@@ -245,7 +221,7 @@ class Boxed(Around):
     """
 
     def __init__(self, victim: Victim, low: float, width: float, keeps: int = 0) -> None:
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         self.box = (low, low + width)
         self.keeps = keeps
         self.sent = list[Tensor]()
@@ -259,18 +235,23 @@ class Boxed(Around):
         return self.victim(x, dice)
 
 
-class Likeness(Around):
+class Likeness(Victim):
     """A substitute: what a victim says and what an untrained net says, added up.
 
     Those that watch or alter the victim are left out: they are not asked.
     """
 
     def __init__(self, victim: Victim, shape: Shape) -> None:
-        while isinstance(victim, Around) and not isinstance(victim, Boxed):
+        while isinstance(victim, (Counting, Altered)):
             victim = victim.victim
-        super().__init__(victim)
+        self.victim = self.adopt(victim)
         assert victim.classes is not None
         self.stranger = untrained(shape, victim.classes, seed=1)
+
+    @property
+    def parts(self) -> tuple[Victim, ...]:
+        """Both."""
+        return self.victim, self.stranger
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of images."""

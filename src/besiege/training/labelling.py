@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
-from besiege.core.oracle import Oracle, Victim, full_precision
+from besiege.core.oracle import Oracle, full_precision
 from besiege.core.threat import Access
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 
 

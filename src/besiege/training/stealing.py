@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from besiege.core.errors import InputError
-from besiege.core.oracle import Victim
+from besiege.core.victim import Victim
 from besiege.data import load as load_data
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
@@ -99,11 +99,10 @@ def _fitted(
     given: dict[str, Any],
 ) -> Path:
     know_classes(asked, samples.classes, samples.labels)
-    own = getattr(asked, "digest", None)
     decided = {k: v for k, v in given.items() if k not in ("tick", "device") and v is not None}
     settings = json.loads(json.dumps({"rounds": rounds, **decided}, sort_keys=True, default=str))
     identity = {
-        "victim": own() if callable(own) else str(asked),
+        "victim": asked.digest(),
         "seeds": seeds.digest,
         "held": "none" if held is None else held.digest,
         "arch": arch,
@@ -119,7 +118,7 @@ def _fitted(
             asked, seeds, arch, held=held, rounds=rounds, seed=seed, watch=watch, **given
         )
     card = {
-        "victim": str(getattr(asked, "name", asked)),
+        "victim": asked.name,
         "data": f"{samples.name} {samples.split}, {len(seeds)} seeds",
         "settings": settings,
         "seed": seed,

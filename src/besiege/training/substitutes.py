@@ -12,9 +12,10 @@ from torch import Tensor
 
 from besiege.core.ball import ball
 from besiege.core.errors import InputError, VictimError
-from besiege.core.oracle import Oracle, Victim, full_precision
+from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Linf
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.defenses.defended import load as load_victim
 from besiege.models.black_box import black_box, know_classes

@@ -1,0 +1,152 @@
+"""The live objects that tasks are done with: victims, twins, samples and attacks, by digest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from besiege.attacks.attack import Attack, parse
+from besiege.bench.plan import Plan
+from besiege.bench.planning import searched_data, searcher
+from besiege.bench.request import ResolvedRequest
+from besiege.bench.shards import boxed, shards_of
+from besiege.bench.spec import AttackSpec, Machine
+from besiege.bench.store import Store
+from besiege.bench.tables import rows_of
+from besiege.bench.task import Task
+from besiege.core import record as core_record
+from besiege.core.errors import StoreError
+from besiege.core.samples import Samples
+from besiege.core.threat import Threat
+from besiege.core.victim import Victim
+from besiege.data.dataset import Data
+from besiege.metrics.rows import Column
+
+Watching = Callable[[Task], Callable[[core_record.Record], None] | None]
+
+
+@dataclass
+class Context:
+    """What a task finds by digest; a task itself is data.
+
+    Attributes
+    ----------
+    store : Store
+        Where the records are that a task needs.
+    victims : dict
+        Victims and substitutes by digest.
+    shards : dict
+        What makes the samples of each shard, by digest, on the victim's device.
+    attacks : dict
+        Attacks by their text; others are read from it.
+    starting : dict
+        What makes the images that attacks may start from, by digest.
+    around : Samples
+        The first samples. Twins must agree with their victims around them, within the threat, so
+        that a resumed run makes the same twins.
+    threat : Threat
+        What the attacks are allowed.
+    how : Machine
+        Rows per call of a model, and whether twins are compiled; changes no result.
+    """
+
+    store: Store
+    victims: Mapping[str, Victim]
+    shards: Mapping[str, Callable[[], Samples]]
+    attacks: Mapping[str, Attack]
+    starting: Mapping[str, Callable[[], Samples]]
+    around: Samples
+    threat: Threat
+    how: Machine
+    watching: Watching = lambda task: None
+    _twins: dict[str, Victim | None] = field(default_factory=dict)
+    _starts: dict[str, Samples] = field(default_factory=dict)
+    _shard: tuple[str, Samples] | None = None
+
+    def victim(self, digest: str) -> Victim:
+        """The victim, or the substitute, of a digest."""
+        return self.victims[digest]
+
+    def twin(self, digest: str) -> Victim | None:
+        """The accelerated copy that attacks search on, made once; None where there is none."""
+        if digest not in self._twins:
+            victim = self.victim(digest)
+            compiled = self.how.compile and victim.device.type == "cuda"
+            self._twins[digest] = victim.twin(self.around, self.threat, compiled=compiled)
+        return self._twins[digest]
+
+    def searched(self, digest: str) -> str:
+        """What attacks on a victim searched on, as far as it has been made."""
+        twin = self._twins.get(digest)
+        if twin is None:
+            return "the model"
+        return "a compiled twin" if self.how.compile and twin.captures is not None else "a twin"
+
+    def attack(self, text: str, spelled: Mapping[str, object]) -> Attack:
+        """The attack of a text."""
+        return self.attacks[text] if text in self.attacks else parse(text)
+
+    def samples(self, digest: str, ids: Column | None = None) -> Samples:
+        """The samples of a shard, or some of them; the last shard is kept: tasks share it."""
+        if self._shard is None or self._shard[0] != digest:
+            self._shard = digest, self.shards[digest]()
+        whole = self._shard[1]
+        return whole if ids is None else whole.at(rows_of(whole.ids, ids))
+
+    def starts(self, digest: str) -> Samples:
+        """Images that attacks may start from."""
+        if digest not in self._starts:
+            self._starts[digest] = self.starting[digest]()
+        return self._starts[digest]
+
+    def standing(self, task: Task) -> Samples:
+        """The samples of a task's shard that the attacks it comes after left, by their verdicts."""
+        samples = self.samples(task.identity["shard"])
+        stands = torch.ones(len(samples), dtype=torch.bool, device=samples.ids.device)
+        for key in task.needs:
+            record = self.store.read(key)
+            if record is None:
+                raise StoreError(f"there is no record {key[:12]} in {self.store.folder}")
+            rows = self.store.rows([key])
+            if "draws" in record.identity:
+                # Randomness may leave a broken sample standing in some draws; every draw counts.
+                fallen = rows["sample"][rows["share"] >= 1]
+            else:
+                fallen = rows["sample"][rows["success"] | ~rows["correct"]]
+            stands[rows_of(samples.ids, fallen)] = False
+        return samples.at(stands.nonzero()[:, 0])
+
+
+def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine) -> Context:
+    """The live objects of one evaluation."""
+    victim, knowledge, scaled = resolved.victim, resolved.knowledge, resolved.scaled
+    victims = {plan.model.digest: victim}
+    for spec in (*plan.attacks, *(plan.searches.attacks if plan.searches else ())):
+        if isinstance(spec, AttackSpec) and knowledge.substitute is not None:
+            used = [digest for digest in (spec.source, spec.advice) if digest is not None]
+            victims |= dict.fromkeys(used, knowledge.substitute)
+
+    def samples(make: Callable[[], Data]) -> Callable[[], Samples]:
+        return lambda: boxed(make(), victim, scaled).to(victim.device)
+
+    assert plan.request.shard is not None, "resolve decides it"
+    shards = dict(zip(plan.shards, shards_of(resolved.data, plan.request.shard), strict=True))
+    if plan.searches is not None:
+        few = shards_of(*searched_data(resolved))
+        shards |= dict(zip(plan.searches.shards, few, strict=True))
+    starts = knowledge.starts
+    short = plan.request.curve == "short"
+    attacks = [*resolved.attacks, *(searcher(one, short) for one in resolved.attacks)]
+    first = resolved.data.take(torch.arange(min(plan.request.shard, len(resolved.data))))
+    return Context(
+        store,
+        victims,
+        {shard.digest: samples(make) for shard, make in shards.items()},
+        {str(attack): attack for attack in attacks},
+        {} if starts is None else {starts.digest: lambda: boxed(starts, victim, scaled)},
+        boxed(first, victim, scaled),
+        resolved.threat,
+        how,
+    )

@@ -1,0 +1,69 @@
+"""The kinds of task: one file each, with its columns, identity, estimate and work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from besiege.core.registry import Registry
+
+if TYPE_CHECKING:
+    from besiege.bench.context import Context
+    from besiege.bench.plan import Plan
+    from besiege.bench.store import Record
+    from besiege.bench.task import Stage, Task, TaskResult
+
+KINDS: Registry[Kind] = Registry(
+    "kind of task",
+    tuple(f"besiege.bench.kinds.{name}" for name in ("clean", "craft", "judge")),
+    group="besiege.kinds",
+)
+
+
+class Kind:
+    """What is known about one kind of task.
+
+    A kind is an object registered under its name, ``KINDS.add(kind.name, kind)``. Reading a run
+    needs no torch: what needs it is imported by `run` only.
+
+    Attributes
+    ----------
+    name : str
+        The kind, as identities have it.
+    columns : mapping
+        The columns of its rows and their types.
+    order : int
+        Stages of lower kinds come first: clean 0, attacks 10, those of other packages 50.
+    """
+
+    name: ClassVar[str]
+    columns: ClassVar[Mapping[str, type]]
+    order: ClassVar[int] = 50
+
+    def stages(self, plan: Plan) -> Iterable[Stage]:
+        """The stages this kind adds to a plan; each task comes after those it needs."""
+        return ()
+
+    def estimate(self, task: Task, stage: Stage) -> float:
+        """Forward passes for one sample that is not broken."""
+        return 0.0
+
+    def is_of(self, record: Record, needed: Sequence[Record]) -> bool:
+        """Whether a record was made of the very records that are there now."""
+        return True
+
+    def run(self, task: Task, context: Context) -> TaskResult:
+        """Do the work."""
+        raise NotImplementedError
+
+
+def base_identity(kind: str, victim: str, seed: int) -> dict[str, Any]:
+    """What every identity has."""
+    from besiege.bench.store import SCHEMA
+
+    return {"kind": kind, "schema": SCHEMA, "victim": victim, "seed": seed}
+
+
+def kinds() -> list[Kind]:
+    """All kinds, in the order of their stages."""
+    return sorted((kind for _, kind in KINDS.items()), key=lambda kind: kind.order)

@@ -1,0 +1,177 @@
+"""``craft``: the images an attack makes of the samples of a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from besiege.bench.kinds import KINDS, Kind, base_identity
+from besiege.bench.kinds.judge import judge_task
+from besiege.bench.spec import AttackSpec, Shard
+from besiege.bench.task import Stage, Task, TaskResult
+
+if TYPE_CHECKING:
+    from besiege.bench.context import Context
+    from besiege.bench.plan import Plan
+    from besiege.core.samples import Samples
+    from besiege.evaluation.crafting import Crafted
+
+
+class Craft(Kind):
+    """Adversarial images with the attack's own claims and its costs."""
+
+    name = "craft"
+    order = 10
+    columns: ClassVar[Mapping[str, type]] = {
+        **dict.fromkeys(("sample", "first_step", "first_query"), np.int64),
+        **dict.fromkeys(("forwards", "backwards", "queries", "target"), np.int64),
+        **dict.fromkeys(("claimed", "vanished", "no_start"), np.bool_),
+        "aside": np.int64,
+        **dict.fromkeys(("loss_first", "loss_late", "loss_best", "blank"), np.float64),
+    }
+
+    def stages(self, plan: Plan) -> Iterable[Stage]:
+        """Every attack, craft and judge shard by shard, and the search for the curve.
+
+        In a chain an attack needs the verdicts on the attacks before it on the same shard: what
+        they left decides what it is run on, and is therefore part of its identity.
+        """
+        before: list[tuple[str, ...]] = [() for _ in plan.shards]
+        for spec in plan.attacks:
+            stage = _stage(plan, spec, plan.shards, before)
+            yield stage
+            if plan.chained:
+                judged = [tasks[-1].key for tasks in stage.parts]
+                before = [(*keys, key) for keys, key in zip(before, judged, strict=True)]
+        if plan.curve is not None:
+            shards = plan.curve.shards
+            yield _stage(plan, plan.curve.attack, shards, [()] * len(shards), curve=True)
+
+    def estimate(self, task: Task, stage: Stage) -> float:
+        assert stage.attack is not None
+        # A gradient is a forward pass and a backward pass, which costs about two.
+        return stage.attack.passes * (3.0 if stage.attack.access == "gradient" else 1.0)
+
+    def run(self, task: Task, context: Context) -> TaskResult:
+        from besiege.bench.columns import empty
+        from besiege.core.threat import Threat
+        from besiege.evaluation.crafting import craft
+
+        about = task.identity
+        victim = context.victim(about["victim"])
+        samples = context.standing(task)
+        if not len(samples):
+            return TaskResult(empty(self.columns), {"rows": 0})
+        threat = Threat.parse(about["threat"])
+        crafted = craft(
+            victim,
+            context.attack(about["text"], about["attack"]),
+            samples,
+            threat,
+            seed=about["seed"],
+            keep=about["keep"],
+            leave=about["leave"],
+            queries=about["queries"],
+            twin=context.twin(about["victim"]),
+            batch=context.how.batch,
+            watch=context.watching(task),
+            starts=context.starts(about["starts"]) if "starts" in about else None,
+            substitute=context.victim(about["advice"]) if "advice" in about else None,
+        )
+        return _result(samples, crafted, about["leave"], threat.eps is None)
+
+
+def _stage(
+    plan: Plan,
+    spec: AttackSpec,
+    shards: Sequence[Shard],
+    after: Sequence[tuple[str, ...]],
+    curve: bool = False,
+) -> Stage:
+    parts = []
+    for number, (shard, keys) in enumerate(zip(shards, after, strict=True)):
+        task = Task("craft", _identity(plan, spec, shard, keys), keys, number)
+        parts.append((task, judge_task(plan, task)))
+    counts = tuple(shard.count for shard in shards)
+    return Stage(spec.text, tuple(parts), counts, spec, curve)
+
+
+def _identity(plan: Plan, spec: AttackSpec, shard: Shard, after: tuple[str, ...]) -> dict[str, Any]:
+    # What was crafted on a substitute is the same for every victim it is tried on.
+    searched = plan.model.digest if spec.source is None else spec.source
+    besides = {"advice": spec.advice, "starts": spec.starts}
+    return {
+        **base_identity("craft", searched, plan.request.seed),
+        **{name: digest for name, digest in besides.items() if digest is not None},
+        "attack": spec.spelled,
+        "text": spec.text,
+        "threat": spec.threat,
+        "keep": spec.keep,
+        "leave": spec.leave,
+        "queries": spec.queries,
+        "shard": shard.digest,
+        "after": list(after),
+    }
+
+
+def _result(samples: Samples, crafted: Crafted, leave: str, searches: bool) -> TaskResult:
+    import torch
+
+    from besiege.bench.tables import array, packed_arrays
+
+    n = len(samples)
+    # A failure is the clean image, which need not be stored again.
+    kept = crafted.success if leave == "success" else torch.ones_like(crafted.success)
+    unknown, none = torch.full((n, 3), torch.nan), torch.zeros(n, dtype=torch.int64)
+    ascent = unknown if crafted.ascent is None else crafted.ascent
+    blank = unknown[:, 0] if crafted.zero_share is None else crafted.zero_share
+    rows = {
+        "sample": array(samples.ids),
+        "claimed": array(crafted.success),
+        "first_step": array(crafted.first_step),
+        "first_query": array(crafted.first_query),
+        "forwards": array(crafted.forwards),
+        "backwards": array(crafted.backwards),
+        "queries": array(crafted.queries),
+        "target": array(none - 1 if crafted.targets is None else crafted.targets),
+        "vanished": array(crafted.vanished),
+        "blank": array(blank.double()),
+        "loss_first": array(ascent[:, 0].double()),
+        "loss_late": array(ascent[:, 1].double()),
+        "loss_best": array(ascent[:, 2].double()),
+        "no_start": array(none.bool() if crafted.no_start is None else crafted.no_start),
+        "aside": array(
+            none if crafted.substitute_passes is None else crafted.substitute_passes.long()
+        ),
+        **(_best(crafted) if searches else {}),
+    }
+    where = kept.nonzero()[:, 0]
+    totals = {
+        "rows": n,
+        "claimed": int(crafted.success.sum()),
+        "padding": crafted.padding,
+        "forwards": int(crafted.forwards.sum()),
+        "backwards": int(crafted.backwards.sum()),
+        "queries": int(crafted.queries.sum()),
+    }
+    images = {"images": array(crafted.images[where]), "rows": array(where)}
+    return TaskResult(rows, totals, crafted.findings, packed_arrays(images))
+
+
+def _best(crafted: Crafted) -> dict[str, Any]:
+    """The smallest distance claimed within so many passes, up to the most any took, and in all."""
+    from besiege.bench.tables import array
+    from besiege.core.record import COSTS
+    from besiege.metrics.distances import BEST, IN_ALL
+
+    if crafted.descent is None:
+        return {}
+    most = int((crafted.queries + crafted.backwards).max())
+    marks = [cost for place, cost in enumerate(COSTS) if place == 0 or COSTS[place - 1] < most]
+    noted = {f"{BEST}{cost}": array(crafted.descent[:, n]) for n, cost in enumerate(marks)}
+    return {**noted, IN_ALL: array(crafted.descent[:, -1])}
+
+
+KINDS.add(Craft.name, Craft())

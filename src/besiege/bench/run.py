@@ -1,0 +1,95 @@
+"""``run.json``: all evaluations that were requested of a run folder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from besiege.bench.plan import Plan
+from besiege.bench.spec import Value
+from besiege.bench.store import Store, key_of
+from besiege.core.errors import StoreError
+from besiege.core.files import read_file
+
+SCHEMA = 1
+FILE = "run.json"
+
+
+class Run(Value):
+    """All that was requested of one run folder."""
+
+    schema_number: int = SCHEMA
+    created: str
+    versions: dict[str, str]
+    plans: tuple[Plan, ...] = ()
+
+    def with_plan(self, plan: Plan) -> Run:
+        """The run with this evaluation.
+
+        It replaces one of the same name, and one that was requested in the same words: a file has
+        changed since then, and the words mean something else now.
+        """
+        plans = list(self.plans)
+        same = [
+            number
+            for number, old in enumerate(plans)
+            if old.name == plan.name or (old.words is not None and old.words == plan.words)
+        ]
+        for number in reversed(same):
+            del plans[number]
+        plans.insert(same[0] if same else len(plans), plan)
+        return self.model_copy(update={"plans": tuple(plans)})
+
+    def plan(self, name: str) -> Plan | None:
+        """The evaluation of a name."""
+        return next((plan for plan in self.plans if plan.name == name), None)
+
+
+def read_run(store: Store) -> Run | None:
+    """The run of a folder, None where nothing was asked yet.
+
+    A plan that does not have the digest it was written with is `changed`. Plans of releases that
+    wrote none are taken as they are.
+    """
+    path = store.folder / FILE
+    try:
+        content = json.loads(read_file(path))
+        if content.get("schema_number") != SCHEMA:
+            raise StoreError(
+                f"{path} has the schema {content.get('schema_number')!r}, but this release reads "
+                f"{SCHEMA}: it was written by another release"
+            )
+        for plan in content["plans"]:
+            digest = plan.pop("digest", None)
+            plan["changed"] = digest is not None and digest != _digest(content, plan)
+        return Run.model_validate(content)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as problem:
+        raise StoreError(f"{path} cannot be read ({problem.strerror})") from None
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as problem:
+        raise StoreError(
+            f"{path} cannot be read ({type(problem).__name__}): move it away and run the "
+            "evaluation again; its records are used again"
+        ) from None
+
+
+def write_run(store: Store, run: Run) -> None:
+    """Replace the run of a folder in one move; every plan carries a digest.
+
+    A plan that was changed stays one that was: only asking for it again replaces it.
+    """
+    # As a reader will find it: what is not JSON is found now.
+    content = json.loads(json.dumps(run.model_dump(mode="json", by_alias=True), allow_nan=False))
+    for plan, written in zip(run.plans, content["plans"], strict=True):
+        written["digest"] = _CHANGED if plan.changed else _digest(content, written)
+    store.write_file(FILE, json.dumps(content, indent=1).encode())
+
+
+_CHANGED = "changed after it was written"
+
+
+def _digest(run: dict[str, Any], plan: dict[str, Any]) -> str:
+    """SHA-256 of a plan as it stands in the file, and of what the file says of the whole run."""
+    about = {name: value for name, value in run.items() if name != "plans"}
+    return key_of({**about, "plan": plan})

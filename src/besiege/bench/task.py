@@ -1,0 +1,78 @@
+"""A task: a piece of work as data, and what it made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from besiege.bench.spec import AttackSpec
+from besiege.bench.store import key_of
+from besiege.core.errors import Finding
+from besiege.metrics.rows import Column
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work on one shard of the samples.
+
+    Attributes
+    ----------
+    kind : str
+        A name of `besiege.bench.kinds.KINDS`, which does the work.
+    identity : dict
+        All that decides the result, as JSON; the record's key is its SHA-256.
+    needs : tuple of str
+        Keys of the records the work is done with.
+    shard : int
+        The number of the shard.
+    """
+
+    kind: str
+    identity: dict[str, Any]
+    needs: tuple[str, ...] = ()
+    shard: int = 0
+
+    @cached_property
+    def key(self) -> str:
+        return key_of(self.identity)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Tasks that belong together: the clean images, or one attack, shard by shard.
+
+    Attributes
+    ----------
+    name : str
+        The text of the attack, or the name of the kind.
+    parts : tuple of tuple of Task
+        For every shard its tasks, each before those that need it.
+    counts : tuple of int
+        Samples of every shard.
+    attack : AttackSpec, optional
+        The attack, where there is one.
+    curve : bool
+        Whether it is the search for the smallest perturbation.
+    """
+
+    name: str
+    parts: tuple[tuple[Task, ...], ...]
+    counts: tuple[int, ...]
+    attack: AttackSpec | None = None
+    curve: bool = False
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a task made: rows and files by name, sums and findings.
+
+    ``provenance`` is what the record says about how it was made, besides what is always said.
+    """
+
+    rows: Mapping[str, Column]
+    totals: Mapping[str, Any]
+    findings: Sequence[Finding] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,51 @@
+"""What counts as success: the one place that compares an answer with what was wanted."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def correct(labels: Tensor, truth: Tensor) -> Tensor:
+    """Whether answers of these labels are correct."""
+    return labels == truth
+
+
+def reached(
+    labels: Tensor, truth: Tensor, targets: Tensor | None, samples: Tensor | None = None
+) -> Tensor:
+    """Whether answers of these labels are what the attacker wants.
+
+    Any class but the true one or, where there are targets, the target.
+
+    Parameters
+    ----------
+    labels : Tensor
+        The classes answered.
+    truth, targets : Tensor
+        The true classes and, for a targeted goal, the classes to reach.
+    samples : Tensor, optional
+        Which entries of `truth` and `targets` the labels belong to; all in order by default.
+
+    Examples
+    --------
+    >>> import torch
+    >>> labels, truth = torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0])
+    >>> reached(labels, truth, None)
+    tensor([False,  True,  True])
+    >>> reached(labels, truth, torch.tensor([2, 2, 2]))
+    tensor([False, False,  True])
+    """
+    decisive = truth if targets is None else targets
+    if samples is not None:
+        decisive = decisive[samples]
+    return labels != decisive if targets is None else labels == decisive
+
+
+def mostly_correct(share: Tensor) -> Tensor:
+    """Whether answers that are correct in these shares of the draws count as correct."""
+    return share > 0.5
+
+
+def mostly_reached(share: Tensor) -> Tensor:
+    """Whether a goal reached in these shares of the draws counts: a tie is no defense."""
+    return share >= 0.5
