@@ -6,7 +6,19 @@ from importlib import import_module
 
 import pytest
 
-ROOMS = ("attacks", "data", "defenses", "evaluation", "metrics", "models", "testing", "training")
+ROOMS = (
+    "attacks",
+    "bench",
+    "cli",
+    "data",
+    "defenses",
+    "evaluation",
+    "metrics",
+    "models",
+    "report",
+    "testing",
+    "training",
+)
 PACKAGES = [f"besiege.{room}" for room in ROOMS]
 
 

@@ -49,9 +49,11 @@ OTHERS: dict[str, set[str]] = {
 WITHOUT_TORCH = {
     "core/threat.py",
     "core/registry.py",
+    "core/attack_registry.py",
     "core/errors.py",
     "core/rules.py",
     "core/text.py",
+    "core/fields.py",
     "core/files.py",
     "core/lazy.py",
     "models/catalogue.py",

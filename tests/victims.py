@@ -5,7 +5,7 @@ Linear and counting ones are public: `besiege.testing.victims`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from besiege.attacks.attack import Attack
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
+from besiege.core.knowledge import Knowledge
 from besiege.core.oracle import Oracle
-from besiege.core.record import Keep, Leave
+from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
+from besiege.core.terms import Terms
 from besiege.core.threat import Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.evaluation import Crafted, craft
@@ -122,6 +124,8 @@ def siege(
     pad: bool = False,
     seed: int = 0,
     survey: bool = False,
+    starts: Samples | None = None,
+    watch: Callable[[Record], None] | None = None,
 ) -> Siege:
     """A siege as craft lays it; without the clean check unless asked."""
     laid = Siege.start(
@@ -129,10 +133,8 @@ def siege(
         ball(norm, images, radius, victim.box, victim.grid),
         labels,
         Dice.throw(seed, torch.arange(len(images))),
+        Terms(keep, leave, queries, watch=watch, knowledge=Knowledge(starts)),
         targets=targets,
-        keep=keep,
-        leave=leave,
-        queries=queries,
     )
     if survey:
         laid.survey()

@@ -171,7 +171,7 @@ def attacks() -> list[Known]:
     """Every registered attack that is not made of others."""
     if not _ATTACKS:
         from besiege.attacks.combine import Combined
-        from besiege.core.siege import ATTACKS
+        from besiege.core.attack_registry import ATTACKS
         from besiege.core.text import parameters
 
         for name, thing in ATTACKS.items():

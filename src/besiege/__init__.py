@@ -7,10 +7,10 @@ Nothing here imports torch before it is needed.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from besiege.core.errors import BesiegeError, Finding
+from besiege.core.lazy import lazily
 from besiege.core.threat import Access, Goal, Norm, Threat
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from besiege import training as training
     from besiege.attacks.attack import Attack
     from besiege.bench.single import Evaluation, evaluate
-    from besiege.core.siege import Siege, register
+    from besiege.core.attack_registry import register
+    from besiege.core.siege import Siege
     from besiege.core.victim import Victim
     from besiege.evaluation.attacking import AttackResult, attack
     from besiege.models.classifier import Classifier
@@ -52,40 +53,19 @@ __all__ = [
     "register",
 ]
 
-_LAZY = {
-    "Attack": "besiege.attacks.attack",
-    "AttackResult": "besiege.evaluation.attacking",
-    "Classifier": "besiege.models.classifier",
-    "Evaluation": "besiege.bench.single",
-    "Siege": "besiege.core.siege",
-    "Victim": "besiege.core.victim",
-    "attack": "besiege.evaluation.attacking",
-    "evaluate": "besiege.bench.single",
-    "function_model": "besiege.models.functions",
-    "register": "besiege.core.siege",
-}
-_ROOMS = {
-    "attacks",
-    "bench",
-    "core",
-    "data",
-    "defenses",
-    "evaluation",
-    "metrics",
-    "models",
-    "report",
-    "testing",
-    "training",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    if name in _ROOMS:
-        return import_module(f"besiege.{name}")
-    raise AttributeError(f"module 'besiege' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "attacks.attack": "Attack",
+        "bench.single": "Evaluation evaluate",
+        "core.errors": "BesiegeError Finding",
+        "core.attack_registry": "register",
+        "core.siege": "Siege",
+        "core.victim": "Victim",
+        "core.threat": "Access Goal Norm Threat",
+        "evaluation.attacking": "AttackResult attack",
+        "models.classifier": "Classifier",
+        "models.functions": "function_model",
+    },
+    modules="attacks bench core data defenses evaluation metrics models report testing training",
+)

@@ -10,12 +10,14 @@ from tests.victims import Spy, siege
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, _clear, length, narrow, unit, votes
-from besiege.core import siege as core
+from besiege.attacks.hopskipjump import PRESETS, HopSkipJump, _clear, length, narrow, units, votes
+from besiege.core import blocks
 from besiege.core.answer import Answer
 from besiege.core.ball import ball
+from besiege.core.blocks import CPU_PIECE
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
+from besiege.core.knowledge import Knowledge
 from besiege.core.record import COSTS
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
@@ -64,7 +66,7 @@ def laid(victim: Linear, samples: Samples) -> Siege:
 
 
 def normals(dice: Dice, places: Tensor) -> Tensor:
-    return unit(dice.of("test").normal((1, 1, 300), places))
+    return units(dice.of("test").normal((1, 1, 300), places))
 
 
 # votes
@@ -116,7 +118,7 @@ def test_a_row_votes_as_it_does_alone() -> None:
         whole = votes(laid(victim, samples), at, torch.full((6,), 0.02).double(), many, normals)[0]
         for row in (0, 5):
             begun = laid(victim, some(samples, [row]))
-            begun.dice = laid(victim, samples).dice.at(torch.tensor([row]))
+            begun = begun.view(dice=laid(victim, samples).dice.at(torch.tensor([row])))
             alone = votes(begun, at[[row]], torch.full((1,), 0.02).double(), many, normals)[0]
             assert torch.equal(alone[0], whole[row]), many
 
@@ -224,7 +226,7 @@ def test_targets_are_reached_from_images_of_their_class() -> None:
     targets = (few.labels + 3) % 10
     aimed = Samples(few.images, few.labels, few.ids, targets)
     attack, threat = HopSkipJump(), Threat(L2, None, Goal.GIVEN)
-    made = craft(natural(), attack, aimed, threat, queries=500, starts=pool)
+    made = craft(natural(), attack, aimed, threat, queries=500, knowledge=Knowledge(starts=pool))
     assert made.success.all() and made.no_start is not None and not made.no_start.any()
     assert torch.equal(natural()(made.images).argmax(1), targets)
     assert (made.distance < 2.5).all()
@@ -274,7 +276,7 @@ def test_of_large_images_few_are_held_at_once(text: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Siege, "labels", watched)
     craft(victim, parse(text), samples, Threat(L2, None), queries=150)
-    assert 8 * 3 * side**2 < most <= core.CPU_PIECE
+    assert 8 * 3 * side**2 < most <= CPU_PIECE
 
 
 @pytest.mark.parametrize("text", LARGE)
@@ -286,7 +288,7 @@ def test_votes_in_pieces_are_those_of_a_row_alone(
     images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     samples = Samples.of(images, victim(images).argmax(1))
     whole = craft(victim, parse(text), samples, Threat(L2, None))
-    monkeypatch.setattr(core, "CPU_PIECE", 16 * 3 * 6 * 6)
+    monkeypatch.setattr(blocks, "CPU_PIECE", 16 * 3 * 6 * 6)
     pieces = craft(victim, parse(text), samples, Threat(L2, None))
     assert torch.allclose(pieces.distance, whole.distance, rtol=1e-2)
     for row in range(3):

@@ -14,6 +14,7 @@ from besiege.attacks.attack import Attack, parse
 from besiege.attacks.directional import Rays, Walk, set_out
 from besiege.attacks.opt import PRESETS, Opt, SignOpt, exactness
 from besiege.core.ball import distances
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Access, Goal, Linf, Norm, Threat
@@ -174,7 +175,7 @@ def test_a_class_is_reached_from_images_of_it(attack: Attack) -> None:
     targets = (samples.labels + 3) % 10
     samples = Samples(samples.images, samples.labels, samples.ids, targets)
     threat = Threat(L2, None, Goal.GIVEN, Access.DECISION)
-    made = craft(victim, attack, samples, threat, starts=pool)
+    made = craft(victim, attack, samples, threat, knowledge=Knowledge(starts=pool))
     with torch.no_grad():
         told = victim(made.images).argmax(1)
     assert torch.equal(told[made.success], targets[made.success])

@@ -33,7 +33,7 @@ def smallest(victim: Any, attack: Attack, samples: Samples, **more: Any) -> Craf
 def moves(attack: OptMargin, samples: Samples, seed: int = 0) -> Tensor:
     """The moves of the copies as a run on these samples draws them."""
     laid = siege(natural(), samples.images, samples.labels, torch.inf, L2)
-    laid.dice = Dice.throw(seed, samples.ids).of(attack.title())
+    laid = laid.view(dice=Dice.throw(seed, samples.ids).of(attack.title()))
     return attack.held(laid)[0]
 
 
@@ -127,7 +127,7 @@ def test_an_affine_victim_is_left_behind_by_the_farthest_copy() -> None:
     samples = Samples.of(samples.images, victim(samples.images).argmax(1))
     attack = OptMargin(rounds=6, steps=60, copies=6, size=0.01)
     laid = siege(victim, samples.images, samples.labels, torch.inf, L2)
-    laid.dice = Dice.throw(0, samples.ids).of("optmargin")
+    laid = laid.view(dice=Dice.throw(0, samples.ids).of("optmargin"))
     held = attack.held(laid)[0].flatten(2).double()
     y = samples.labels
     weight = torch.from_numpy(victim.weight)

@@ -21,6 +21,7 @@ from besiege.attacks.losses import cross_entropy, margin
 from besiege.attacks.partial import CLOSINGS, CUTS, PRESETS, NESLabels, NESPartial, State
 from besiege.core.answer import Aim
 from besiege.core.errors import AttackError, ThreatError
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Access, Goal, Linf, Norm, Threat
@@ -60,7 +61,14 @@ def threat(norm: Norm, access: Access = Access.SCORE) -> Threat:
 def broken(victim: Any, text: str, norm: Norm, queries: int = 1000, rows: int = 12) -> int:
     samples, pool = aimed(rows)
     attack = parse(text)
-    made = craft(victim, attack, samples, threat(norm, attack.access), queries=queries, starts=pool)
+    made = craft(
+        victim,
+        attack,
+        samples,
+        threat(norm, attack.access),
+        queries=queries,
+        knowledge=Knowledge(starts=pool),
+    )
     assert samples.targets is not None
     reached = natural()(made.images).argmax(1) == samples.targets
     assert torch.equal(reached, made.success)
@@ -103,7 +111,9 @@ def test_a_function_that_answers_its_first_classes() -> None:
 
     model = besiege.function_model(answer, classes=10, top_k=2, outputs="probabilities")
     samples, pool = aimed(8)
-    made = craft(model, NESPartial(), samples, threat(L2), queries=600, starts=pool)
+    made = craft(
+        model, NESPartial(), samples, threat(L2), queries=600, knowledge=Knowledge(starts=pool)
+    )
     assert int(made.success.sum()) >= 2 and model.asked == int(made.queries.sum())
     assert (net(made.images[made.success]).argmax(1) == samples.targets[made.success]).all()  # type: ignore[index]  # they are given
 
@@ -135,7 +145,7 @@ def test_a_ball_closes_in_and_the_target_stays_told(
         parse(f"{text}(steps=12)"),
         samples,
         threat(norm, attack.access),
-        starts=pool,
+        knowledge=Knowledge(starts=pool),
         leave="end",
     )
     assert len(states) == 12
@@ -150,13 +160,17 @@ def test_a_row_is_what_it_is_alone_and_every_query_is_counted(text: str, norm: N
     attack, (samples, pool) = parse(text), aimed(10)
     counting = Counting(first(3), access=attack.access, metered=True)
     terms = threat(norm, attack.access)
-    whole = craft(counting, attack, samples, terms, starts=pool, keep="last", leave="end")
+    whole = craft(
+        counting, attack, samples, terms, knowledge=Knowledge(starts=pool), keep="last", leave="end"
+    )
     assert counting.forwards == int(whole.queries.sum())
     most = attack.cost((1, 8, 8), 10)
     assert most is not None and int(whole.queries.max()) <= 1 + most
     for row in (0, 4, 9):
         one = samples.at(torch.tensor([row]))
-        alone = craft(first(3), attack, one, terms, starts=pool, keep="last", leave="end")
+        alone = craft(
+            first(3), attack, one, terms, knowledge=Knowledge(starts=pool), keep="last", leave="end"
+        )
         for name in ("images", "success", "queries", "first_query", "first_step"):
             assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[row]), (row, name)
 
@@ -168,7 +182,14 @@ def test_a_point_is_not_asked_about_twice() -> None:
     spy = Spy(net, Access.SCORE)
     told = Altered(spy, alone.change)
     told.metered = True
-    craft(told, NESPartial(steps=2, pairs=7), samples, threat(L2), starts=pool, leave="end")
+    craft(
+        told,
+        NESPartial(steps=2, pairs=7),
+        samples,
+        threat(L2),
+        knowledge=Knowledge(starts=pool),
+        leave="end",
+    )
     assert [n for n in spy.calls if n > 1] == [14, 14]
 
 
@@ -178,7 +199,9 @@ def test_the_budget_pays_for_all_and_no_start_is_said(text: str) -> None:
     for queries in (3, 40):
         counting = Counting(first(1), access=attack.access, metered=True)
         terms = threat(Linf, attack.access)
-        made = craft(counting, attack, samples, terms, queries=queries, starts=pool)
+        made = craft(
+            counting, attack, samples, terms, queries=queries, knowledge=Knowledge(starts=pool)
+        )
         assert int(made.queries.max()) == queries
         assert counting.forwards == int(made.queries.sum())
     victim = affine(torch.zeros(3, 4), torch.tensor([1.0, 0.0, 0.0]))
@@ -258,7 +281,14 @@ def test_a_score_is_the_share_of_labels_around_and_both_ends_have_the_same() -> 
     spy = Spy(victim, Access.DECISION)
     spy.metered = True
     attack = NESLabels(steps=1, pairs=3, around=4, sigma=0.02, mu=0.005)
-    craft(spy, attack, samples, threat(Linf, Access.DECISION), starts=pool, leave="end")
+    craft(
+        spy,
+        attack,
+        samples,
+        threat(Linf, Access.DECISION),
+        knowledge=Knowledge(starts=pool),
+        leave="end",
+    )
     asked = next(x for x in spy.images if len(x) == 24).view(3, 2, 4, 1, 8, 8)
     inside = ((asked > 0.0) & (asked < 1.0)).all(2).all(1)
     apart = (asked[:, 0] - asked[:, 1]).movedim(1, 0)

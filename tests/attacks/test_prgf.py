@@ -17,6 +17,7 @@ from besiege.attacks.estimates import Smooth, even, sphere
 from besiege.attacks.prgf import PRESETS, PRGF, SIZING, best_share
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
@@ -197,7 +198,14 @@ def test_how_smooth_is_learnt_on_the_way(monkeypatch: pytest.MonkeyPatch) -> Non
     substitute = affine(normal(2, ENTRIES, seed=9), torch.zeros(2))
     for text in ("prgf(steps=3, low=8)", "prgf(steps=3, low=8, gamma=2.0)"):
         terms = Threat(Linf, 1e-4, access=Access.SCORE)
-        craft(victim, parse(text), samples, terms, substitute=substitute, leave="end")
+        craft(
+            victim,
+            parse(text),
+            samples,
+            terms,
+            knowledge=Knowledge(substitute=substitute),
+            leave="end",
+        )
     assert (seen[0] == 3.5).all() and 0.4 < float(seen[2].mean()) < 1.6
     assert all((gamma == 2.0).all() for gamma in seen[3:])
 
@@ -212,7 +220,9 @@ def test_a_good_substitute_saves_queries_and_a_bad_one_costs_none(norm: Norm) ->
         "bad": untrained((1, 8, 8), 10, seed=3),
     }
     for name, substitute in substitutes.items():
-        made = craft(victim, PRGF(), samples, threat, queries=700, substitute=substitute)
+        made = craft(
+            victim, PRGF(), samples, threat, queries=700, knowledge=Knowledge(substitute=substitute)
+        )
         spent[name] = float(made.queries.double().mean())
         assert (
             made.substitute_passes is not None
@@ -229,11 +239,17 @@ def test_rows_alone_and_accounts(low: int | None) -> None:
     substitute = Likeness(victim, (1, 8, 8))
     threat = Threat(Linf, 0.1, access=Access.SCORE)
     counting = Counting(victim, access=Access.SCORE, metered=True)
-    whole = craft(counting, attack, samples, threat, substitute=substitute)
+    whole = craft(counting, attack, samples, threat, knowledge=Knowledge(substitute=substitute))
     assert counting.forwards == int(whole.queries.sum()) and counting.backwards == 0
     assert int(whole.queries.max()) <= 1 + attack.cost((1, 8, 8), 10)
     for row in (0, 5, 11):
-        one = craft(victim, attack, samples.at(torch.tensor([row])), threat, substitute=substitute)
+        one = craft(
+            victim,
+            attack,
+            samples.at(torch.tensor([row])),
+            threat,
+            knowledge=Knowledge(substitute=substitute),
+        )
         for name in ("images", "success", "queries", "first_query", "substitute_passes"):
             assert torch.equal(getattr(one, name)[0], getattr(whole, name)[row]), (row, name)
 
@@ -244,7 +260,14 @@ def test_probes_that_show_nothing_grow() -> None:
     stepped = type(victim)(torch.nn.Sequential(_Steps(), victim.module), classes=10, name="stepped")
     samples = digits(12)
     threat = Threat(Linf, 0.15, access=Access.SCORE)
-    made = craft(stepped, PRGF(sigma=1e-6), samples, threat, queries=1000, substitute=victim)
+    made = craft(
+        stepped,
+        PRGF(sigma=1e-6),
+        samples,
+        threat,
+        queries=1000,
+        knowledge=Knowledge(substitute=victim),
+    )
     assert int(made.success.sum()) >= 6
 
 
@@ -277,7 +300,11 @@ def test_probes_that_a_coarse_grid_hides_do_not_shrink() -> None:
     spy = Spy(coarse)
     made = Samples.of(images, torch.zeros(1).long())
     craft(
-        spy, PRGF(steps=12, probes=8), made, Threat(Linf, 0.3), substitute=untrained((1, 4, 4), 3)
+        spy,
+        PRGF(steps=12, probes=8),
+        made,
+        Threat(Linf, 0.3),
+        knowledge=Knowledge(substitute=untrained((1, 4, 4), 3)),
     )
     moves = [float((call - images).abs().max()) for call in spy.images]
     assert min(move for move in moves if move > 0) >= 3 / 7 - 1e-6, moves

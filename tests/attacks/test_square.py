@@ -438,13 +438,16 @@ def test_every_query_is_counted(norm: Norm) -> None:
 def test_the_loss_never_falls_and_the_point_is_the_best_seen() -> None:
     victim = untrained((3, 8, 8), 5)
     samples = data(victim, (3, 8, 8), 4)
-    laid = siege(victim, samples.images, samples.labels, 0.02, keep="highest", leave="end")
     held: list[Tensor] = []
-
-    def watch(record: object) -> None:
-        held.append(laid.record.loss.clone())
-
-    laid._watch = watch
+    laid = siege(
+        victim,
+        samples.images,
+        samples.labels,
+        0.02,
+        keep="highest",
+        leave="end",
+        watch=lambda record: held.append(record.loss.clone()),
+    )
     Square(steps=80).run(laid)
     path = torch.stack(held)
     assert (path[1:] >= path[:-1]).all() and (path[-1] > path[0]).all()

@@ -44,7 +44,7 @@ def laid(
     starts: Samples | None = None,
     **more: Any,
 ) -> Siege:
-    made = siege(
+    return siege(
         victim,
         images,
         labels,
@@ -53,10 +53,9 @@ def laid(
         access=Access.DECISION,
         keep="smallest",
         leave="end",
+        starts=starts,
         **more,
     )
-    made.knowledge = Knowledge(starts)
-    return made
 
 
 def bright(level: float) -> Classifier:
@@ -79,7 +78,7 @@ def test_rows_stop_at_their_first_success_and_pay_for_what_they_saw() -> None:
     # Each is what the row saw last, and its first success.
     for row in range(12):
         alone = laid(bright(0.6), images[row : row + 1], torch.zeros(1).long())
-        alone.dice = begun.dice.at(torch.tensor([row]))
+        alone = alone.view(dice=begun.dice.at(torch.tensor([row])))
         assert torch.equal(find_start(alone)[0][0], start[row])
         assert alone.record.meter.queries.tolist() == [int(spent[row])]
 
@@ -170,7 +169,7 @@ def test_directions_lead_to_other_images_too(text: str) -> None:
     some, pool = samples.at(torch.arange(15)), samples.at(torch.arange(15, 40))
     threat = Threat.parse("l2 decision")
     bare = craft(natural(), parse(text), some, threat, queries=120)
-    led = craft(natural(), parse(text), some, threat, queries=120, starts=pool)
+    led = craft(natural(), parse(text), some, threat, queries=120, knowledge=Knowledge(starts=pool))
     assert led.distance.median() < 0.8 * bare.distance.median()
 
 
@@ -330,5 +329,5 @@ def test_targets_are_reached_from_images_of_their_class(text: str) -> None:
     targets = (few.labels + 3) % 10
     aimed = Samples(few.images, few.labels, few.ids, targets)
     threat = Threat(L2, None, Goal.GIVEN)
-    made = craft(natural(), parse(text), aimed, threat, starts=pool)
+    made = craft(natural(), parse(text), aimed, threat, knowledge=Knowledge(starts=pool))
     assert made.success.all() and torch.equal(natural()(made.images).argmax(1), targets)

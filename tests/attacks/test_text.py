@@ -14,8 +14,9 @@ from besiege.attacks.combine import BestOf, Cascade, EachTarget, Minimal, Repeat
 from besiege.attacks.directions import Chain, Momentum, Steepest, Translation
 from besiege.attacks.losses import DLR, CrossEntropy, Margin
 from besiege.attacks.pieces import Signs, Spread
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AttackError, BesiegeError, UnknownNameError
-from besiege.core.siege import ATTACKS, Siege
+from besiege.core.siege import Siege
 from besiege.core.text import short
 
 MADE: dict[str, Any] = {n: thing for n, thing in ATTACKS.items() if isinstance(thing, Attack)}
@@ -149,7 +150,7 @@ MISTAKES = [
     ("pgd(schedule=0.1)", "which is not a schedule"),
     ("pgd(direction=chain())", "a chain needs links"),
     ("tim(direction=chain(translation(4), steepest))", "must be odd"),
-    ("sinifgsm(direction=chain(scale_copies(0), steepest))", "1 or more"),
+    ("sinifgsm(direction=chain(scale_copies(0), steepest))", "whole number from 1"),
     ("margin", "not an attack but a Margin"),
     ("7", "not an attack but a int"),
     ("'pgd'", "not an attack but a str"),
@@ -168,7 +169,7 @@ MISTAKES = [
     ("minimal(3)", "not an attack"),
     ("minimal(pgd, scan=0)", "scan is 0"),
     ("minimal(pgd, bisections=-1)", "bisections is -1"),
-    ("minimal(pgd, first=0)", "above zero"),
+    ("minimal(pgd, first=0)", "a radius above 0"),
     ("minimal(margin)", "not an attack"),
     ("cascade()", "it needs attacks"),
     ("cascade(pgd, 3)", "not an attack"),

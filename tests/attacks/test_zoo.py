@@ -9,7 +9,8 @@ from tests.victims import Spy, siege, smallest, uniform
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.zoo import PRESETS, ZOO, likelihood
+from besiege.attacks.coordinates import likelihood
+from besiege.attacks.zoo import PRESETS, ZOO
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
@@ -103,9 +104,9 @@ def test_every_coordinate_counts_its_own_draws() -> None:
         before = state
         state = attack._descend(laid.ball, state, told, table)
         touched = torch.zeros(4, 64, dtype=torch.bool).scatter(1, told.coordinates, True)
-        for new, old in zip(state[1:3], before[1:3], strict=True):
+        for new, old in zip(state.moments[:2], before.moments[:2], strict=True):
             assert torch.equal(new.flatten(1)[~touched], old.flatten(1)[~touched])
-    assert torch.equal(state.drawn.flatten(1), drawn)
+    assert torch.equal(state.moments.drawn.flatten(1), drawn)
     assert drawn.max() > 3 and laid.record.meter.queries.tolist() == [12 * 21] * 4
     rows = {tuple(row) for row in told.coordinates.tolist()}
     assert len(rows) == 4  # each row draws its own

@@ -13,7 +13,6 @@ from torch import Tensor
 import besiege
 from besiege.attacks import parse
 from besiege.bench import estimate
-from besiege.bench.attack_spec import passes
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, InputError, StochasticError, ThreatError
 from besiege.core.samples import Samples
@@ -227,4 +226,4 @@ def test_a_short_search_is_not_made_of_a_few_answers(tmp_path: Path) -> None:
 def test_time_left_is_reckoned_in_queries() -> None:
     for text in ("hopskipjump", "geoda", "averaged(rays, 5)"):
         attack = parse(text)
-        assert passes(attack, (1, 8, 8), 10) == attack.cost((1, 8, 8), 10)
+        assert attack.passes((1, 8, 8), 10) == attack.cost((1, 8, 8), 10)

@@ -17,10 +17,10 @@ from tests.cli.conftest import Besiege
 import besiege
 import besiege as library
 from besiege.attacks import parse
-from besiege.cli.crafting import _judged
+from besiege.cli.crafting import _rows
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
-from besiege.evaluation import craft
+from besiege.evaluation import craft, judge
 
 MODEL = "zoo:digits-natural"
 
@@ -190,7 +190,7 @@ def test_a_budget_in_grey_levels_is_counted_in_them(tmp_path: Path, levels: int)
     samples = Samples.of(images / 255, (images.flatten(1).sum(1) > 8 * 8 * 127.5).long())
     threat = Threat.parse(f"linf:{levels}/255")
     crafted = craft(net, parse("fgsm"), samples, threat)
-    made, _ = _judged(net, crafted, samples, threat, 0)
+    made = _rows(net, crafted, judge(net, crafted, samples, threat), samples, threat, 0)
     assert bool(made["success"].any())
     received = (made["received"] * 255).round()
     wrong = net(made["received"]).argmax(1) != samples.labels

@@ -10,7 +10,7 @@ from tests.cli.conftest import Besiege
 from besiege.attacks.attack import PIECES
 from besiege.attacks.suites import SUITES
 from besiege.cli.lookup import look_up
-from besiege.core.siege import ATTACKS
+from besiege.core.attack_registry import ATTACKS
 from besiege.data.catalogue import CATALOGUE as DATA
 from besiege.defenses.layers import LAYERS
 from besiege.models.catalogue import CATALOGUE, listing

@@ -42,7 +42,7 @@ def test_it_writes_weights_that_load_and_says_what_to_type_next(
         "--out sub.safetensors"
     )
     assert card["source"] == "digits_mlp:sub.safetensors"
-    assert load(card["source"]).parameter_count > 0
+    assert load(card["source"]).name == card["source"]
     told = said.out[said.out.index("besiege evaluate") :].replace("\\\n", " ")
     assert shlex.split(told) == shlex.split(
         "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15 "

@@ -5,6 +5,8 @@ What scanning means as such is in test_siege.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tests.victims import Noisy, Spy, siege, uniform
@@ -35,11 +37,17 @@ def candidates() -> Tensor:
     return (points()[:, None] + 0.4 * (uniform(ROWS, K, *SHAPE, seed=3) - 0.5)).clamp(0, 1)
 
 
-def laid(how: str, leave: Leave = "success", queries: int | None = None) -> tuple[Spy, Siege]:
+def laid(
+    how: str,
+    leave: Leave = "success",
+    queries: int | None = None,
+    watch: Callable[[Record], None] | None = None,
+) -> tuple[Spy, Siege]:
     victim = Spy(Linear(SHAPE, 3))
     victim.metered = how == "metered"
     x = points()
-    s = siege(victim, x, victim.victim(x).argmax(1), 0.25, leave=leave, queries=queries)
+    labels = victim.victim(x).argmax(1)
+    s = siege(victim, x, labels, 0.25, leave=leave, queries=queries, watch=watch)
     s.survey()
     return victim, s
 
@@ -48,7 +56,7 @@ def one_by_one(s: Siege, x: Tensor, least: Tensor) -> tuple[list[int], Tensor]:
     """Which candidate of each row is the first above `least`, and the loss last seen."""
     choice, seen = torch.full((len(x),), K), torch.full((len(x),), -torch.inf)
     for k in range(K):
-        rows = ((choice == K) & s._alive()).nonzero()[:, 0]
+        rows = ((choice == K) & s._queries.alive(s._active)).nonzero()[:, 0]
         if not len(rows):
             break
         answer = s.logits(x[rows, k], rows=rows, loss=rise)
@@ -146,9 +154,9 @@ def test_the_loss_of_an_averaged_scan_is_a_mean_of_losses() -> None:
 
 
 def test_scans_are_watched() -> None:
-    _, s = laid("local", "end")
     seen: list[Record] = []
-    s._watch = seen.append
+    _, s = laid("local", "end", watch=seen.append)
+    seen.clear()  # the clean check
     s.scan(candidates(), lambda a: a.loss > torch.inf, rise, each=True)
     assert seen == [s.record]
 

@@ -10,10 +10,13 @@ from tests.victims import Curve, Noisy, Spy, affine, siege, uniform
 from torch import Tensor, nn
 
 from besiege.core.answer import Aim, Answer
+from besiege.core.attack_registry import fitting
+from besiege.core.blocks import BLOCK
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, AttackError, StochasticError, ThreatError
 from besiege.core.record import Keep, Leave
-from besiege.core.siege import BLOCK, Siege, fitting, target_class
+from besiege.core.siege import Siege, target_class
+from besiege.core.terms import Terms
 from besiege.core.threat import L2, Access, Goal, Linf
 from besiege.core.victim import Victim
 from besiege.models.classifier import Classifier
@@ -273,11 +276,11 @@ def test_a_watcher_sees_every_answer() -> None:
     x = dots(0.4)
     base = laid(0.4)
     s = Siege.start(
-        base._oracle,
+        base._queries.oracle,
         base.ball,
         torch.zeros(1).long(),
         Dice.throw(0, torch.arange(1)),
-        watch=lambda record: seen.append(int(record.meter.queries.sum())),
+        Terms(watch=lambda record: seen.append(int(record.meter.queries.sum()))),
     )
     s.labels(x)
     s.view().labels(x)
@@ -410,7 +413,7 @@ def one_by_one(s: Siege, x: Tensor, accept: Callable[[Answer], Tensor]) -> list[
     r, k = x.shape[:2]
     choice = torch.full((r,), k)
     for j in range(k):
-        looking = (choice == k) & s._alive()
+        looking = (choice == k) & s._queries.alive(s._active)
         rows = looking.nonzero()[:, 0]
         if len(rows) == 0:
             break

@@ -18,7 +18,7 @@ from besiege.core.victim import Victim
 from besiege.defenses import BitDepth, Defended, Layer, ResizePad, load
 from besiege.defenses.defended import split
 from besiege.models import Classifier
-from besiege.models.architectures import digits_mlp
+from besiege.models.small import digits_mlp
 
 X = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -8,8 +8,9 @@ import pytest
 
 import besiege
 from besiege.attacks import Attack, parse
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AccessError, AttackError, ThreatError
-from besiege.core.siege import ATTACKS, Siege
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Access, Linf, Norm, Threat
 from besiege.evaluation.checking import BUDGETS, fits, fitting
 

@@ -19,7 +19,7 @@ from besiege.core.errors import VictimError
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.evaluation import craft
-from besiege.evaluation.crafting import terms
+from besiege.evaluation.crafting import keep_and_leave
 from besiege.evaluation.judging import differ
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import untrained
@@ -30,8 +30,8 @@ BY_CHANCE = "zoo:digits-natural+resize_pad(least=0.8)"
 def test_square_on_a_victim_by_chance_keeps_the_highest_loss() -> None:
     noisy = besiege.defenses.load(BY_CHANCE)
     square, threat = parse("averaged(square(steps=9), 4)"), Threat.parse("linf:0.1")
-    assert terms(noisy, square, threat) == ("highest", "end")
-    assert terms(untrained((1, 8, 8), 10), parse("square"), threat) == ("first", "success")
+    assert keep_and_leave(noisy, square, threat) == ("highest", "end")
+    assert keep_and_leave(untrained((1, 8, 8), 10), parse("square"), threat) == ("first", "success")
 
 
 def test_in_a_suite_by_chance_only_what_is_fooled_in_every_draw_is_spared(tmp_path: Path) -> None:

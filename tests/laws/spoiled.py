@@ -146,7 +146,7 @@ class Smearing(Climb):
     """Hands the model's own parameters gradients."""
 
     def start(self, siege: Siege) -> torch.Tensor:
-        victim = siege._oracle.victim
+        victim = siege._queries.oracle.victim
         for parameter in getattr(victim, "module", torch.nn.Identity()).parameters():
             parameter.grad = torch.zeros_like(parameter)
         return super().start(siege)
@@ -164,7 +164,7 @@ class Peeping(Climb):
     """Asks the victim past the meter."""
 
     def start(self, siege: Siege) -> torch.Tensor:
-        siege._oracle.logits(siege.ball.center)
+        siege._queries.oracle.logits(siege.ball.center)
         return super().start(siege)
 
 

@@ -47,7 +47,8 @@ from tests.laws.spoiled import (
 )
 
 from besiege.attacks.attack import Attack
-from besiege.core.siege import ATTACKS, Siege, register
+from besiege.core.attack_registry import ATTACKS, register
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_NORMS, Goal, Linf, Norm
 from besiege.testing import LAWS, Case, cases, conform
 from besiege.testing.laws import (

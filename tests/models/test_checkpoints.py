@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from besiege.core.errors import DataError
 from besiege.models import load
-from besiege.models.architectures import digits_mlp, resnet20
+from besiege.models.residual import resnet20
+from besiege.models.small import digits_mlp
 
 X = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import besiege
 from besiege.models import Classifier, load
-from besiege.models.architectures import digits_mlp
+from besiege.models.small import digits_mlp
 
 FILE = """
 import logging

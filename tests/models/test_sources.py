@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from besiege.core.errors import DataError, InputError, UnknownNameError
 from besiege.models import Classifier, catalogue, load, save_zoo, zoo_names
-from besiege.models.architectures import digits_cnn, digits_mlp, resnet20
+from besiege.models.residual import resnet20
+from besiege.models.small import digits_cnn, digits_mlp
 
 X = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 CARD = {"name": "small", "arch": "digits_mlp", "mean": [0.5], "std": [0.25], "seed": 3}

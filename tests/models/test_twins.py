@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from besiege.models import Classifier, load, twin
-from besiege.models.architectures import digits_cnn, resnet20
+from besiege.models.residual import resnet20
+from besiege.models.small import digits_cnn
 from besiege.models.twins import fold_batch_norm, overwrite_in_relu
 
 PROBE = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))

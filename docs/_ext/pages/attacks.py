@@ -14,7 +14,7 @@ from besiege.attacks.attack import LANGUAGE, PIECES, Attack, parse
 from besiege.attacks.combine import Combined
 from besiege.attacks.suites import SUITES
 from besiege.cli.lookup import Found, look_up
-from besiege.core.siege import ATTACKS
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.text import parameters
 
 from .examples import cost, in_python, in_shell

@@ -12,13 +12,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Ascent", "Attack", "names", "parse", "split"]
 
-__getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Ascent": "ascent",
-        "Attack": "attack",
-        "names": "attack",
-        "parse": "attack",
-        "split": "attack",
-    },
-)
+__getattr__, __dir__ = lazily(__name__, {"ascent": "Ascent", "attack": "Attack names parse split"})

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.losses import dlr
 from besiege.attacks.planes import inner
-from besiege.attacks.smallest import across, apparent, endless, somewhere
+from besiege.attacks.smallest import across, apparent, endless, somewhere, unit
 from besiege.core.answer import Aim, Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, whole_number
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Norm
 
 TOLERANCE = 1e-4
@@ -92,29 +95,17 @@ class ALMA(Attack):
     'alma(steps=1000, decay=0.9)'
     """
 
-    steps: int = 100
-    decay: float | None = None
-    first: float = 0.5
-    reduction: float = 0.01
-    mu: float = 1.0
-    rho: float = 1.0
+    steps: int = whole_number(100)
+    decay: float | None = number(None, below=1, what="a share")
+    first: float = number(0.5, above=0)
+    reduction: float = number(0.01, above=0, most=1, what="a share")
+    mu: float = number(1.0, above=0)
+    rho: float = number(1.0, above=0)
     relative: bool = True
 
     minimal = True
     norms = frozenset({L2, L1})
     source = "Rony et al., Augmented Lagrangian adversarial attacks (ALMA), 2021"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        if self.decay is not None and not 0 <= self.decay < 1:
-            raise ValueError(f"decay is {self.decay!r}, but it is a share, 0 to below 1")
-        if not 0 < self.reduction <= 1:
-            raise ValueError(f"reduction is {self.reduction!r}, but it is a share above 0, up to 1")
-        for what in ("mu", "rho", "first"):
-            if not getattr(self, what) > 0:
-                raise ValueError(
-                    f"{what} is {getattr(self, what)!r}, but a number above 0 is needed"
-                )
 
     def run(self, siege: Siege) -> None:
         if self.decay is None:
@@ -123,8 +114,7 @@ class ALMA(Attack):
         x, state = siege.ball.center, _State.of(siege.ball, self)
         for step in range(self.steps):
             answer = siege.gradient(x, _ratio if siege.targeted else dlr)
-            x, answer, *settled = siege.settle(x, answer, *state)
-            state = _State(*settled)
+            x, answer, state = siege.settle(x, answer, state)
             if not len(siege):
                 return
             ball = siege.ball
@@ -265,12 +255,10 @@ def uphill(ball: Ball, x: Tensor) -> Tensor:
     return _UPHILL[ball.norm](x - ball.center)
 
 
-def _unit(change: Tensor) -> Tensor:
-    size = distances(change, L2).clamp_min(1e-30).to(change.dtype)
-    return change / size.view(-1, *[1] * (change.dim() - 1))
-
-
-_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {L1: torch.sign, L2: _unit}
+_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {
+    L1: torch.sign,
+    L2: partial(unit, norm=L2),
+}
 
 
 def _ratio(logits: Tensor, aim: Aim) -> Tensor:

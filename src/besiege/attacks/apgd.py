@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.ascent import Ascent, pgd
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.losses import CrossEntropy, cross_entropy, dlr
 from besiege.attacks.pieces import Halving, Inertia, Sphere, Start, Unboxed
 from besiege.attacks.sparse_ascent import SparseAscent
 from besiege.core.answer import Loss
-from besiege.core.siege import Siege, register
+from besiege.core.attack_registry import register
+from besiege.core.fields import a_loss, of_kind, one_of, whole_number
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Goal, Linf, Norm
 
 CLIMB = replace(
@@ -78,18 +80,14 @@ class APGD(Attack):
     1
     """
 
-    steps: int = 100
-    loss: Loss = cross_entropy
-    restarts: int = 1
-    start: Start | None = None
+    steps: int = whole_number(100)
+    loss: Loss = a_loss(cross_entropy)
+    restarts: int = whole_number(1)
+    start: Start | None = of_kind(None, Start)
     compat: bool = False
 
     norms = frozenset(FORMS)
     source = "Croce and Hein, Reliable evaluation, 2020; in l1 Mind the box, 2021"
-
-    def __post_init__(self) -> None:
-        for norm in FORMS:  # what a loop refuses is refused here, before any work
-            self.form(norm)
 
     def form(self, norm: Norm) -> Form:
         """The climb it is in a norm."""
@@ -135,24 +133,18 @@ class APGDT(Attack):
     "apgdt(targets=3, order='distance')"
     """
 
-    steps: int = 100
-    targets: int = 9
-    order: Literal["score", "distance"] = "score"
-    together: int = 4
-    loss: Loss = dlr
-    restarts: int = 1
-    start: Start | None = None
+    steps: int = whole_number(100)
+    targets: int = whole_number(9)
+    order: Literal["score", "distance"] = one_of("score", "distance")
+    together: int = whole_number(4)
+    loss: Loss = a_loss(dlr)
+    restarts: int = whole_number(1)
+    start: Start | None = of_kind(None, Start)
     compat: bool = False
 
     norms = frozenset(FORMS)
     goals = frozenset({Goal.UNTARGETED})
     source = "Croce and Hein, Reliable evaluation, 2020"
-
-    def __post_init__(self) -> None:
-        self.climb()
-        must_count(self, 1, "targets", "together")
-        if self.order not in ("score", "distance"):
-            raise ValueError(f"order is {self.order!r}, but it is 'score' or 'distance'")
 
     def climb(self) -> APGD:
         """The attack steered to each class."""

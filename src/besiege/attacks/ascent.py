@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.directions import (
     Chain,
     Diverse,
@@ -40,8 +40,10 @@ from besiege.attacks.planes import steering
 from besiege.attacks.radii import Bracketing, Closing, Decoupled, Falling, OnSphere
 from besiege.attacks.smallest import endless, somewhere
 from besiege.core.answer import Answer, Loss
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.dice import Dice
-from besiege.core.siege import ATTACKS, Siege, target_class
+from besiege.core.fields import a_loss, of_kind, one_of, whole_number
+from besiege.core.siege import Siege, target_class
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm
 
 LEAST_LIKELY = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
@@ -66,39 +68,25 @@ class Ascent(Attack):
     """
 
     name: str = ""
-    steps: int = 10
-    start: Start = Origin()
-    loss: Loss = cross_entropy
-    direction: Part = Steepest()
-    schedule: Schedule = Spread(1.0)
-    radius: Radius = Fixed()
-    place: Place = Within()
-    restarts: int = 1
-    aim: Literal["goal", "least-likely"] = "goal"
+    steps: int = whole_number(10)
+    start: Start = of_kind(Origin(), Start)
+    loss: Loss = a_loss(cross_entropy)
+    direction: Part = of_kind(Steepest(), Part, "direction")
+    schedule: Schedule = of_kind(Spread(1.0), Schedule)
+    radius: Radius = of_kind(Fixed(), Radius)
+    place: Place = of_kind(Within(), Place)
+    restarts: int = whole_number(1)
+    aim: Literal["goal", "least-likely"] = one_of("goal", "least-likely")
     norms: frozenset[Norm] = field(default=frozenset({Linf, L2, L1}), compare=False, repr=False)
     goals: frozenset[Goal] = field(default=ALL_GOALS, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "restarts")
-        slots = {
-            "start": Start,
-            "direction": Part,
-            "schedule": Schedule,
-            "radius": Radius,
-            "place": Place,
-        }
-        for what, kind in slots.items():
-            if not isinstance(getattr(self, what), kind):
-                raise ValueError(f"{what} is {getattr(self, what)!r}, which is not a {what}")
+        super().__post_init__()
         if not self.direction.moves:
             raise ValueError(f"direction {self.direction} makes no move: chain(..., steepest)")
-        if self.aim not in ("goal", "least-likely"):
-            raise ValueError(f"aim is {self.aim!r}, but it is 'goal' or 'least-likely'")
         if self.aim == "least-likely":
             object.__setattr__(self, "goals", self.goals & LEAST_LIKELY)
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     @property
     def one_step(self) -> bool:
@@ -127,8 +115,8 @@ class Ascent(Attack):
         for step in range(self.steps):
             loss = self._loss(siege, step)
             answer = self._ask(siege, x, loss, turning, step)
-            x, answer, turning, pacing, sizing, landing = _settle(
-                siege, x, answer, turning, pacing, sizing, landing
+            x, answer, turning, pacing, sizing, landing = siege.settle(
+                x, answer, turning, pacing, sizing, landing
             )
             if not len(siege):
                 return
@@ -166,16 +154,6 @@ class Ascent(Attack):
             return answer
         # One answer per row, as without copies; nothing was looked at for success.
         return answer.map(lambda _, part: part.mean(1) if part.is_floating_point() else part[:, 0])
-
-
-def _settle(
-    siege: Siege, x: Tensor, answer: Answer, *memories: Memory
-) -> tuple[Tensor, Answer, Memory, Memory, Memory, Memory]:
-    """Settle all state together and give it back in its groups."""
-    settled = siege.settle(x, answer, *(part for memory in memories for part in memory))
-    rest = iter(settled[2:])
-    groups = [tuple(next(rest) for _ in memory) for memory in memories]
-    return (settled[0], settled[1], *groups)
 
 
 fgsm = Ascent(

@@ -9,12 +9,14 @@ from dataclasses import is_dataclass
 from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AttackError, InputError
+from besiege.core.fields import check_fields
 from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
-from besiege.core.siege import ATTACKS, Siege
-from besiege.core.text import Vocabulary, bounded, check_whole, from_file, read, short
+from besiege.core.siege import Siege
+from besiege.core.text import Vocabulary, bounded, from_file, read, short
 from besiege.core.text import parameters as parameters_of
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
 
@@ -47,6 +49,8 @@ class Attack(ABC):
     revision: ClassVar[int] = 1
     """Part of the identity in content keys: raised when the same text gives other results."""
 
+    __post_init__ = check_fields
+
     @abstractmethod
     def run(self, siege: Siege) -> None:
         """Attack the rows of the siege."""
@@ -73,25 +77,19 @@ class Attack(ABC):
         """The most queries it can use for one image of this shape; None where that is not known."""
         return None
 
+    def passes(self, shape: tuple[int, ...], classes: int) -> int:
+        """About how many answers it takes for a sample it does not break, to estimate time."""
+        if self.access < Access.GRADIENT and (most := self.cost(shape, classes)) is not None:
+            return most
+        usual = {"steps": 100, "restarts": 1, "targets": 1}
+        return max(1, math.prod(int(getattr(self, name, n)) for name, n in usual.items()))
+
     def title(self) -> str:
         """The registered name, or the class name of an attack nobody registered."""
         return LANGUAGE.name_of(self)
 
     def __str__(self) -> str:
         return LANGUAGE.text(self)
-
-
-MOST_STEPS = 10**9
-"""The most of anything that an attack counts: a billion steps take longer than anybody waits."""
-
-
-def must_count(owner: object, least: int, *names: str) -> None:
-    """Refuse what would make an attack do nothing, and look like robustness, or never end."""
-    for name in names:
-        try:
-            check_whole(getattr(owner, name), name, least, MOST_STEPS)
-        except InputError as problem:
-            raise ValueError(str(problem)) from None
 
 
 def piece(name: str) -> Callable[[type[T]], type[T]]:

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import Told, coarse, sent
 from besiege.attacks.losses import margin
-from besiege.attacks.nes import must_be_positive
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
+from besiege.core.fields import a_loss, number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf, Norm
 
 FORGET = 0.9
@@ -116,26 +117,17 @@ class Bandits(Attack):
     'bandits(tile=8)'
     """
 
-    steps: int = 6660
-    tile: int | None = None
-    probe: float = 0.1
-    explore: float = 1.0
-    learn: float = 0.1
-    rate: float = 0.1
-    loss: Loss = margin
+    steps: int = whole_number(6660)
+    tile: int | None = whole_number(None)
+    probe: float = number(0.1, above=0)
+    explore: float = number(1.0, above=0)
+    learn: float = number(0.1, above=0)
+    rate: float = number(0.1, above=0)
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2})
     source: ClassVar[str] = "Ilyas et al., Prior convictions: bandits and priors, 2019"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        if self.tile is not None:
-            must_count(self, 1, "tile")
-        for name in ("probe", "explore", "learn", "rate"):
-            must_be_positive(self, name)
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return 3 * self.steps + 1
@@ -144,10 +136,10 @@ class Bandits(Attack):
         x, prior = siege.ball.center, self.begin(siege)
         for step in range(self.steps):
             e, difference = self.compare(siege, x, prior.v, step)
-            x, e, difference, *rest = siege.settle(x, e, difference, *prior)
+            x, e, difference, prior = siege.settle(x, e, difference, prior)
             if not len(siege):
                 return
-            prior, ball = self.learnt(siege.ball, Prior(*rest), e, difference), siege.ball
+            prior, ball = self.learnt(siege.ball, prior, e, difference), siege.ball
             move = ball.steepest(enlarged(ball, prior.v), x, self.rate * ball.radius)
             x = ball.confine(x + move)
         siege.offer(x, Told(self.loss))

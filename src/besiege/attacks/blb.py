@@ -10,15 +10,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.lbfgs import Descent
 from besiege.attacks.losses import CrossEntropy, Margin, margin
 from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import Weights
 from besiege.core.answer import Answer, Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.fields import a_loss, number, whole_number
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 SOFT = 0.03
@@ -73,23 +76,16 @@ class BLB(Attack):
     'blb(weights=9)'
     """
 
-    weights: int = 5
-    steps: int = 20
-    loss: Loss = margin
-    first: float = 3.0
+    weights: int = whole_number(5)
+    steps: int = whole_number(20)
+    loss: Loss = a_loss(margin)
+    first: float = number(3.0, above=0)
     relative: bool = True
-    memory: int = 10
+    memory: int = whole_number(10)
 
     minimal = True
     norms = frozenset({L2})
     source = "Szegedy et al., Intriguing properties of neural networks (L-BFGS), 2014"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "weights", "steps", "memory")
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
-        if not self.first > 0:
-            raise ValueError(f"first is {self.first!r}, but a weight above 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -149,7 +145,7 @@ class BLB(Attack):
             small = torch.exp(-short.abs())
             height = width * (short.clamp_min(0.0) + torch.log1p(small))
             fall = torch.where(short > 0, 1.0, small) / (1.0 + small)
-        push = (weight * fall).to(change.dtype).view(-1, *[1] * (change.dim() - 1))
+        push = rowwise((weight * fall).to(change.dtype), change)
         return inner(change, change) + weight * height, 2 * change - slope * push
 
     def _surveyed(self, ball: Ball, answer: Answer) -> _Ground:

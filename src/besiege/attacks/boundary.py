@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import inner
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import (
@@ -20,13 +20,15 @@ from besiege.attacks.starts import (
     begin,
     find_start,
     halvings,
-    pick,
     roughly,
     start_cost,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 RATE = 0.15
@@ -102,22 +104,15 @@ class Boundary(Attack):
     'boundary(steps=1000)'
     """
 
-    steps: int = 20000
-    sphere: float = 0.1
-    toward: float | None = None
+    steps: int = whole_number(20000)
+    sphere: float = number(0.1, above=0, most=LONGEST, what="a share")
+    toward: float | None = number(None, above=0, most=LONGEST, what="a share")
     bisected: bool = True
 
     access = Access.DECISION
     norms = frozenset({L2})
     minimal = True
     source: ClassVar[str] = "Brendel et al., Decision-based adversarial attacks, 2018"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        for name in ("sphere", "toward"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given <= LONGEST:
-                raise ValueError(f"{name} is {given!r}, but a share above 0 up to 1 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -151,9 +146,9 @@ class Boundary(Attack):
     def _published(self, siege: Siege, x: Tensor, toward: float) -> None:
         state = Walk.of(x, self.sphere, toward)
         while len(siege):
-            state = Walk(*_stepped(siege, state))
+            state = _stepped(siege, state)
             siege.leave(state.step >= self.steps)
-            state = Walk(*siege.settle(*state))
+            state = siege.settle(state)
 
 
 def shortest(ball: Ball, far: Tensor) -> Tensor:

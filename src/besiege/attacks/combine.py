@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import across, endless
+from besiege.core.attack_registry import register
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, Goal, Norm
 
 
@@ -69,6 +71,13 @@ class Combined(Attack):
         """How often it asks at most what its parts ask when each is run once."""
         return 1
 
+    def usual_runs(self, classes: int) -> int:
+        """The same, not at most but as a rule."""
+        return self.runs(classes)
+
+    def passes(self, shape: tuple[int, ...], classes: int) -> int:
+        return self.usual_runs(classes) * sum(part.passes(shape, classes) for part in self.parts)
+
     def all_runs(self, classes: int) -> int:
         """How often the attacks that it is made of in the end are run at most, all together."""
         inner = (p.all_runs(classes) if isinstance(p, Combined) else 1 for p in self.parts)
@@ -85,6 +94,7 @@ class Single(Combined):
     attack: Attack
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _must_be_attack(self.attack, self)
 
     @property
@@ -98,6 +108,7 @@ class Several(Combined):
     attacks: tuple[Attack, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.attacks:
             raise ValueError("it needs attacks: for example cascade(fgsm, pgd)")
         for attack in self.attacks:
@@ -128,11 +139,7 @@ class Repeat(Single):
     """The attack again and again with fresh chances, on the rows still standing."""
 
     attack: Attack
-    times: int = field(default=5, metadata={"positional": True})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 1, "times")
+    times: int = whole_number(5, positional=True)
 
     def runs(self, classes: int) -> int:
         return self.times
@@ -154,12 +161,10 @@ class EachTarget(Single):
     """
 
     attack: Attack
-    count: int | None = field(default=None, metadata={"positional": True})
+    count: int | None = whole_number(None, positional=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.count is not None:
-            must_count(self, 1, "count")
         if getattr(self.attack, "aim", "goal") != "goal":
             raise ValueError(f"'{self.attack}' chooses its own class; give each_target another")
         for part in _leaves(self.attack):
@@ -175,6 +180,9 @@ class EachTarget(Single):
 
     def runs(self, classes: int) -> int:
         return classes - 1 if self.count is None else min(self.count, classes - 1)
+
+    def usual_runs(self, classes: int) -> int:
+        return self.count or 9
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -226,11 +234,7 @@ class Averaged(Single):
     """
 
     attack: Attack
-    count: int = field(default=20, metadata={"positional": True})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "count")
+    count: int = whole_number(20, 2, positional=True)
 
     @property
     def draws(self) -> int:
@@ -271,23 +275,19 @@ class Minimal(Single):
     """
 
     attack: Attack
-    first: float | None = None
-    doublings: int = 5
-    bisections: int = 20
+    first: float | None = number(None, above=0, what="a radius")
+    doublings: int = whole_number(5, 0)
+    bisections: int = whole_number(20, 0)
     tolerance: float = 1e-3
-    scan: int = 32
+    scan: int = whole_number(32)
 
     minimal = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 0, "doublings", "bisections")
-        must_count(self, 1, "scan")
-        if self.first is not None and not self.first > 0:
-            raise ValueError(f"first is {self.first!r}, but the first radius must be above zero")
-
     def runs(self, classes: int) -> int:
         return (self.scan if self.attack.one_step else self.doublings + 1) + self.bisections
+
+    def usual_runs(self, classes: int) -> int:
+        return 10
 
     def run(self, siege: Siege) -> None:
         # Success is not the end of a search: nobody leaves this view before the bracket is small.

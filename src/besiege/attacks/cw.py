@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.cw_norms import level, sparse
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import apparent, endless
@@ -32,8 +33,11 @@ from besiege.attacks.weighting import (
     short,
     unseen,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, whole_number
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, L2, Linf, Norm
 
 FIRST, RATE = 1.0, 0.5
@@ -108,11 +112,11 @@ class CW(Attack):
     'cw(rounds=4, steps=25)'
     """
 
-    rounds: int = 9
-    steps: int = 100
-    kappa: float = 0.0
-    first: float | None = None
-    rate: float | None = None
+    rounds: int = whole_number(9)
+    steps: int = whole_number(100)
+    kappa: float = number(0.0)
+    first: float | None = number(None, above=0)
+    rate: float | None = number(None, above=0)
     abort: bool = True
     compat: bool = False
 
@@ -122,14 +126,7 @@ class CW(Attack):
     source = "Carlini and Wagner, Towards evaluating the robustness of neural networks, 2017"
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "rounds", "steps")
-        if not 0 <= self.kappa < math.inf:
-            raise ValueError(f"kappa is {self.kappa!r}, but a number from 0 is needed")
-        for name in ("first", "rate"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < math.inf:
-                raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
-
+        super().__post_init__()
         if self.compat:  # what was published for the other norms is another loop
             object.__setattr__(self, "norms", self.norms & {L2})
 
@@ -161,6 +158,11 @@ class CW(Attack):
             return self.first
         return PUBLISHED_FIRST if self.compat else FIRST
 
+    @property
+    def every(self) -> int:
+        """After how many steps it is looked at whether a row descends."""
+        return max(1, self.steps // 10)
+
     def rates(self, device: torch.device) -> Tensor:
         """The rate at every step of a round, float64."""
         rate = self.rate if self.rate is not None else PUBLISHED_RATE if self.compat else RATE
@@ -178,83 +180,132 @@ class CW(Attack):
             siege.logits(x if rows is None else x[rows], rows=rows)
 
 
+class State(NamedTuple):
+    """Where a descent in l2 is; everything with the rows first.
+
+    Attributes
+    ----------
+    w : Tensor
+        What is descended on.
+    adam, weights
+        Adam's state, and the search over the weight.
+    won : Tensor
+        Whether there was a success in this round.
+    step, turn : Tensor
+        Steps of this round, and rounds before it.
+    unit, stride : Tensor
+        What weights and steps are measured by; zero until it is known.
+    last : Tensor
+        The objective when it was last looked at.
+    held : tuple of Tensor
+        What `CW.look` is given besides (`CW.held`).
+    """
+
+    w: Tensor
+    adam: Adam
+    weights: Weights
+    won: Tensor
+    step: Tensor
+    turn: Tensor
+    unit: Tensor
+    stride: Tensor
+    last: Tensor
+    held: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, attack: CW, siege: Siege, w: Tensor) -> State:
+        """Before the first step."""
+        adam = Adam.at(w)
+        weights = Weights.of(len(siege), attack.first_weight(), w.device)
+        # The hinge's unit and the length of the steps: where all is absolute, those of a box of
+        # width one, in which the variable of the tanh has no width.
+        unit = torch.full_like(weights.c, siege.ball.width**2 if attack.compat else 0.0)
+        return cls(
+            w,
+            adam,
+            weights,
+            won=torch.zeros_like(adam.made, dtype=torch.bool),
+            step=torch.zeros_like(adam.made),
+            turn=torch.zeros_like(adam.made),
+            unit=unit,
+            stride=torch.full_like(unit, 1.0 if attack.compat else 0.0),
+            last=torch.full_like(unit, torch.inf),
+            held=attack.held(siege),
+        )
+
+
 def weigh(attack: CW, siege: Siege) -> None:
     """In l2: ``|d|^2 + c * hinge``, the weight c searched row by row."""
-    compat, center = attack.compat, siege.ball.center
-    variable = Tanh() if compat else Clip()
-    decays = PUBLISHED_DECAYS if compat else DECAYS
+    center, variable = siege.ball.center, Tanh() if attack.compat else Clip()
+    decays = PUBLISHED_DECAYS if attack.compat else DECAYS
     rates = attack.rates(center.device)
     table = corrections(decays, attack.steps * attack.rounds, center.device)
-    every = max(1, attack.steps // 10)
-    w, best = variable.of(siege.ball, center).clone(), Best(siege, attack.hidden)
-    adam = Adam.at(center)
-    weights = Weights.of(len(siege), attack.first_weight(), center.device)
-    won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
-    step, turn = torch.zeros_like(adam.made), torch.zeros_like(adam.made)
-    # The hinge's unit and the length of the steps: where all is absolute, those of a box of width
-    # one, in which the variable of the tanh has no width.
-    unit = torch.full_like(weights.c, siege.ball.width**2 if compat else 0.0)
-    stride = torch.full_like(unit, 1.0 if compat else 0.0)
-    last = torch.full_like(unit, torch.inf)
-    held, unknown = [*attack.held(siege)], not compat
+    state = State.of(attack, siege, variable.of(siege.ball, center).clone())
+    best, unknown = Best(siege, attack.hidden), not attack.compat
     for count in range(1, attack.rounds * attack.steps + 1):
-        x = variable.image(siege.ball, w)
-        seen = attack.look(siege, x, *held)
+        x = variable.image(siege.ball, state.w)
+        seen = attack.look(siege, x, *state.held)
         if attack.hidden:
             best.note(x, seen.won, siege.ball.distance(x))
-        state = (w, x, *seen, *adam, *weights, won, step, turn, unit, stride, last, *held)
-        w, x, *rest = best.settle(siege, *state)
+        x, seen, state = best.settle(siege, (x, seen, state))
         if not len(siege):
             return
-        seen, adam, weights = Seen(*rest[:3]), Adam(*rest[3:6]), Weights(*rest[6:9])
-        won, step, turn, unit, stride, last, *held = rest[9:]
         here = siege.ball
         if unknown:
-            unit, stride, flat = _measured(siege, seen, unit, stride)
+            state, flat = _measured(siege, seen, state)
             unknown = bool(flat.any())
             if unknown:
-                w = torch.where(here.scaled(flat) > 0, elsewhere(siege), w)
+                state = state._replace(w=pick(flat, elsewhere(siege), state.w))
         change = x - here.center
-        pull = change.mul(2.0).sub_(seen.slope.mul(here.scaled(weights.c * unit)))
-        adam, move = adam.step(variable.pull(here, w, pull), decays, table)
-        w = variable.land(here, w.sub_(move.mul_(here.scaled(rates[step] * stride))))
-        won, step = won | seen.won, step + 1
-        over = step == attack.steps
-        if attack.abort:
-            value = distances(change, L2) ** 2 + weights.c * unit * seen.gap
-            checked = step % every == 0
-            over = over | (checked & (value > STALLED * last))
-            last = torch.where(over, torch.inf, torch.where(checked, value, last))
-        both = zip(weights.after(won), weights, strict=True)
-        weights = Weights(*(torch.where(over, new, old) for new, old in both))
-        if compat:  # every round begins anew
-            w = torch.where(here.scaled(over) > 0, variable.of(here, here.center), w)
-            adam = adam.rested(over)
-        won, step, turn = won & ~over, step * ~over, turn + over
-        if count % every == 0:
+        pull = change.mul(2.0).sub_(seen.slope.mul(here.scaled(state.weights.c * state.unit)))
+        adam, move = state.adam.step(variable.pull(here, state.w, pull), decays, table)
+        move.mul_(here.scaled(rates[state.step] * state.stride))
+        state = state._replace(w=variable.land(here, state.w.sub_(move)), adam=adam)
+        state, over = _next(attack, state, seen, change)
+        if attack.compat:  # every round begins again
+            w = pick(over, variable.of(here, here.center), state.w)
+            state = state._replace(w=w, adam=state.adam.rested(over))
+        if count % attack.every == 0:
             best.offer(siege)
-            done = turn >= attack.rounds
+            done = state.turn >= attack.rounds
             if bool(done.any()):
-                attack.end(siege, variable.image(here, w), done.nonzero()[:, 0])
+                attack.end(siege, variable.image(here, state.w), done.nonzero()[:, 0])
                 siege.leave(done)
     best.offer(siege)
-    attack.end(siege, variable.image(siege.ball, w))
+    attack.end(siege, variable.image(siege.ball, state.w))
 
 
-def _measured(
-    siege: Siege, seen: Seen, unit: Tensor, stride: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _next(attack: CW, state: State, seen: Seen, change: Tensor) -> tuple[State, Tensor]:
+    """The state after a step, with the next weight where a round is over; and where it is."""
+    won, step, last = state.won | seen.won, state.step + 1, state.last
+    over = step == attack.steps
+    if attack.abort:
+        value = distances(change, L2) ** 2 + state.weights.c * state.unit * seen.gap
+        checked = step % attack.every == 0
+        over = over | (checked & (value > STALLED * last))
+        last = torch.where(over, torch.inf, torch.where(checked, value, last))
+    state = state._replace(
+        weights=state.weights.next(won, over),
+        won=won & ~over,
+        step=step * ~over,
+        turn=state.turn + over,
+        last=last,
+    )
+    return state, over
+
+
+def _measured(siege: Siege, seen: Seen, state: State) -> tuple[State, Tensor]:
     """Units and strides of rows that have none yet, and which of them see no slope.
 
     In these units the weight 1 is just enough for a linear victim: at its boundary the pull of the
     distance, ``2 d``, and that of the hinge are the same. At rate one a stride in every entry
     leads as far as the boundary.
     """
-    new, gap = unit == 0, apparent(siege.ball, seen.gap, seen.slope)
+    new, gap = state.unit == 0, apparent(siege.ball, seen.gap, seen.slope)
     far = flat_gap(siege, L2, gap, seen.slope)
-    stride = torch.where(new, far / math.sqrt(siege.ball.size), stride)
-    unit = torch.where(new & (far > 0), 2.0 * far**2 / gap.clamp_min(1e-300), unit)
-    return unit, stride, (unit == 0) & (gap > 0)
+    stride = torch.where(new, far / math.sqrt(siege.ball.size), state.stride)
+    unit = torch.where(new & (far > 0), 2.0 * far**2 / gap.clamp_min(1e-300), state.unit)
+    return state._replace(unit=unit, stride=stride), (unit == 0) & (gap > 0)
 
 
 FORMS: Mapping[Norm, Callable[[CW, Siege], None]] = MappingProxyType(

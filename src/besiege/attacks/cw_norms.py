@@ -6,7 +6,7 @@ change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ from besiege.attacks.weighting import (
     elsewhere,
     flat_gap,
 )
-from besiege.core.ball import distances
+from besiege.core.ball import Ball, distances
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, L2, Linf
 
@@ -40,6 +41,33 @@ PLENTY = 10.0
 """The weight in l0, in first weights: what counts there is that few entries suffice."""
 
 
+class Level(NamedTuple):
+    """Where a search in linf is; everything with the rows first.
+
+    Attributes
+    ----------
+    x, adam
+        The points, and Adam's state.
+    c : Tensor
+        The weight.
+    low, tau : Tensor
+        The highest level that did not work, and the level above which changes are penalised.
+    unit, reach : Tensor
+        What weights and steps are measured by; zero until it is known.
+    before : Tensor
+        The smallest distance before this round.
+    """
+
+    x: Tensor
+    adam: Adam
+    c: Tensor
+    low: Tensor
+    tau: Tensor
+    unit: Tensor
+    reach: Tensor
+    before: Tensor
+
+
 def level(attack: CW, siege: Siege) -> None:
     """In linf: ``sum max(|d| - tau, 0) + c * hinge``, the level tau searched row by row."""
     center = siege.ball.center
@@ -47,46 +75,126 @@ def level(attack: CW, siege: Siege) -> None:
     table = corrections(DECAYS, attack.steps, center.device)
     # A short round must get as far as a long one, or it finds nothing.
     brisk = min(BRISKEST, BRISK * max(1.0, ENOUGH / attack.steps))
-    x, best = center.clone(), Best(siege, attack.hidden)
-    c = torch.full_like(siege.ball.radius, attack.first_weight())
-    low, tau = torch.zeros_like(c), torch.zeros_like(c)
-    unit, reach = torch.zeros_like(c), torch.zeros_like(c)
+    best, none = Best(siege, attack.hidden), torch.zeros_like(siege.ball.radius)
+    c = torch.full_like(none, attack.first_weight())
+    at = Level(center.clone(), Adam.at(center), c, none, none, none, none, best.far)
     for turn in range(attack.rounds):
         if turn > 0:  # from the best point, cut to the level, or from where the row is
-            most = siege.ball.scaled(tau)
+            most = siege.ball.scaled(at.tau)
             cut = (best.x - siege.ball.center).clamp(-most, most) + siege.ball.center
-            x = torch.where(siege.ball.scaled(torch.isfinite(best.far)) > 0, cut, x)
-        adam, before = Adam.at(x), best.far
+            at = at._replace(x=pick(torch.isfinite(best.far), cut, at.x))
+        at = at._replace(adam=Adam.at(at.x), before=best.far)
         for step in range(attack.steps):
-            seen = attack.look(siege, x)
-            best.note(x, seen.won, siege.ball.distance(x))
-            state = (x, *seen, *adam, c, low, tau, unit, reach, before)
-            x, *rest = best.settle(siege, *state)
+            seen = attack.look(siege, at.x)
+            best.note(at.x, seen.won, siege.ball.distance(at.x))
+            seen, at = best.settle(siege, (seen, at))
             if not len(siege):
                 return
-            seen, adam = Seen(*rest[:3]), Adam(*rest[3:6])
-            c, low, tau, unit, reach, before = rest[6:]
             here = siege.ball
             if turn == 0 and step < 2:
-                new = (reach == 0) & (seen.gap > 0)
-                gap = apparent(here, seen.gap, seen.slope)
-                reach = torch.where(new, flat_gap(siege, Linf, gap, seen.slope), reach)
-                tau = torch.where(new, 0.9 * reach, tau)
-                steep = here.dual(seen.slope)
-                unit = torch.where(new & (steep > 0), here.size / steep, unit)
-                x = torch.where(here.scaled(new & (reach == 0)) > 0, elsewhere(siege), x)
-            change = x - here.center
-            pull = torch.sign(change) * (change.abs() > here.scaled(tau))
-            pull = pull.sub_(seen.slope.mul(here.scaled(c * unit)))
-            adam, move = adam.step(pull, DECAYS, table)
-            pace = torch.where(torch.isfinite(before), CALM, brisk)
-            x = x.sub_(move.mul_(here.scaled(pace * rates[step] * reach))).clamp_(*here.box)
+                at = _levelled(siege, seen, at)
+            change = at.x - here.center
+            pull = torch.sign(change) * (change.abs() > here.scaled(at.tau))
+            pull = pull.sub_(seen.slope.mul(here.scaled(at.c * at.unit)))
+            adam, move = at.adam.step(pull, DECAYS, table)
+            pace = torch.where(torch.isfinite(at.before), CALM, brisk)
+            move.mul_(here.scaled(pace * rates[step] * at.reach))
+            at = at._replace(x=at.x.sub_(move).clamp_(*here.box), adam=adam)
         best.offer(siege)
-        ever = torch.isfinite(best.far)
-        low = torch.where(ever & (best.far >= before), torch.maximum(low, tau), low)
-        c = torch.where(ever, c, 2.0 * c)
-        tau = torch.where(ever, torch.maximum(0.5 * (low + best.far), 0.9 * best.far), 1.5 * tau)
-    attack.end(siege, x)
+        ever, far = torch.isfinite(best.far), best.far
+        low = torch.where(ever & (far >= at.before), torch.maximum(at.low, at.tau), at.low)
+        tau = torch.where(ever, torch.maximum(0.5 * (low + far), 0.9 * far), 1.5 * at.tau)
+        at = at._replace(low=low, tau=tau, c=torch.where(ever, at.c, 2.0 * at.c))
+    attack.end(siege, at.x)
+
+
+def _levelled(siege: Siege, seen: Seen, at: Level) -> Level:
+    """Units and first levels of rows that have none yet; rows without a slope go elsewhere."""
+    ball, new = siege.ball, (at.reach == 0) & (seen.gap > 0)
+    gap, steep = apparent(ball, seen.gap, seen.slope), ball.dual(seen.slope)
+    reach = torch.where(new, flat_gap(siege, Linf, gap, seen.slope), at.reach)
+    return at._replace(
+        x=pick(new & (reach == 0), elsewhere(siege), at.x),
+        tau=torch.where(new, 0.9 * reach, at.tau),
+        unit=torch.where(new & (steep > 0), ball.size / steep, at.unit),
+        reach=reach,
+    )
+
+
+class Sparse(NamedTuple):
+    """Where a search in l0 is; everything with the rows first.
+
+    Attributes
+    ----------
+    x, adam
+        The points, and Adam's state.
+    mask : Tensor
+        One where entries may change.
+    found, steep : Tensor
+        The last success, and the last slope.
+    c : Tensor
+        The weight.
+    low, high : Tensor
+        A number of entries that was not enough, and one that was.
+    clean, gap : Tensor
+        Slope and height of the clean images; zero until they are known.
+    unit, stride : Tensor
+        What weights and steps are measured by in this round.
+    won : Tensor
+        Whether there was a success in this round.
+    """
+
+    x: Tensor
+    adam: Adam
+    mask: Tensor
+    found: Tensor
+    steep: Tensor
+    c: Tensor
+    low: Tensor
+    high: Tensor
+    clean: Tensor
+    gap: Tensor
+    unit: Tensor
+    stride: Tensor
+    won: Tensor
+
+    @classmethod
+    def of(cls, siege: Siege, first: float) -> Sparse:
+        """All entries may change."""
+        center = siege.ball.center
+        c, none = torch.full_like(siege.ball.radius, first), torch.zeros_like(center)
+        zero, won = torch.zeros_like(c), torch.zeros_like(c, dtype=torch.bool)
+        return cls(
+            center.clone(),
+            Adam.at(center),
+            mask=torch.ones_like(center),
+            found=center,
+            steep=none,
+            c=c,
+            low=torch.ones_like(c),
+            high=torch.full_like(c, torch.inf),
+            clean=none,
+            gap=zero,
+            unit=zero,
+            stride=zero,
+            won=won,
+        )
+
+    def fewer(self, ball: Ball) -> Sparse:
+        """The next round: its entries, and where it begins."""
+        won, change = self.won, self.found - ball.center
+        high = torch.where(won, distances(change, L0), self.high)
+        most = torch.maximum(self.low, distances(self.mask, L0))
+        low = torch.where(won | torch.isinf(high), self.low, most)
+        many = torch.floor(torch.sqrt(low * high)).clamp_max(ball.size)
+        mask = pick(torch.isfinite(high), _highest((change * self.steep).abs(), many), self.mask)
+        return self._replace(
+            x=ball.center + change * mask,
+            mask=mask,
+            c=torch.where(won | torch.isfinite(high), self.c, RAISE * self.c),
+            low=low,
+            high=high,
+        )
 
 
 def sparse(attack: CW, siege: Siege) -> None:
@@ -96,51 +204,48 @@ def sparse(attack: CW, siege: Siege) -> None:
     the last success: as many as the geometric mean of a number that was enough and one that was
     not.
     """
-    center = siege.ball.center
-    rates = attack.rates(center.device)
-    table = corrections(DECAYS, attack.steps, center.device)
-    x, best = center.clone(), Best(siege, attack.hidden)
-    mask, steep, found = torch.ones_like(center), torch.zeros_like(center), center
-    c = torch.full_like(siege.ball.radius, PLENTY * attack.first_weight())
-    low, high = torch.ones_like(c), torch.full_like(c, torch.inf)
-    clean, gap = steep, torch.zeros_like(c)
+    device = siege.ball.center.device
+    rates = attack.rates(device)
+    table = corrections(DECAYS, attack.steps, device)
+    best, at = Best(siege, attack.hidden), Sparse.of(siege, PLENTY * attack.first_weight())
     for turn in range(attack.rounds):
-        unit, stride = _within(siege, clean * mask, gap)
-        adam, won = Adam.at(x), torch.zeros(len(siege), dtype=torch.bool, device=x.device)
+        unit, stride = _within(siege, at.clean * at.mask, at.gap)
+        adam, won = Adam.at(at.x), torch.zeros_like(at.won)
+        at = at._replace(adam=adam, unit=unit, stride=stride, won=won)
         for step in range(attack.steps):
-            seen = attack.look(siege, x)
+            seen = attack.look(siege, at.x)
             if attack.hidden:
-                best.note(x, seen.won, siege.ball.distance(x))
-            state = (x, mask, steep, found, clean, c, low, high, gap, unit, stride, won)
-            x, *rest = best.settle(siege, *state, *adam, *seen)
+                best.note(at.x, seen.won, siege.ball.distance(at.x))
+            seen, at = best.settle(siege, (seen, at))
             if not len(siege):
                 return
-            mask, steep, found, clean, c, low, high, gap, unit, stride, won = rest[:11]
-            adam, seen = Adam(*rest[11:14]), Seen(*rest[14:])
             here = siege.ball
             if turn == 0 and step < 2:
-                new = (unit == 0) & (seen.gap > 0)
-                clean = torch.where(here.scaled(new) > 0, seen.slope, clean)
-                gap = torch.where(new, apparent(here, seen.gap, seen.slope), gap)
-                unit, stride = _within(siege, clean, gap)
-                x = torch.where(here.scaled(new & (unit == 0)) > 0, elsewhere(siege), x)
-            found = torch.where(here.scaled(seen.won) > 0, x, found)
-            steep = torch.where(here.scaled(seen.gap > 0) > 0, seen.slope, steep)
-            won = won | seen.won
-            change = x - here.center
-            pull = change.mul_(2.0).sub_(seen.slope.mul(here.scaled(c * unit))).mul_(mask)
-            adam, move = adam.step(pull, DECAYS, table)
-            x = (x - move.mul_(here.scaled(rates[step] * stride))).clamp_(*here.box)
+                at = _thinned(siege, seen, at)
+            change = at.x - here.center
+            pull = change.mul_(2.0).sub_(seen.slope.mul(here.scaled(at.c * at.unit))).mul_(at.mask)
+            adam, move = at.adam.step(pull, DECAYS, table)
+            move.mul_(here.scaled(rates[step] * at.stride))
+            at = at._replace(
+                x=(at.x - move).clamp_(*here.box),
+                adam=adam,
+                found=pick(seen.won, at.x, at.found),
+                steep=pick(seen.gap > 0, seen.slope, at.steep),
+                won=at.won | seen.won,
+            )
         best.offer(siege)
-        change = found - here.center
-        high = torch.where(won, distances(change, L0), high)
-        low = torch.where(won | torch.isinf(high), low, torch.maximum(low, distances(mask, L0)))
-        c = torch.where(won | torch.isfinite(high), c, RAISE * c)
-        many = torch.floor(torch.sqrt(low * high)).clamp_max(here.size)
-        kept = _highest((change * steep).abs(), many)
-        mask = torch.where(here.scaled(torch.isfinite(high)) > 0, kept, mask)
-        x = here.center + change * mask
-    attack.end(siege, x)
+        at = at.fewer(siege.ball)
+    attack.end(siege, at.x)
+
+
+def _thinned(siege: Siege, seen: Seen, at: Sparse) -> Sparse:
+    """Slopes, heights and units of rows that have none yet; rows without a slope go elsewhere."""
+    new = (at.unit == 0) & (seen.gap > 0)
+    clean = pick(new, seen.slope, at.clean)
+    gap = torch.where(new, apparent(siege.ball, seen.gap, seen.slope), at.gap)
+    unit, stride = _within(siege, clean, gap)
+    x = pick(new & (unit == 0), elsewhere(siege), at.x)
+    return at._replace(x=x, clean=clean, gap=gap, unit=unit, stride=stride)
 
 
 def _within(siege: Siege, slope: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import (
     ENTRIES,
     against,
@@ -23,8 +23,11 @@ from besiege.attacks.planes import (
 )
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, whole_number
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 TIE = 1e-5
@@ -67,6 +70,34 @@ class Walks:
     target: Tensor
 
 
+class Plane(NamedTuple):
+    """A boundary as it appears from every row: its slope and height, and the class beyond."""
+
+    w: Tensor
+    f: Tensor
+    target: Tensor
+
+
+class State(NamedTuple):
+    """Where walks are; everything with the rows first.
+
+    Attributes
+    ----------
+    place : Tensor
+        Where in `Walks` each row stands.
+    x, total, origin : Tensor
+        The points, the sum of their moves, and where they began.
+    ranked : Tensor
+        The classes that take part, the label first.
+    """
+
+    place: Tensor
+    x: Tensor
+    total: Tensor
+    origin: Tensor
+    ranked: Tensor
+
+
 def walk(
     siege: Siege,
     origin: Tensor,
@@ -90,29 +121,26 @@ def walk(
     logits = origin.new_zeros(len(view), view.classes)
     ends = Walks(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
     place = torch.arange(len(view), device=origin.device)
-    x, total = origin, torch.zeros_like(origin)
+    at = State(place, origin, torch.zeros_like(origin), origin, ranked)
     for step in range(steps):
-        answer = _read(view, x, ranked[:, :held])
-        state = view.settle(x, total, origin, place, ranked, target, answer)
-        x, total, origin, place, ranked, target, answer = state
+        at, answer = view.settle(at, _read(view, at.x, at.ranked[:, :held]))
         if aimed and step:
-            state = _ended(view, ends, answer, place, x, total, origin, ranked, target)
-            place, x, total, origin, ranked, target, answer = state
+            at, answer = _ended(view, ends, at, answer)
         if not len(view):
             return ends
-        w, f, target = _plane(view, answer, ranked[:, :held])
+        plane = _plane(view, answer, at.ranked[:, :held])
         if not aimed and held < ranked.shape[1]:
-            plane = (w, f, target, answer.gradient[:, :1].clone())
+            own = answer.gradient[:, :1].clone()
             del answer  # before there are more of its size
-            state = _further(view, plane, held, ranked, x, total, origin, place)
-            w, f, target, ranked, x, total, origin, place = state
+            at, plane = _further(view, at, plane, own, held)
             if not len(view):
                 return ends
-        least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(w)
-        gap, cut = torch.maximum(-f.double(), least), step < patience
-        total = total + (_cut(view.ball, x, w, gap) if cut else view.ball.plane(x, w, gap))
-        before, x = x, (origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
-        ends.x[place], ends.target[place] = x, target
+        least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(plane.w)
+        gap, way = torch.maximum(-plane.f.double(), least), _cut if step < patience else _boxed
+        total = at.total + way(view.ball, at.x, plane.w, gap)
+        before, x = at.x, (at.origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
+        at = at._replace(x=x, total=total)
+        ends.x[at.place], ends.target[at.place] = x, plane.target
         # A step of nothing would be taken again: no gradient, or a corner of the box.
         stuck = (x == before).flatten(1).all(1)
         if aimed and step < steps - 1:
@@ -120,9 +148,7 @@ def walk(
             continue
         answer = view.logits(x)
         view.leave(stuck)
-        state = view.settle(place, x, total, origin, ranked, target, answer)
-        state = _ended(view, ends, state[-1], *state[:-1])
-        place, x, total, origin, ranked, target, _ = state
+        at, _ = _ended(view, ends, *view.settle(at, answer))
         if not len(view):
             return ends
     return ends
@@ -134,12 +160,17 @@ def _read(view: Siege, x: Tensor, ranked: Tensor) -> Answer:
     return view.gradient(x, steering(view))
 
 
-def _plane(view: Siege, answer: Answer, ranked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Slope and height of the plane to go to, and its class."""
+def _plane(view: Siege, answer: Answer, ranked: Tensor) -> Plane:
+    """The plane to go to."""
     if view.aim.targets is not None:
-        return answer.gradient, answer.loss, view.aim.targets
+        return Plane(answer.gradient, answer.loss, view.aim.targets)
     w, f = against(answer, ranked)
     return _nearest(view.ball, w, lowered(view, f, answer.logits), ranked[:, 1:])
+
+
+def _boxed(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
+    """The way to a plane inside the box."""
+    return ball.plane(x, w, c)
 
 
 def _cut(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
@@ -154,59 +185,45 @@ def _cut(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
     return (x + free.plane(x, w, c)).clamp_(low, high).sub_(x)
 
 
-def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The nearest of several planes of every row, and its class."""
+def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> Plane:
+    """The nearest of several planes of every row."""
     size = straight(ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
     nearest = size.argmin(1)
     rows = torch.arange(len(w), device=w.device)
-    return w[rows, nearest], f[rows, nearest], classes[rows, nearest]
+    return Plane(w[rows, nearest], f[rows, nearest], classes[rows, nearest])
 
 
-def _further(
-    view: Siege,
-    plane: tuple[Tensor, Tensor, Tensor, Tensor],
-    held: int,
-    ranked: Tensor,
-    x: Tensor,
-    *state: Tensor,
-) -> Any:
+def _further(view: Siege, at: State, plane: Plane, own: Tensor, held: int) -> tuple[State, Plane]:
     """The plane to go to once the classes beyond the first `held` are read too, as many at a time.
 
-    Every part of them costs one more forward. Given and returned are the plane and the state of
-    the rows, which may become fewer; with the plane is given the slope of the label's logit.
+    Every part of them costs one more forward, after which there may be fewer rows. `own` is the
+    slope of the label's logit.
     """
-    w, f, target, own = plane
-    for first in range(held, ranked.shape[1], held):
-        answer = view.gradients(x, ranked[:, first : first + held])
-        ranked, x, w, f, target, own, answer, *rest = view.settle(
-            ranked, x, w, f, target, own, answer, *state
-        )
-        state = tuple(rest)
+    for first in range(held, at.ranked.shape[1], held):
+        answer = view.gradients(at.x, at.ranked[:, first : first + held])
+        at, plane, own, answer = view.settle(at, plane, own, answer)
         if not len(view):
             break
-        some, z = ranked[:, first : first + held], answer.logits
-        height = lowered(view, z.gather(1, some) - z.gather(1, ranked[:, :1]), z)
+        some, z = at.ranked[:, first : first + held], answer.logits
+        height = lowered(view, z.gather(1, some) - z.gather(1, at.ranked[:, :1]), z)
         slope = answer.gradient
         del answer
         near = _nearest(view.ball, slope.sub_(own), height, some)
         del slope
-        size = (straight(view.ball, one, c.double()) for one, c in ((w, f), near[:2]))
+        size = (straight(view.ball, one.w, one.f.double()) for one in (plane, near))
         closer = torch.gt(*size)
-        w = torch.where(_each(closer, w), near[0], w)
-        f, target = torch.where(closer, near[1], f), torch.where(closer, near[2], target)
-    return w, f, target, ranked, x, *state
+        plane = Plane(*(pick(closer, new, old) for new, old in zip(near, plane, strict=True)))
+    return at, plane
 
 
-def _ended(
-    view: Siege, ends: Walks, answer: Answer, place: Tensor, x: Tensor, *state: Tensor
-) -> Any:
-    """Note the rows that crossed and let them leave; the state of the others."""
+def _ended(view: Siege, ends: Walks, at: State, answer: Answer) -> tuple[State, Answer]:
+    """Record the rows that crossed and let them leave; the state of the others."""
     crossed = view.record.reached(view.rows, answer.labels)
-    done = place[crossed]
-    ends.x[done], ends.crossed[done] = x[crossed], True
+    done = at.place[crossed]
+    ends.x[done], ends.crossed[done] = at.x[crossed], True
     ends.logits[done] = answer.logits[crossed]
     view.leave(crossed)
-    return view.settle(place, x, *state, answer)
+    return view.settle(at, answer)
 
 
 @register("deepfool")
@@ -245,18 +262,15 @@ class DeepFool(Attack):
     'deepfool(search=0)'
     """
 
-    steps: int = 50
-    overshoot: float = 0.02
-    classes: int = 10
-    search: int = 3
+    steps: int = whole_number(50)
+    overshoot: float = number(0.02)
+    classes: int = whole_number(10, 2)
+    search: int = whole_number(3, 0)
     boxed: bool = False
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
     source = "Moosavi-Dezfooli et al., DeepFool, 2016"
-
-    def __post_init__(self) -> None:
-        _must_step(self, "steps")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -307,20 +321,17 @@ class SuperDeepFool(Attack):
     'superdeepfool(rounds=5)'
     """
 
-    rounds: int = 40
+    rounds: int = whole_number(40)
     stop: bool = False
-    steps: int = 50
-    overshoot: float = 0.02
-    classes: int = 10
-    search: int = 5
+    steps: int = whole_number(50)
+    overshoot: float = number(0.02)
+    classes: int = whole_number(10, 2)
+    search: int = whole_number(5, 0)
 
     minimal = True
     revision = 2  # successes of the first were rounding
     norms = frozenset({L2})
     source = "Abdollahpour et al., Revisiting DeepFool, 2023"
-
-    def __post_init__(self) -> None:
-        _must_step(self, "steps", "rounds")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -362,25 +373,12 @@ class SuperDeepFool(Attack):
     ) -> Tensor:
         """From beyond the boundary straight from the clean image to the plane, else on to it."""
         w, f = answer.gradient, answer.loss
-        start = torch.where(_each(crossed, x), ball.center, x)
+        start = pick(crossed, ball.center, x)
         move = ball.plane(start, w, rest(w, f, x - start))
         # The rounds come nearer and nearer, and so may what they go too far.
         move.mul_(1.0 + ball.scaled(self.overshoot * (1.0 - crossed * (turn / self.rounds))))
         move.lerp_(x - start, ball.scaled(torch.where(crossed, 1.0 - share, 0.0)))
         return move.add_(start).clamp_(*ball.box)
-
-
-def _each(rows: Tensor, x: Tensor) -> Tensor:
-    """A mask of rows, shaped to choose among images."""
-    return rows.view(-1, *[1] * (x.dim() - 1))
-
-
-def _must_step(attack: DeepFool | SuperDeepFool, *counts: str) -> None:
-    must_count(attack, 1, *counts)
-    must_count(attack, 0, "search")
-    must_count(attack, 2, "classes")
-    if not attack.overshoot >= 0:
-        raise ValueError(f"overshoot is {attack.overshoot!r}, but a number from 0 is needed")
 
 
 def _backwards(siege: Siege, classes: int) -> int:

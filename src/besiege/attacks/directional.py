@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from besiege.attacks.smallest import unit
 from besiege.attacks.starts import (
     BLENDS,
     IMAGES,
@@ -23,6 +24,7 @@ from besiege.attacks.starts import (
     SIZES,
     adversarial,
     find_start,
+    halvings,
     rivals,
 )
 from besiege.core.ball import Ball, distances
@@ -50,11 +52,6 @@ def point(ball: Ball, theta: Tensor, length: Tensor) -> Tensor:
     """So far along the directions, inside the box, as the victim receives it."""
     x = (ball.center + theta * ball.scaled(length)).clamp_(*ball.box)
     return x if ball.grid is None else ball.received(x)
-
-
-def unit(ball: Ball, change: Tensor) -> Tensor:
-    """Directions of length one in the ball's norm."""
-    return change / ball.scaled(distances(change, ball.norm).clamp_min(1e-30))
 
 
 @dataclass
@@ -157,7 +154,7 @@ class Rays:
         """The same rays with directions of length one."""
         size = distances(self.theta, ball.norm)
         low = torch.where(self.low > 0, self.low * size, self.low)
-        return Rays(self.rows, unit(ball, self.theta), low, self.high * size)
+        return Rays(self.rows, unit(self.theta.clone(), ball.norm), low, self.high * size)
 
     def shortest(self, k: int) -> Rays:
         """The shortest of every k."""
@@ -179,20 +176,15 @@ class Rays:
         return same
 
 
-def halvings(share: float) -> int:
-    """How often a whole way is halved until what is left is such a share of it."""
-    return math.ceil(math.log2(1.0 / share)) + 1
-
-
 def starting_cost(tries: int, fine: float) -> int:
     """The most queries of `set_out`."""
     ladder = NOISE + len(SIZES) + IMAGES + len(BLENDS)
-    return ROUNDS * (tries + RIVALS) + ladder + halvings(fine)
+    return ROUNDS * (tries + RIVALS) + ladder + halvings(1.0 / fine) + 1
 
 
 def step_cost(fine: float) -> int:
     """The most queries of `descend`; as a rule it takes about twenty."""
-    return TRIALS * ROUNDS + halvings(fine)
+    return TRIALS * ROUNDS + halvings(1.0 / fine) + 1
 
 
 class Walk(NamedTuple):
@@ -218,7 +210,7 @@ class Walk(NamedTuple):
     def rays(self, ball: Ball) -> Rays:
         """The direction of each row, inside the box up to where it is."""
         rows = torch.arange(len(ball), device=self.x.device)
-        theta = unit(ball, self.x - ball.center)
+        theta = unit(self.x - ball.center, ball.norm)
         return Rays(rows, theta, torch.zeros_like(self.length), self.length.clone())
 
     def at(self, rows: Tensor) -> Walk:
@@ -253,7 +245,7 @@ def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
     share = torch.full_like(best.high, fine)
     length = best.high.nan_to_num(posinf=0.0)  # of rows that have left
     best.low.clamp_min_(0.0)
-    best.measure(siege, length, length, share, halvings(fine))
+    best.measure(siege, length, length, share, halvings(1.0 / fine) + 1)
     x = point(ball, best.theta, best.high.nan_to_num(posinf=0.0))
     return Walk(x, ball.distance(x), torch.full_like(share, alpha), torch.full_like(share, COARSE))
 
@@ -277,7 +269,7 @@ def _towards_others(siege: Siege, best: Rays) -> None:
     for rows, other in rivals(siege):
         begun = (best.high[rows] < torch.inf).nonzero()[:, 0]
         rows = rows[begun]
-        theta = unit(siege.ball.at(rows), other[begun] - siege.ball.center[rows])
+        theta = unit(other[begun] - siege.ball.center[rows], siege.ball.norm)
         begin = (1.0 - COARSE) * best.high[rows]
         rays = Rays.of(rows, theta)
         rays.measure(siege, begin, 0.25 * begin, torch.full_like(begin, COARSE), ROUNDS)
@@ -293,9 +285,9 @@ def _ladder(siege: Siege, best: Rays, lost: Tensor) -> None:
     none[rows[~found]] = True
     siege.give_up(none)
     change = (start - view.ball.center)[found]
-    rows, around = rows[found], view.ball.at(found)
-    best.theta[rows], best.low[rows] = unit(around, change), 0.0
-    best.high[rows] = distances(change, around.norm)
+    rows, norm = rows[found], siege.ball.norm
+    best.low[rows], best.high[rows] = 0.0, distances(change, norm)
+    best.theta[rows] = unit(change, norm)
 
 
 def descend(
@@ -340,7 +332,7 @@ def descend(
     fell |= best.high < walk.length
     best.low.clamp_min_(0.0)
     share = torch.full_like(alpha, fine)
-    best.measure(siege, alpha, alpha, torch.where(fell, share, torch.inf), halvings(fine))
+    best.measure(siege, alpha, alpha, torch.where(fell, share, torch.inf), halvings(1.0 / fine) + 1)
     x = point(ball, best.theta, best.high)
     length = ball.distance(x)
     shorter = fell & (length < walk.length)
@@ -364,7 +356,7 @@ def _turned(ball: Ball, x: Tensor, length: Tensor, toward: Tensor, alpha: Tensor
     """
     away = distances(x - ball.center, L2) / distances(toward, L2).clamp_min(1e-30)
     moved = x + toward * ball.scaled(alpha * away)
-    return unit(ball, ball.of(length).confine(moved) - ball.center)
+    return unit(ball.of(length).confine(moved) - ball.center, ball.norm)
 
 
 def probe_size(ball: Ball, walk: Walk, beta: float | Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,17 +12,19 @@ from torch import Tensor
 from besiege.attacks.attack import piece
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
+from besiege.core.fields import check_fields, checked, number, whole_number
 from besiege.core.resizing import random_resize_pad
+from besiege.core.rowwise import rowwise
 from besiege.core.threat import L2
 
-Memory = tuple[Tensor, ...]
+Memory = tuple[Any, ...]
 
 
 class Part:
     """One link of a direction. A link changes what it is about and passes on the rest."""
 
-    remembers: int = 0
-    """How many tensors it remembers between steps."""
+    __post_init__ = check_fields
+
     copies: int = 1
     """How many copies of a point its gradient is averaged over."""
     steers: bool = False
@@ -114,14 +116,13 @@ class Momentum(Part):
     """A decaying sum of gradients, each scaled to mean size one (Dong et al. 2018)."""
 
     decay: float = 1.0
-    remembers = 1
 
     def init(self, x: Tensor) -> Memory:
         return (torch.zeros_like(x),)
 
     def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         size = g.flatten(1).abs().mean(1).clamp_min(torch.finfo(g.dtype).tiny)
-        summed = self.decay * memory[0] + g / size.view(-1, *[1] * (g.dim() - 1))
+        summed = self.decay * memory[0] + g / rowwise(size, g)
         return summed, (summed, *memory[1:])
 
 
@@ -136,13 +137,13 @@ class Nesterov(Momentum):
     """
 
     steers = True
-    remembers = 2
 
     def init(self, x: Tensor) -> Memory:
         return (torch.zeros_like(x), torch.zeros_like(x))
 
     def ahead(self, x: Tensor, memory: Memory) -> Tensor:
-        return x + memory[1]
+        step: Tensor = memory[1]
+        return x + step
 
     def moved(self, size: Tensor, memory: Memory, ball: Ball) -> Memory:
         return (memory[0], ball.drift(memory[0], self.decay * size))
@@ -153,19 +154,15 @@ class Nesterov(Momentum):
 class ScaleCopies(Part):
     """The mean gradient over copies ``x / 2**i`` (Lin et al. 2020)."""
 
-    count: int = 5
+    count: int = whole_number(5)
     steers = True
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"the number of copies is {self.count}, but it must be 1 or more")
 
     @property
     def copies(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
         return self.count
 
     def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
-        return image * torch.exp2(-slot.to(image.dtype)).view(-1, *[1] * (image.dim() - 1))
+        return image * rowwise(torch.exp2(-slot.to(image.dtype)), image)
 
 
 @piece("diverse")
@@ -177,13 +174,9 @@ class Diverse(Part):
     random place, with the given probability.
     """
 
-    least: float = 0.9
-    probability: float = 0.5
+    least: float = number(0.9, above=0, most=1)
+    probability: float = number(0.5, most=1)
     steers = True
-
-    def __post_init__(self) -> None:
-        if not (0 < self.least <= 1 and 0 <= self.probability <= 1):
-            raise ValueError(f"{self!r}: least is in (0, 1] and probability in [0, 1]")
 
     def through(self, image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
         return random_resize_pad(image, dice.counted(slot), self.least, self.probability)
@@ -197,12 +190,8 @@ class Translation(Part):
     A ``size x size`` Gaussian over ``linspace(-reach, reach, size)``, the same for every channel.
     """
 
-    size: int = 15
+    size: int = checked(15, lambda size: size > 0 and size % 2 == 1, "but it must be odd")
     reach: float = 3.0
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0:
-            raise ValueError(f"the kernel size is {self.size}, but it must be odd")
 
     def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         line = torch.linspace(-self.reach, self.reach, self.size, device=g.device, dtype=g.dtype)
@@ -233,10 +222,6 @@ class Chain(Part):
             raise ValueError("a chain needs links: chain(momentum(1.0), steepest)")
 
     @property
-    def remembers(self) -> int:  # type: ignore[override]  # a class attribute elsewhere
-        return sum(link.remembers for link in self.links)
-
-    @property
     def moves(self) -> bool:
         return self.links[-1].moves
 
@@ -248,16 +233,11 @@ class Chain(Part):
     def steers(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
         return any(link.steers for link in self.links)
 
-    def _spans(self, memory: Memory) -> list[Memory]:
-        """Each link's part of the memory."""
-        ends = list(accumulate(link.remembers for link in self.links))
-        return [memory[b:e] for b, e in zip([0, *ends], ends, strict=False)]
-
     def init(self, x: Tensor) -> Memory:
-        return tuple(part for link in self.links for part in link.init(x))
+        return tuple(link.init(x) for link in self.links)
 
     def ahead(self, x: Tensor, memory: Memory) -> Tensor:
-        for link, own in zip(self.links, self._spans(memory), strict=True):
+        for link, own in zip(self.links, memory, strict=True):
             x = link.ahead(x, own)
         return x
 
@@ -267,15 +247,15 @@ class Chain(Part):
         return image
 
     def turn(self, g: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        kept: Memory = ()
-        for link, own in zip(self.links, self._spans(memory), strict=True):
+        kept = []
+        for link, own in zip(self.links, memory, strict=True):
             g, own = link.turn(g, own)
-            kept += own
-        return g, kept
+            kept.append(own)
+        return g, tuple(kept)
 
     def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
         return self.links[-1].move(g, x, ball, size)
 
     def moved(self, size: Tensor, memory: Memory, ball: Ball) -> Memory:
-        spans = zip(self.links, self._spans(memory), strict=True)
-        return tuple(part for link, own in spans for part in link.moved(size, own, ball))
+        each = zip(self.links, memory, strict=True)
+        return tuple(link.moved(size, own, ball) for link, own in each)

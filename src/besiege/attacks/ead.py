@@ -6,18 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import UNSET, Best, Weights, elsewhere, short, unseen
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, one_of, whole_number
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf, Norm
 
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3
@@ -43,6 +46,32 @@ PRESETS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Published settings: Chen et al. 2018, Su et al. 2018, DEEPSEC 2019 (there at a constant rate)."""
+
+
+class State(NamedTuple):
+    """Where a round is; everything with the rows first.
+
+    Attributes
+    ----------
+    x, y : Tensor
+        The shrunken points, and those ahead, where the slope is taken.
+    weights : Weights
+        The search over the weight.
+    unit : Tensor
+        What weights are measured by; zero until it is known.
+    won, going : Tensor
+        Whether there was a success in this round, and whether the row still descends in it.
+    last : Tensor
+        The objective when it was last looked at.
+    """
+
+    x: Tensor
+    y: Tensor
+    weights: Weights
+    unit: Tensor
+    won: Tensor
+    going: Tensor
+    last: Tensor
 
 
 @register("ead")
@@ -91,30 +120,19 @@ class EAD(Attack):
     "ead(rule='en')"
     """
 
-    rounds: int = 9
-    steps: int = 100
-    beta: float = 0.01
-    rule: Literal["l1", "en"] = "l1"
-    kappa: float = 0.0
-    first: float | None = None
-    rate: float = 0.01
+    rounds: int = whole_number(9)
+    steps: int = whole_number(100)
+    beta: float = number(0.01, above=0)
+    rule: Literal["l1", "en"] = one_of("l1", "en")
+    kappa: float = number(0.0)
+    first: float | None = number(None, above=0)
+    rate: float = number(0.01, above=0)
     abort: bool = True
     compat: bool = False
 
     minimal = True
     norms = frozenset({L1, L2})
     source = "Chen et al., EAD: elastic-net attacks to deep neural networks, 2018"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "rounds", "steps")
-        if self.rule not in KEEPS:
-            raise ValueError(f"rule is {self.rule!r}, but it is 'l1' or 'en'")
-        for name in ("beta", "rate", "first"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < math.inf:
-                raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
-        if not 0 <= self.kappa < math.inf:
-            raise ValueError(f"kappa is {self.kappa!r}, but a number from 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -126,47 +144,57 @@ class EAD(Attack):
         weights = Weights.of(len(siege), first, center.device)
         unit = torch.full_like(weights.c, siege.ball.width**2 if self.compat else 0.0)
         best, every = Best(siege, hidden), max(1, self.steps // 10)
+        none = torch.zeros_like(unit, dtype=torch.bool)
+        at = State(center, center, weights, unit, none, none, unit)
         for turn in range(self.rounds):
-            x, y = siege.ball.center, siege.ball.center
-            won = torch.zeros(len(siege), dtype=torch.bool, device=center.device)
-            settled = (weights.high < UNSET) & (weights.high - weights.low < NARROW * weights.high)
-            going, last = ~(settled & self.abort), torch.full_like(unit, torch.inf)
-            if not bool(going.any()):
+            at = self._begun(siege.ball, at)
+            if not bool(at.going.any()):
                 break
             for step in range(self.steps):
-                answer = self._ask(siege, y, going, hidden=True)
-                state = (x, y, answer, *weights, unit, won, going, last)
-                x, y, answer, *rest = best.settle(siege, *state)
+                answer = self._ask(siege, at.y, at.going, hidden=True)
+                answer, at = best.settle(siege, (answer, at))
                 if not len(siege):
                     return
-                weights, (unit, won, going, last) = Weights(*rest[:3]), rest[3:]
                 if turn == 0 and step < 2 and not self.compat:
-                    unit, y = self._measured(siege, answer, unit, y)
-                pull = weights.c * unit * (short(siege, answer, self.kappa) > 0)
-                new = self._shrunk(siege.ball, y, answer.gradient, pull, step)
-                ahead = (new + (step / (step + 3)) * (new - x)).clamp_(*siege.ball.box)
-                moved = siege.ball.scaled(going) > 0
-                x, y = torch.where(moved, new, x), torch.where(moved, ahead, y)
-                told = self._ask(siege, x, going, hidden)
+                    at = self._measured(siege, answer, at)
+                at = self._moved(siege, answer, at, step)
+                told = self._ask(siege, at.x, at.going, hidden)
                 good = siege.record.reached(siege.rows, told.labels) & (told.loss >= self.kappa)
-                good &= going
-                won = won | good
+                good &= at.going
+                at = at._replace(won=at.won | good)
                 if hidden:
-                    best.note(x, good, self._size(siege.ball, x))
-                state = (x, y, told, *weights, unit, won, going, last)
-                x, y, told, *rest = best.settle(siege, *state)
+                    best.note(at.x, good, self._size(siege.ball, at.x))
+                told, at = best.settle(siege, (told, at))
                 if not len(siege):
                     return
-                weights, (unit, won, going, last) = Weights(*rest[:3]), rest[3:]
                 if self.abort and (step + 1) % every == 0:
-                    weighed = weights.c * unit * short(siege, told, self.kappa)
-                    value = self._descended(siege.ball, x) + weighed
-                    going = going & (won | ~(value > STALLED * last))
-                    last = value
+                    weighed = at.weights.c * at.unit * short(siege, told, self.kappa)
+                    value = self._descended(siege.ball, at.x) + weighed
+                    going = at.going & (at.won | ~(value > STALLED * at.last))
+                    at = at._replace(going=going, last=value)
                     if not bool(going.any()):
                         break
-            weights = weights.after(won)
+            at = at._replace(weights=at.weights.after(at.won))
         best.offer(siege)
+
+    def _begun(self, ball: Ball, at: State) -> State:
+        """A round from the clean images; rows whose weight is known well enough sit it out."""
+        c, low, high = at.weights
+        settled = (high < UNSET) & (high - low < NARROW * high)
+        return at._replace(
+            x=ball.center,
+            y=ball.center,
+            won=torch.zeros_like(settled),
+            going=~(settled & self.abort),
+            last=torch.full_like(c, torch.inf),
+        )
+
+    def _moved(self, siege: Siege, answer: Answer, at: State, step: int) -> State:
+        """One step of the rows whose round goes on."""
+        pull = at.weights.c * at.unit * (short(siege, answer, self.kappa) > 0)
+        new = self._shrunk(siege.ball, at.y, answer.gradient, pull, step)
+        ahead = (new + (step / (step + 3)) * (new - at.x)).clamp_(*siege.ball.box)
+        return at._replace(x=pick(at.going, new, at.x), y=pick(at.going, ahead, at.y))
 
     def _ask(self, siege: Siege, x: Tensor, going: Tensor, hidden: bool) -> Answer:
         """Ask about the rows whose round goes on; where hidden, nothing is kept of the answers."""
@@ -194,18 +222,17 @@ class EAD(Attack):
         """What the rule compares, float64."""
         return distances(x - ball.center, L1) if self.rule == "l1" else self._descended(ball, x)
 
-    def _measured(
-        self, siege: Siege, answer: Answer, unit: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _measured(self, siege: Siege, answer: Answer, at: State) -> State:
         """Units in which the weight 1 is where the steepest entry begins to move.
 
         Rows that see no slope are put elsewhere, and measured there.
         """
         steep, beta = distances(answer.gradient, Linf), self.beta * siege.ball.width
         sloping = torch.where(steep > 0, beta / (self.rate * steep), 0.0)
-        unit = torch.where(unit == 0, sloping, unit)
-        flat = siege.ball.scaled(unit == 0) > 0
-        return unit, torch.where(flat, elsewhere(siege), y) if bool(flat.any()) else y
+        unit = torch.where(at.unit == 0, sloping, at.unit)
+        flat = unit == 0
+        y = pick(flat, elsewhere(siege), at.y) if bool(flat.any()) else at.y
+        return at._replace(unit=unit, y=y)
 
     def _shrunk(self, ball: Ball, y: Tensor, slope: Tensor, pull: Tensor, step: int) -> Tensor:
         rate = self.rate * math.sqrt(1.0 - step / self.steps)

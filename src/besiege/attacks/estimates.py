@@ -22,8 +22,10 @@ from torch.nn import functional
 
 from besiege.core.answer import Aim, Loss
 from besiege.core.ball import Ball, distances
+from besiege.core.blocks import at_once
 from besiege.core.dice import Dice
-from besiege.core.siege import Siege, at_once
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 Draw = Callable[[Dice, tuple[int, ...], Tensor], Tensor]
@@ -72,7 +74,7 @@ def even(u: Tensor) -> Tensor:
     """Directions ``[rows, k, ...]`` at the length of a vector of ones; zero stays zero."""
     flat = u.flatten(0, 1)
     length = distances(flat, L2).clamp_min(1e-30) / u[0, 0].numel() ** 0.5
-    length = length.to(u.dtype).view(*u.shape[:2], *[1] * (u.dim() - 2))
+    length = rowwise(length.view(u.shape[:2]).to(u.dtype), u)
     return torch.div(u, length)
 
 
@@ -169,7 +171,7 @@ class Slopes(NamedTuple):
     def sum(self) -> Tensor:
         """``sum(slope * along)`` of every row, ``[rows, ...]``; writes over `along`."""
         weight = self.slope.to(self.along.dtype)
-        return self.along.mul_(weight.view(*weight.shape, *[1] * (self.along.dim() - 2))).sum(1)
+        return self.along.mul_(rowwise(weight, self.along)).sum(1)
 
 
 def probe(

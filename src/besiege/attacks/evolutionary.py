@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.boundary import shortest
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import (
@@ -21,14 +21,16 @@ from besiege.attacks.starts import (
     begin,
     find_start,
     halvings,
-    pick,
     roughly,
     start_cost,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 PATH, SPREAD = 0.01, 0.001
@@ -57,6 +59,42 @@ PRESETS: Mapping[str, str] = MappingProxyType(
 )
 """Published settings: Dong et al. 2019 (on 45 x 45 of 112 x 112 pixels), and RealSafe 2020 at full
 size."""
+
+
+class State(NamedTuple):
+    """Where a search is; everything with the rows first.
+
+    Attributes
+    ----------
+    x, far : Tensor
+        The nearest adversarial images, and their distances.
+    path, spread : Tensor
+        The evolution path, and the variance of every coordinate.
+    mu : Tensor
+        Which share of the way to the source a child goes.
+    wins : Tensor
+        Children kept since mu was last adapted.
+    """
+
+    x: Tensor
+    path: Tensor
+    spread: Tensor
+    far: Tensor
+    mu: Tensor
+    wins: Tensor
+
+    def after(self, good: Tensor, new: Tensor, away: Tensor, z: Tensor) -> State:
+        """The state after children, drawn as `z`, of which the good take their parents' place."""
+        path = (1.0 - PATH) * self.path + math.sqrt(PATH * (2.0 - PATH)) * z
+        path = pick(good, path, self.path)
+        return State(
+            pick(good, new, self.x),
+            path,
+            pick(good, (1.0 - SPREAD) * self.spread + SPREAD * path**2, self.spread),
+            torch.where(good, away, self.far),
+            self.mu,
+            self.wins + good,
+        )
 
 
 @register("evolutionary")
@@ -101,24 +139,17 @@ class Evolutionary(Attack):
     'evolutionary(steps=1000, shrink=2)'
     """
 
-    steps: int = 20000
-    mu: float = 0.01
-    sigma: float | None = None
-    shrink: int | None = None
-    window: int = 5
+    steps: int = whole_number(20000)
+    mu: float = number(0.01, above=0, below=1, what="a share")
+    sigma: float | None = number(None, above=0)
+    shrink: int | None = whole_number(None)
+    window: int = whole_number(5)
     bisected: bool = True
 
     access = Access.DECISION
     norms = frozenset({L2})
     minimal = True
     source: ClassVar[str] = "Dong et al., Efficient decision-based black-box attacks, 2019"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "window", *(["shrink"] if self.shrink is not None else []))
-        if not 0 < self.mu < 1:
-            raise ValueError(f"mu is {self.mu!r}, but a share above 0 and below 1 is needed")
-        if self.sigma is not None and not self.sigma > 0:
-            raise ValueError(f"sigma is {self.sigma!r}, but a number above 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -129,23 +160,22 @@ class Evolutionary(Attack):
         far = siege.ball.distance(x)
         # Steps that a grid rounds away teach nothing.
         mu = (0.5 * shortest(siege.ball, far)).clamp(self.mu, MOST)
-        wins = torch.zeros_like(far)
+        at = State(x, path, spread, far, mu, torch.zeros_like(far))
         for step in range(self.steps):
             if not len(siege):
                 return
             ball = siege.ball
-            z = mutation(siege.dice.of("mutation"), spread, step)
-            move = _enlarged(z.view(-1, *small), x)
-            new = ball.received(child(ball, x, move, mu, self._sigma(ball, mu, far)))
+            z = mutation(siege.dice.of("mutation"), at.spread, step)
+            move = _enlarged(z.view(-1, *small), at.x)
+            sigma = self._sigma(ball, at.mu, at.far)
+            new = ball.received(child(ball, at.x, move, at.mu, sigma))
             away = ball.distance(new)
-            good = adversarial(siege, siege.labels(new)) & (away < far)
-            x, far, wins = pick(good, new, x), torch.where(good, away, far), wins + good
-            path = pick(good, (1.0 - PATH) * path + math.sqrt(PATH * (2.0 - PATH)) * z, path)
-            spread = pick(good, (1.0 - SPREAD) * spread + SPREAD * path**2, spread)
+            good = adversarial(siege, siege.labels(new)) & (away < at.far)
+            at = at.after(good, new, away, z)
             if (step + 1) % self.window == 0:
-                mu = (mu * torch.exp(wins / self.window - GOAL)).clamp(LEAST, MOST)
-                wins = torch.zeros_like(wins)
-            x, path, spread, far, mu, wins = siege.settle(x, path, spread, far, mu, wins)
+                mu = (at.mu * torch.exp(at.wins / self.window - GOAL)).clamp(LEAST, MOST)
+                at = at._replace(mu=mu, wins=torch.zeros_like(at.wins))
+            at = siege.settle(at)
 
     def small(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape on which children are drawn."""

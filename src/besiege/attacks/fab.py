@@ -8,12 +8,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import closest, lowered, nearest, planes, rest, shorten, steering, turns
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, whole_number
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
 
 CHOICE = 5
@@ -68,27 +71,18 @@ class FAB(Attack):
     True
     """
 
-    steps: int = 100
-    restarts: int = 1
-    alpha_max: float = 0.1
-    eta: float = 1.05
-    beta: float = 0.7
+    steps: int = whole_number(100)
+    restarts: int = whole_number(1)
+    alpha_max: float = number(0.1, most=1, what="a share")
+    eta: float = number(1.05, least=1)
+    beta: float = number(0.7, most=1, what="a share")
     anneal: bool = True
-    search: int = 3
+    search: int = whole_number(3, 0)
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
     goals = frozenset({Goal.UNTARGETED})
     source = "Croce and Hein, Minimally distorted adversarial examples (FAB), 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "restarts")
-        must_count(self, 0, "search")
-        for what in ("alpha_max", "beta"):
-            if not 0 <= getattr(self, what) <= 1:
-                raise ValueError(f"{what} is {getattr(self, what)!r}, but it is a share, 0 to 1")
-        if not self.eta >= 1:
-            raise ValueError(f"eta is {self.eta!r}, but a move below 1 stops short of its plane")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -115,7 +109,7 @@ class FAB(Attack):
             away = siege.ball.distance(x)
             closer = beyond & (away < far)
             far = torch.where(closer, away, far)
-            best = torch.where(_each(closer, x), x, best)
+            best = pick(closer, x, best)
             scores = torch.where(closer[:, None], answer.logits, scores)
             if not last:
                 x = self._step(siege, x, beyond, away, answer, step)
@@ -155,7 +149,7 @@ class FAB(Attack):
         if step % FLAT == 0:
             flat = size[rows:] == 0
             if bool(flat.any()):
-                x = torch.where(_each(flat, x), _anywhere(siege, "flat", step), x)
+                x = pick(flat, _anywhere(siege, "flat", step), x)
         return x
 
     def _left(self, step: int) -> float:
@@ -189,14 +183,10 @@ class FABT(FAB):
     'fabt(targets=3)'
     """
 
-    targets: int = 9
-    together: int = 4
+    targets: int = whole_number(9)
+    together: int = whole_number(4)
 
     goals = ALL_GOALS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 1, "targets", "together")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -227,8 +217,3 @@ def _anywhere(siege: Siege, purpose: str, counter: int = 0) -> Tensor:
     # Where nothing is known, far enough to see something else.
     radius = torch.where(torch.isfinite(known), known, 0.2 * across(ball)) / 2
     return ball.of(radius).shell(siege.dice.of(purpose), counter)
-
-
-def _each(rows: Tensor, x: Tensor) -> Tensor:
-    """A mask of rows, shaped to choose among images."""
-    return rows.view(-1, *[1] * (x.dim() - 1))

@@ -13,6 +13,7 @@ from besiege.attacks.weighting import unseen
 from besiege.core.answer import Aim, Answer
 from besiege.core.ball import Ball, ball
 from besiege.core.dice import Dice
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
 Method = Literal["gradient", "deepfool"]
@@ -148,8 +149,8 @@ def _reached(view: Siege, v: Tensor, hidden: bool, price: int) -> tuple[Tensor, 
         size = straight(space, w.flatten(0, 1), f.double().flatten()).view_as(f)
         each, nearest = torch.arange(len(rows), device=x.device), size.argmin(1)
         move = space.at(rows).plane(x, w[each, nearest], -f[each, nearest].double())
-        total = total.index_add(0, rows, move * _like(stands, move))
-    moves = total * _like(before & ~going, total)
+        total = total.index_add(0, rows, move * rowwise(stands, move))
+    moves = total * rowwise(before & ~going, total)
     return (1.0 + OVERSHOOT) * moves.sum(0, keepdim=True), ~before
 
 
@@ -173,8 +174,3 @@ class _Planes:
         told = [one.gradient(x, toward, unseen, rows) for one in self.apart]
         w = torch.stack([answer.gradient for answer in told], 1)
         return told[0].labels, w, torch.stack([answer.loss for answer in told], 1)
-
-
-def _like(rows: Tensor, x: Tensor) -> Tensor:
-    """A mask of rows, shaped to multiply images."""
-    return rows.to(x.dtype).view(-1, *[1] * (x.dim() - 1))

@@ -12,14 +12,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import MOST_STEPS, Attack, must_count
-from besiege.attacks.hopskipjump import Draw, length, narrow, unit, votes
+from besiege.attacks.attack import Attack
+from besiege.attacks.hopskipjump import Draw, length, narrow, units, votes
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.dice import Dice
+from besiege.core.fields import MOST_STEPS, number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 GAIN = 0.01
@@ -74,23 +76,16 @@ class GeoDA(Attack):
     'geoda(steps=10, side=8)'
     """
 
-    steps: int = 25
-    probes: int = 40
-    growth: float = 1.2
-    side: int = 16
-    probe: float = 0.1
+    steps: int = whole_number(25)
+    probes: int = whole_number(40)
+    growth: float = number(1.2, least=1, most=_FASTEST)
+    side: int = whole_number(16)
+    probe: float = number(0.1, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf, L1})
     minimal = True
     source: ClassVar[str] = "Rahmati et al., GeoDA, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "probes", "side")
-        if not 1 <= self.growth <= _FASTEST:
-            raise ValueError(f"growth is {self.growth!r}, but a number from 1 to 10 is needed")
-        if not self.probe > 0:
-            raise ValueError(f"probe is {self.probe!r}, but a number above 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -155,7 +150,7 @@ def waves(dice: Dice, places: Tensor, shape: tuple[int, ...], side: int) -> Tens
     down, across = cosines(height, high).to(u), cosines(width, wide).to(u)
     # Row by row: how a product is rounded depends on how many others are computed with it.
     made = torch.stack([torch.matmul(torch.matmul(down, row), across.T) for row in u])
-    return unit(made)
+    return units(made)
 
 
 @cache

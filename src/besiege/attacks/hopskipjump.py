@@ -11,20 +11,23 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
-from besiege.attacks.smallest import endless
+from besiege.attacks.attack import Attack
+from besiege.attacks.smallest import endless, unit
 from besiege.attacks.starts import (
     adversarial,
     begin,
     halvings,
-    pick,
     start_cost,
     to_boundary,
 )
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
+from besiege.core.blocks import at_once
 from besiege.core.dice import Dice
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, at_once, register
+from besiege.core.rowwise import pick, rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 Draw = Callable[[Dice, Tensor], Tensor]
@@ -157,19 +160,14 @@ class HopSkipJump(Attack):
     'hopskipjump(steps=10)'
     """
 
-    steps: int = 70
-    probes: int = 50
-    probe: float | None = 0.1
+    steps: int = whole_number(70)
+    probes: int = whole_number(50)
+    probe: float | None = number(0.1, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Chen et al., HopSkipJumpAttack, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "probes")
-        if self.probe is not None and not self.probe > 0:
-            raise ValueError(f"probe is {self.probe!r}, but a number above 0 is needed")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -213,8 +211,8 @@ class HopSkipJump(Attack):
         def draw(dice: Dice, places: Tensor) -> Tensor:
             dice = dice.of("probes", step)
             if ball.norm is L2:
-                return unit(dice.normal(shape, places))
-            return unit(dice.uniform(shape, places).mul_(2.0).sub_(1.0))
+                return units(dice.normal(shape, places))
+            return units(dice.uniform(shape, places).mul_(2.0).sub_(1.0))
 
         return draw
 
@@ -222,14 +220,13 @@ class HopSkipJump(Attack):
 def _clear(normal: Tensor) -> Tensor:
     """Signs where the votes are clear; entries on which they hardly agree move less."""
     typical = distances(normal, L2) / math.sqrt(normal[0].numel())
-    half = (0.5 * typical.clamp_min(TINY)).to(normal).view(-1, *[1] * (normal.dim() - 1))
+    half = rowwise((0.5 * typical.clamp_min(TINY)).to(normal), normal)
     return (normal / half).clamp_(-1.0, 1.0)
 
 
-def unit(u: Tensor) -> Tensor:
-    """Directions ``[rows, k, ...]`` of length one in l2."""
-    size = distances(u.flatten(0, 1), L2).clamp_min_(TINY).to(u.dtype)
-    return u.div_(size.view(*u.shape[:2], *[1] * (u.dim() - 2)))
+def units(u: Tensor) -> Tensor:
+    """Directions ``[rows, k, ...]`` of length one in l2; writes over the tensor given."""
+    return unit(u.flatten(0, 1), L2).view_as(u)
 
 
 def _jumped(siege: Siege, x: Tensor, v: Tensor, far: Tensor) -> Tensor:

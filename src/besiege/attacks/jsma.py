@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import turns
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Aim, Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.fields import checked, number, one_of, whole_number
+from besiege.core.siege import Siege
 from besiege.core.threat import L0
 
 Outputs = Literal["logits", "probabilities"]
@@ -83,25 +85,18 @@ class JSMA(Attack):
     'jsma(gamma=0.1)'
     """
 
-    theta: float = 1.0
-    gamma: float = 0.5
+    theta: float = checked(
+        1.0, lambda share: 0 < abs(share) <= 1, "but a share of the box is needed, -1 to 1, not 0"
+    )
+    gamma: float = number(0.5, above=0, most=1, what="a share of all entries")
     both: bool = True
     room: bool = True
-    outputs: Outputs = "logits"
-    targets: int = 9
+    outputs: Outputs = one_of("logits", "probabilities")
+    targets: int = whole_number(9)
 
     minimal = True
     norms = frozenset({L0})
     source = "Papernot et al., The limitations of deep learning in adversarial settings, 2016"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "targets")
-        if not 0 < abs(self.theta) <= 1:
-            raise ValueError(f"theta is {self.theta!r}, but it is a share of the box, -1 to 1")
-        if not 0 < self.gamma <= 1:
-            raise ValueError(f"gamma is {self.gamma!r}, but it is a share of all entries, 0 to 1")
-        if self.outputs not in get_args(Outputs):
-            raise ValueError(f"outputs is {self.outputs!r}: 'logits' or 'probabilities'")
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.planes import inner
+from besiege.core.rowwise import pick, rowwise
 
 ARMIJO = 1e-4
 """The share of the fall its slope promises that a step must bring."""
@@ -124,7 +125,7 @@ class Descent:
         self._step = torch.where(cut, self._step * self._shorter(value), self._step)
         self._tries = torch.where(cut, self._tries + 1, self._tries)
         x = self.x + self._direction * self._each(self._step)
-        self.trial = torch.where(self._mask(self.done), self.x, x.clamp(*self.box))
+        self.trial = pick(self.done, self.x, x.clamp(*self.box))
 
     def _accept(self, taken: Tensor, value: Tensor, gradient: Tensor) -> None:
         """Go to the trial points, and remember what was seen on the way."""
@@ -139,8 +140,8 @@ class Descent:
         self._count = torch.where(known, self._count + 1, self._count)
         gain = self.value - value
         little = begun & (gain <= self.tolerance * torch.maximum(self.value.abs(), value.abs()))
-        self.x = torch.where(self._mask(taken), self.trial, self.x)
-        self._gradient = torch.where(self._mask(taken), gradient, self._gradient)
+        self.x = pick(taken, self.trial, self.x)
+        self._gradient = pick(taken, gradient, self._gradient)
         self.value = torch.where(taken, value, self.value)
         # A short step after many cuts says nothing about what a new direction would bring.
         self.done = self.done | (little & (self._tries == 0))
@@ -157,12 +158,12 @@ class Descent:
         # What is cut to the box need not go down any more: then along the gradient, which does.
         steep = slope >= -1e-12 * (inner(g, g) * inner(move, move)).sqrt()
         plain = (self.x + downhill * self._each(self._guess(downhill))).clamp(low, high) - self.x
-        move = torch.where(self._mask(steep), plain, move)
+        move = pick(steep, plain, move)
         slope = torch.where(steep, inner(g, plain), slope)
         self._count = torch.where(new & steep, 0, self._count)
         # What promises less than a hundredth of what would end it is rounding.
         self.done = self.done | (new & (slope >= -0.01 * self.tolerance * self.value.abs()))
-        self._direction = torch.where(self._mask(new), move, self._direction)
+        self._direction = pick(new, move, self._direction)
         self._slope = torch.where(new, slope, self._slope)
         self._step = torch.where(new, torch.ones_like(self._step), self._step)
         self._tries = torch.where(new, torch.zeros_like(self._tries), self._tries)
@@ -206,7 +207,4 @@ class Descent:
         return torch.nan_to_num(best, nan=BACK[1]).clamp(*BACK)
 
     def _each(self, rows: Tensor) -> Tensor:
-        return rows.to(self.x.dtype).view(-1, *[1] * (self.x.dim() - 1))
-
-    def _mask(self, rows: Tensor) -> Tensor:
-        return rows.view(-1, *[1] * (self.x.dim() - 1))
+        return rowwise(rows.to(self.x.dtype), self.x)

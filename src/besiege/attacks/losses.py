@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from besiege.attacks.attack import piece
 from besiege.core.answer import Aim
+from besiege.core.fields import check_fields, number
 
 _TINY = 1e-12
 _FAR = 60.0
@@ -78,11 +79,10 @@ class CrossEntropy:
     """
 
     stable: bool = True
-    divide: float = 1.0
+    divide: float = number(1.0, above=0)
 
     def __post_init__(self) -> None:
-        if not self.divide > 0:
-            raise ValueError(f"divide is {self.divide!r}, but a number above 0 is needed")
+        check_fields(self)
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
         if self.divide != 1.0:
@@ -120,11 +120,10 @@ class SoftMargin:
     as good pull too, and a row does not set out for the class that is nearest in logits alone.
     """
 
-    share: float = 0.05
+    share: float = number(0.05, above=0)
 
     def __post_init__(self) -> None:
-        if not self.share > 0:
-            raise ValueError(f"share is {self.share!r}, but a number above 0 is needed")
+        check_fields(self)
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
         known = logits.detach() if aim.clean is None else aim.clean

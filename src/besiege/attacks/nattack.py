@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import Told, coarse, portions
 from besiege.attacks.losses import margin
-from besiege.attacks.nes import must_be_positive
 from besiege.attacks.planes import inner
 from besiege.attacks.weighting import Tanh
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import a_loss, number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 FIRST = 0.001
@@ -74,25 +75,17 @@ class NAttack(Attack):
     'nattack(population=300)'
     """
 
-    steps: int = 390
-    population: int = 50
-    sigma: float = 0.1
-    rate: float = 0.05
-    side: int = 32
+    steps: int = whole_number(390)
+    population: int = whole_number(50, 2)
+    sigma: float = number(0.1, above=0)
+    rate: float = number(0.05, above=0)
+    side: int = whole_number(32)
     tanh: bool = False
-    loss: Loss = margin
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2})
     source: ClassVar[str] = "Li et al., NATTACK: learning distributions, 2019"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "side")
-        must_count(self, 2, "population")
-        for name in ("sigma", "rate"):
-            must_be_positive(self, name)
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return self.steps * (1 + self.population) + 1

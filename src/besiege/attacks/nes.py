@@ -7,17 +7,16 @@ in the rule of the step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import (
     Draw,
     Estimate,
@@ -31,9 +30,11 @@ from besiege.attacks.estimates import (
 from besiege.attacks.losses import margin
 from besiege.attacks.weighting import Adam, corrections
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
+from besiege.core.fields import a_loss, number, one_of, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 DECAYS = (0.9, 0.999)
@@ -55,16 +56,26 @@ counts both members of one: here it is the code), Uesato et al. 2018, Cheng et a
 shares of the budget they were published for."""
 
 
-class Rule(Protocol):
+S = TypeVar("S")
+
+
+class Rule(Protocol[S]):
     """How a step is made of an estimate; all its state has the rows first."""
 
-    def begin(self, siege: Siege) -> tuple[Tensor, ...]:
+    def begin(self, siege: Siege) -> S:
         """The state before the first step."""
 
-    def move(
-        self, siege: Siege, x: Tensor, told: Estimate, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def move(self, siege: Siege, x: Tensor, told: Estimate, state: S) -> tuple[Tensor, S]:
         """How far to move, and the state afterwards."""
+
+
+class Pace(NamedTuple):
+    """The state of `Plateau`: the length, the last losses and how many, the gradient before."""
+
+    rate: Tensor
+    past: Tensor
+    seen: Tensor
+    before: Tensor
 
 
 @dataclass(frozen=True)
@@ -86,15 +97,13 @@ class Plateau:
     window: int
     momentum: float
 
-    def begin(self, siege: Siege) -> tuple[Tensor, ...]:
+    def begin(self, siege: Siege) -> Pace:
         """Full length, an empty window, no gradient."""
         rate = torch.full_like(siege.ball.radius, self.rate)
         past = torch.full((len(rate), self.window), -torch.inf, device=rate.device)
-        return rate, past, torch.zeros_like(siege.rows), torch.zeros_like(siege.ball.center)
+        return Pace(rate, past, torch.zeros_like(siege.rows), torch.zeros_like(siege.ball.center))
 
-    def move(
-        self, siege: Siege, x: Tensor, told: Estimate, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def move(self, siege: Siege, x: Tensor, told: Estimate, state: Pace) -> tuple[Tensor, Pace]:
         """One steepest step."""
         rate, past, seen, before = state
         past = torch.cat((past[:, 1:], told.loss[:, None].to(past.dtype)), 1)
@@ -107,7 +116,7 @@ class Plateau:
             g = before.mul(self.momentum).add_(g, alpha=1.0 - self.momentum)
             before = g
         move = siege.ball.steepest(g, x, rate * siege.ball.radius)
-        return move, (rate, past, seen, before)
+        return move, Pace(rate, past, seen, before)
 
 
 @dataclass(frozen=True)
@@ -117,20 +126,18 @@ class Adaptive:
     rate: float
     steps: int
 
-    def begin(self, siege: Siege) -> tuple[Tensor, ...]:
+    def begin(self, siege: Siege) -> Adam:
         """At rest."""
-        return tuple(Adam.at(siege.ball.center))
+        return Adam.at(siege.ball.center)
 
-    def move(
-        self, siege: Siege, x: Tensor, told: Estimate, state: tuple[Tensor, ...]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def move(self, siege: Siege, x: Tensor, told: Estimate, state: Adam) -> tuple[Tensor, Adam]:
         """One step of Adam."""
         ball = siege.ball
         table = corrections(DECAYS, self.steps, x.device)
-        adam, move = Adam(*state).step(told.gradient, DECAYS, table)
+        adam, move = state.step(told.gradient, DECAYS, table)
         # Its entries are about one, so that it is as long as the vector of ones.
         whole = distances(torch.ones_like(x), ball.norm)
-        return move.mul_(ball.scaled(self.rate * ball.radius / whole)), tuple(adam)
+        return move.mul_(ball.scaled(self.rate * ball.radius / whole)), adam
 
 
 @dataclass(frozen=True)
@@ -141,23 +148,16 @@ class Climb(Attack):
     seen, what one-sided differences are taken from and what tells whether the climb goes on.
     """
 
-    steps: int = 390
-    sigma: float = 0.001
-    rate: float = 0.15
-    loss: Loss = margin
+    steps: int = whole_number(390)
+    sigma: float = number(0.001, above=0)
+    rate: float = number(0.15, above=0)
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2})
     paired: ClassVar[bool] = True
     unit: ClassVar[str] = "pairs"
     """Which parameter says how many directions a step has."""
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", self.unit)
-        for name in ("sigma", "rate"):
-            must_be_positive(self, name)
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     @property
     def draw(self) -> Draw:
@@ -169,7 +169,7 @@ class Climb(Attack):
         """Directions per step."""
         return int(getattr(self, self.unit))
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         """How steps are made of estimates."""
         raise NotImplementedError
 
@@ -184,10 +184,10 @@ class Climb(Attack):
         x, state = siege.ball.center, rule.begin(siege)
         for step in range(self.steps):
             told = probes(siege, x, loss, step=step)
-            x, g, value, *rest = siege.settle(x, *told, *state)
+            x, told, state = siege.settle(x, told, state)
             if not len(siege):
                 return
-            move, state = rule.move(siege, x, Estimate(g, value), tuple(rest))
+            move, state = rule.move(siege, x, told, state)
             x = siege.ball.confine(x + move)
         siege.offer(x, loss)
 
@@ -228,26 +228,19 @@ class NES(Climb):
     'nes(pairs=25, momentum=0.9)'
     """
 
-    steps: int = 490
-    pairs: int = 20
-    floor: float = 0.1
-    window: int = 20
-    momentum: float = 0.5
+    steps: int = whole_number(490)
+    pairs: int = whole_number(20)
+    floor: float = number(0.1, above=0)
+    window: int = whole_number(20, 2)
+    momentum: float = number(0.5, below=1, what="a share")
 
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited queries, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "window")
-        must_be_positive(self, "floor")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum!r}, but a share below 1 is needed")
 
     @property
     def draw(self) -> Draw:
         return gaussian
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, self.momentum)
 
 
@@ -281,23 +274,18 @@ class SPSA(Climb):
     'spsa(pairs=64)'
     """
 
-    steps: int = 490
-    rate: float = 0.3
-    pairs: int = 20
-    by: str = "adam"
+    steps: int = whole_number(490)
+    rate: float = number(0.3, above=0)
+    pairs: int = whole_number(20)
+    by: str = one_of("adam", "sign")
 
     source: ClassVar[str] = "Uesato et al., Adversarial risk and weak attacks, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.by not in ("adam", "sign"):
-            raise ValueError(f"by is {self.by!r}, but 'adam' or 'sign' is needed")
 
     @property
     def draw(self) -> Draw:
         return rademacher
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         if self.by == "adam":
             return Adaptive(self.rate, self.steps)
         return Plateau(self.rate, floor=0.1, window=20, momentum=0.0)
@@ -336,32 +324,18 @@ class RGF(Climb):
     'rgf(probes=100)'
     """
 
-    probes: int = 50
-    floor: float = 0.1
-    window: int = 20
-    low: int | None = None
+    probes: int = whole_number(50)
+    floor: float = number(0.1, above=0)
+    window: int = whole_number(20, 2)
+    low: int | None = whole_number(None)
 
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
     source: ClassVar[str] = "Cheng et al., Improving attacks with a transfer-based prior, 2019"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "window")
-        must_be_positive(self, "floor")
-        if self.low is not None:
-            must_count(self, 1, "low")
-
     @property
     def draw(self) -> Draw:
         return sphere if self.low is None else Smooth(self.low)
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)
-
-
-def must_be_positive(owner: object, name: str) -> None:
-    """Refuse sizes that are none."""
-    given = getattr(owner, name)
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given < math.inf:
-        raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.directional import (
     Rays,
     Walk,
@@ -27,11 +27,14 @@ from besiege.attacks.directional import (
     step_cost,
 )
 from besiege.attacks.hopskipjump import votes
-from besiege.attacks.smallest import endless
+from besiege.attacks.smallest import endless, unit
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType(
@@ -95,23 +98,17 @@ class SignOpt(Attack):
     'signopt(votes=200)'
     """
 
-    steps: int = 180
-    votes: int = 100
-    beta: float = 0.01
-    tries: int = 20
-    momentum: float = 0.5
-    alpha: float = 0.2
+    steps: int = whole_number(180)
+    votes: int = whole_number(100)
+    beta: float = number(0.01, above=0)
+    tries: int = whole_number(20)
+    momentum: float = number(0.5, below=1, what="a share")
+    alpha: float = number(0.2, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Cheng et al., Sign-OPT, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "votes", "tries")
-        _must_be_positive(self, "beta", "alpha")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum!r}, but a share from 0 below 1 is needed")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         fine = exactness(self.beta, math.prod(shape))
@@ -120,16 +117,15 @@ class SignOpt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size)
-        walk = Walk(*siege.settle(*set_out(siege, self.tries, self.alpha, fine)))
+        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         past = torch.zeros_like(walk.x)
         for step in range(self.steps):
             if not len(siege):
                 return
             toward, _ = self.vote(siege, walk, step)
-            past = _euclidean(_euclidean(toward) + self.momentum * past)
-            walk = descend(siege, walk, past, fine)
-            *state, past = siege.settle(*walk, past)
-            walk = Walk(*state)
+            # In l2, whatever the norm: estimates are averaged as directions.
+            past = unit(unit(toward, L2) + self.momentum * past, L2)
+            walk, past = siege.settle(descend(siege, walk, past, fine), past)
 
     def vote(self, siege: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
         """Where the victims see more errors, from the votes of one step, and the share of those."""
@@ -181,20 +177,16 @@ class Opt(Attack):
     'opt(probes=10)'
     """
 
-    steps: int = 140
-    probes: int = 20
-    beta: float = 0.01
-    tries: int = 20
-    alpha: float = 0.2
+    steps: int = whole_number(140)
+    probes: int = whole_number(20)
+    beta: float = number(0.01, above=0)
+    tries: int = whole_number(20)
+    alpha: float = number(0.2, above=0)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Cheng et al., OPT, 2019"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "probes", "tries")
-        _must_be_positive(self, "beta", "alpha")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         fine = exactness(self.beta, math.prod(shape)) / SHARP
@@ -204,7 +196,7 @@ class Opt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size) / SHARP
-        walk = Walk(*siege.settle(*set_out(siege, self.tries, self.alpha, fine)))
+        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         # How much g differs between directions; the first time a guess, from a steep slope.
         usual = 4.0 * self.beta * walk.length / math.sqrt(siege.ball.size)
         for step in range(self.steps):
@@ -213,9 +205,7 @@ class Opt(Attack):
             best, toward = walk.rays(siege.ball), torch.empty_like(walk.x)
             for rows in siege.blocks(self.probes):
                 toward[rows], usual[rows] = self._slope(siege, walk, rows, usual[rows], best, step)
-            walk = descend(siege, walk, toward, fine, best)
-            *state, usual = siege.settle(*walk, usual)
-            walk = Walk(*state)
+            walk, usual = siege.settle(descend(siege, walk, toward, fine, best), usual)
 
     def _slope(
         self, siege: Siege, walk: Walk, rows: Tensor, usual: Tensor, best: Rays, step: int
@@ -262,17 +252,4 @@ def probes(siege: Siege, walk: Walk, rows: Tensor, k: int, beta: float, step: in
 
 def _weighed(change: Tensor, weight: Tensor) -> Tensor:
     """The sum over k of changes ``[rows, k, ...]`` times weights ``[rows, k]``."""
-    return change.mul_(weight.view(*weight.shape, *[1] * (change.dim() - 2))).sum(1)
-
-
-def _euclidean(g: Tensor) -> Tensor:
-    """Of length one in l2, whatever the norm: what estimates are averaged as."""
-    size = distances(g, L2).clamp_min(1e-30).to(g)
-    return g / size.view(-1, *[1] * (g.dim() - 1))
-
-
-def _must_be_positive(owner: object, *names: str) -> None:
-    for name in names:
-        given = getattr(owner, name)
-        if not 0 < given < math.inf:
-            raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
+    return change.mul_(rowwise(weight, change)).sum(1)

@@ -11,11 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import must_count
 from besiege.attacks.cw import CW
 from besiege.attacks.planes import steering
 from besiege.attacks.weighting import Seen, short, unseen
-from besiege.core.siege import Siege, register
+from besiege.core.attack_registry import register
+from besiege.core.fields import number, one_of, whole_number
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 PRESETS: Mapping[str, str] = MappingProxyType(
@@ -61,22 +63,14 @@ class OptMargin(CW):
     'all'
     """
 
-    rounds: int = 4
-    steps: int = 50
-    copies: int = 20
-    size: float = 8 / 255
-    success_on: Literal["all", "centre"] = "all"
+    rounds: int = whole_number(4)
+    steps: int = whole_number(50)
+    copies: int = whole_number(20)
+    size: float = number(8 / 255)
+    success_on: Literal["all", "centre"] = one_of("all", "centre")
 
     norms = frozenset({L2})
     source = "He, Li and Song, Decision boundary analysis of adversarial examples, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 1, "copies")
-        if not 0 <= self.size < math.inf:
-            raise ValueError(f"size is {self.size!r}, but a number from 0 is needed")
-        if self.success_on not in ("all", "centre"):
-            raise ValueError(f"success_on is {self.success_on!r}, but it is 'all' or 'centre'")
 
     @property
     def hidden(self) -> bool:
@@ -104,7 +98,7 @@ class OptMargin(CW):
         rows = siege.rows[:, None].expand_as(answer.labels)
         won = siege.record.reached(rows, answer.labels) & (gap <= 0)
         # What the box cuts off does not follow the point.
-        free = (copies == wanted) & (gap > 0).view(*gap.shape, *[1] * (x.dim() - 1))
+        free = (copies == wanted) & rowwise(gap > 0, copies)
         slope = (answer.gradient * free).sum(1)
         counts = won.all(1) if self.success_on == "all" else won[:, -1]
         return Seen(gap.sum(1), slope, counts)

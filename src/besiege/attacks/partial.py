@@ -15,15 +15,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import Estimate, Told, estimate, gaussian, portions, sent, visible
 from besiege.attacks.losses import margin
-from besiege.attacks.nes import Plateau, must_be_positive
+from besiege.attacks.nes import Pace, Plateau
 from besiege.attacks.starts import adversarial, find_start, halvings, start_cost, to_boundary
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
+from besiege.core.fields import a_loss, number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L2, Goal, Linf
 
 CLOSE = 0.05
@@ -67,7 +70,7 @@ class State(NamedTuple):
         Of the balls that hold them, float64: the budget or more.
     share : Tensor
         By how much a ball closes in next, float64.
-    rate, past, seen, before : Tensor
+    pace : Pace
         The state of the rule by which steps are made.
     """
 
@@ -75,32 +78,22 @@ class State(NamedTuple):
     loss: Tensor
     radius: Tensor
     share: Tensor
-    rate: Tensor
-    past: Tensor
-    seen: Tensor
-    before: Tensor
+    pace: Pace
 
 
 @dataclass(frozen=True)
 class Closing(Attack):
     """The loop of both: estimate, step, and close in as far as the target is still told."""
 
-    steps: int = 800
-    pairs: int = 10
-    sigma: float = 0.001
-    rate: float = 0.1
-    momentum: float = 0.5
+    steps: int = whole_number(800)
+    pairs: int = whole_number(10)
+    sigma: float = number(0.001, above=0)
+    rate: float = number(0.1, above=0)
+    momentum: float = number(0.5, below=1, what="a share")
 
     norms = frozenset({Linf, L2})
     goals = ALL_GOALS - {Goal.UNTARGETED}
     uses_starts = True  # with scores too
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "pairs")
-        for name in ("sigma", "rate"):
-            must_be_positive(self, name)
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum is {self.momentum!r}, but a share below 1 is needed")
 
     @property
     def each(self) -> int:
@@ -126,11 +119,10 @@ class Closing(Attack):
             if not len(siege):
                 return
             told = self.slope(siege, state.x, state.loss, step)
-            g, value, *rest = siege.settle(*told, *state)
+            told, state = siege.settle(told, state)
             if not len(siege):
                 return
-            state = self.advance(siege, State(*rest), Estimate(g, value), rule)
-            state = State(*siege.settle(*state))
+            state = siege.settle(self.advance(siege, state, told, rule))
 
     def begin(self, siege: Siege, rule: Plateau) -> State:
         """Where the target is told: at the clean image, or at images of the target's class.
@@ -150,7 +142,7 @@ class Closing(Attack):
             siege.leave(~(loss > -torch.inf))
         radius = torch.maximum(siege.ball.radius, distances(x - siege.ball.center, siege.ball.norm))
         share = torch.full_like(radius, FASTEST)
-        return State(*siege.settle(x, loss, radius, share, *rule.begin(siege)))
+        return siege.settle(State(x, loss, radius, share, rule.begin(siege)))
 
     def clean(self, siege: Siege) -> Tensor:
         """What is known of the clean images: nothing, unless there are scores."""
@@ -159,12 +151,10 @@ class Closing(Attack):
     def advance(self, siege: Siege, state: State, told: Estimate, rule: Plateau) -> State:
         """A step in a smaller ball, or as much of both as leaves the target told."""
         goal, ball = siege.ball.radius, siege.ball
-        move, after = rule.move(siege, state.x, told, (*state[4:],))
+        move, pace = rule.move(siege, state.x, told, state.pace)
         # As much longer as the ball is larger. What is lost by closing in is no plateau.
         move = move * ball.scaled(state.radius / goal.clamp_min(1e-30))
         outside = state.radius > goal
-        rate, past, seen, before = after
-        seen = seen * ~outside
         halves = torch.tensor([0.5**n for n in range(CLOSINGS + CUTS)], device=goal.device).double()
         turn = torch.where(outside, 0, CLOSINGS)
         x, loss, radius = state.x.clone(), state.loss.clone(), state.radius.clone()
@@ -188,9 +178,10 @@ class Closing(Attack):
             if not len(rows):
                 break
         # A ball that does not close in asks for smaller steps: large ones are mostly chance.
-        other = torch.where(radius < state.radius, GROWTH * rate, 0.5 * rate)
-        rate = torch.where(outside, other.clamp(FLOOR * self.rate, MOST * self.rate), rate)
-        return State(x, loss, radius, share, rate, past, seen, before)
+        other = torch.where(radius < state.radius, GROWTH * pace.rate, 0.5 * pace.rate)
+        rate = torch.where(outside, other.clamp(FLOOR * self.rate, MOST * self.rate), pace.rate)
+        pace = pace._replace(rate=rate, seen=pace.seen * ~outside)
+        return State(x, loss, radius, share, pace)
 
 
 @register("nes_partial")
@@ -232,15 +223,10 @@ class NESPartial(Closing):
     'nes_partial(pairs=50)'
     """
 
-    loss: Loss = margin
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited information, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     @property
     def each(self) -> int:
@@ -301,19 +287,14 @@ class NESLabels(Closing):
     'nes_labels(around=50)'
     """
 
-    steps: int = 450
-    pairs: int = 20
-    sigma: float = 0.01
-    around: int = 1
-    mu: float = 0.01
+    steps: int = whole_number(450)
+    pairs: int = whole_number(20)
+    sigma: float = number(0.01, above=0)
+    around: int = whole_number(1)
+    mu: float = number(0.01, above=0)
 
     access = Access.DECISION
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited information, 2018"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 1, "around")
-        must_be_positive(self, "mu")
 
     @property
     def each(self) -> int:
@@ -330,7 +311,7 @@ class NESLabels(Closing):
             for some in portions(siege.ball, self.pairs, self.each):
                 along, ends = self._ends(siege, rows, x[rows], some.to(x.device), sigma, step)
                 slope = (ends[:, :, 0] - ends[:, :, 1]) / (2.0 * sigma * self.pairs)
-                weight = slope.to(x.dtype).view(*slope.shape, *[1] * (x.dim() - 1))
+                weight = rowwise(slope.to(x.dtype), along)
                 gradient[rows] += along.mul_(weight).sum(1)
                 value[rows] += ends.flatten(1).sum(1).to(value.dtype) / (2.0 * self.pairs)
         return Estimate(gradient, value)

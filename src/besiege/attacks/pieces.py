@@ -21,6 +21,8 @@ from besiege.attacks.attack import piece
 from besiege.attacks.directions import Memory, Part
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
+from besiege.core.fields import check_fields, number
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
 # start: where the climb begins
@@ -105,6 +107,8 @@ class Given(Start):
 class Schedule:
     """How far each step moves, and whether a row returns to its best point."""
 
+    __post_init__ = check_fields
+
     def init(self, x: Tensor, ball: Ball) -> Memory:
         """What is remembered before the first step."""
         return ()
@@ -120,21 +124,12 @@ class Schedule:
         raise NotImplementedError
 
 
-def _lengths(**given: object) -> None:
-    for name, length in given.items():
-        if not isinstance(length, (int, float)) or not length >= 0:
-            raise ValueError(f"{name} is {length!r}, but a length is a number, never negative")
-
-
 @piece("constant")
 @dataclass(frozen=True)
 class Constant(Schedule):
     """Every step the same share of the radius."""
 
-    step: float = 0.15
-
-    def __post_init__(self) -> None:
-        _lengths(step=self.step)
+    step: float = number(0.15, what="a length")
 
     def length(self, step: int, steps: int) -> float:
         return self.step
@@ -145,10 +140,7 @@ class Constant(Schedule):
 class Spread(Schedule):
     """Equal steps that add up to `path` radii."""
 
-    path: float = 2.5
-
-    def __post_init__(self) -> None:
-        _lengths(path=self.path)
+    path: float = number(2.5, what="a length")
 
     def length(self, step: int, steps: int) -> float:
         return self.path / steps
@@ -159,11 +151,8 @@ class Spread(Schedule):
 class Cosine(Schedule):
     """Steps from `first` radii down to `last` along half a cosine."""
 
-    first: float = 0.5
+    first: float = number(0.5, what="a length")
     last: float = 0.0
-
-    def __post_init__(self) -> None:
-        _lengths(first=self.first)
 
     def length(self, step: int, steps: int) -> float:
         share = 0.5 * (1.0 + math.cos(math.pi * step / steps))
@@ -191,14 +180,9 @@ class Halving(Schedule):
         stall at the first checkpoint; after a return a rise is one above the point left.
     """
 
-    rho: float = 0.75
-    first: float = 2.0
+    rho: float = number(0.75, most=1, what="a share")
+    first: float = number(2.0, what="a length")
     compat: bool = False
-
-    def __post_init__(self) -> None:
-        _lengths(first=self.first)
-        if not 0 <= self.rho <= 1:
-            raise ValueError(f"rho is {self.rho!r}, but it is a share, from 0 to 1")
 
     def init(self, x: Tensor, ball: Ball) -> Memory:
         low = x.new_full((len(x),), -torch.inf)
@@ -217,7 +201,7 @@ class Halving(Schedule):
         else:
             rose = rose + (loss > before)
             higher = loss > best
-            here = higher.view(-1, *[1] * (x.dim() - 1))
+            here = rowwise(higher, x)
             best = torch.where(higher, loss, best)
             summit, steep = torch.where(here, x, summit), torch.where(here, slope, steep)
             before = loss
@@ -225,7 +209,7 @@ class Halving(Schedule):
         if since is not None:
             few = rose <= self.rho * since if self.compat else rose < self.rho * since
             stalled = few | (~halved & (best <= mark))
-            there = stalled.view(-1, *[1] * (x.dim() - 1))
+            there = rowwise(stalled, x)
             eta = torch.where(stalled, eta / 2, eta)
             x, slope = torch.where(there, summit, x), torch.where(there, steep, slope)
             loss = torch.where(stalled, best, loss)
@@ -266,6 +250,8 @@ def checkpoints(steps: int, compat: bool = False) -> Mapping[int, int]:
 
 class Radius:
     """The ball of each row while it climbs."""
+
+    __post_init__ = check_fields
 
     searches: ClassVar[bool] = False
     """Whether it looks for the smallest one in which the climb succeeds."""

@@ -18,6 +18,7 @@ from besiege.attacks.smallest import across
 from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.ball import Ball, distances
 from besiege.core.record import ROUNDING, largest
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.solvers import never_alone
 
@@ -219,7 +220,7 @@ class Bracket:
         share = self.high if at is None else at
         back = ball.retreat(self.far - ball.center, self.size, share)
         x = back.add_(ball.center).clamp_(*ball.box)
-        return torch.where((share == 1.0).view(-1, *[1] * (x.dim() - 1)), self.far, x)
+        return pick(share == 1.0, self.far, x)
 
 
 def shorten(

@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import must_count
 from besiege.attacks.estimates import (
     Draw,
     Estimate,
@@ -28,10 +27,13 @@ from besiege.attacks.estimates import (
     sphere,
     visible,
 )
-from besiege.attacks.nes import Climb, Plateau, Rule, must_be_positive
+from besiege.attacks.nes import Climb, Plateau, Rule
 from besiege.attacks.planes import inner
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, whole_number
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 
 EVERY = 10
 """Steps after which the length of the gradient is measured again; also at the fourth."""
@@ -162,32 +164,23 @@ class PRGF(Climb):
     'prgf(probes=20, biased=True)'
     """
 
-    probes: int = 50
-    floor: float = 0.1
-    window: int = 20
+    probes: int = whole_number(50)
+    floor: float = number(0.1, above=0)
+    window: int = whole_number(20, 2)
     biased: bool = False
-    low: int | None = None
-    gamma: float | None = None
+    low: int | None = whole_number(None)
+    gamma: float | None = number(None, above=0)
 
     needs_substitute = True
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
     source: ClassVar[str] = "Cheng et al., Improving attacks with a transfer-based prior, 2019"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        must_count(self, 2, "window")
-        must_be_positive(self, "floor")
-        if self.low is not None:
-            must_count(self, 1, "low")
-        if self.gamma is not None:
-            must_be_positive(self, "gamma")
-
     @property
     def draw(self) -> Draw:
         return sphere if self.low is None else Smooth(self.low)
 
-    def rule(self) -> Rule:
+    def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
@@ -208,10 +201,11 @@ class PRGF(Climb):
             # What leads out of the box is of no use, and could not be measured.
             prior = even((prior * (siege.ball.room(x, prior) > 0))[:, None])[:, 0]
             told = self._measure(siege, x, prior, sigma, step)
-            x, sigma, length, gamma, *rest = siege.settle(x, sigma, length, gamma, *told, *state)
+            x, sigma, length, gamma, told, state = siege.settle(
+                x, sigma, length, gamma, told, state
+            )
             if not len(siege):
                 return
-            told, rest = Measured(*rest[:5]), rest[5:]
             if _sizes(step):
                 length = (told.squares / SIZING).sqrt()
             g, seen, square = self.combine(siege, x, told, sigma, length, step, gamma)
@@ -220,7 +214,7 @@ class PRGF(Climb):
                 found = square / (length**2).clamp_min(1e-300)
                 gamma = torch.where((square > 0) & (length > 0), found, gamma)
             sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(largest))
-            move, state = rule.move(siege, x, Estimate(g, told.loss), tuple(rest))
+            move, state = rule.move(siege, x, Estimate(g, told.loss), state)
             x = siege.ball.confine(x + move)
         siege.offer(x, Told(self.loss))
 
@@ -310,7 +304,7 @@ class PRGF(Climb):
             u = self.draw(dice, shape, counter).to(x.dtype)
             inside = inner(u.flatten(0, 1), v.repeat_interleave(len(some), 0))
             whole = inner(v, v).clamp_min(1e-300).repeat_interleave(len(some))
-            back = (inside / whole).to(x.dtype).view(*u.shape[:2], *[1] * (u.dim() - 2))
+            back = rowwise((inside / whole).view(u.shape[:2]).to(x.dtype), u)
             u = even(u - back * v[:, None]) * far + v[:, None] * near
             asked = probe(
                 siege,

@@ -18,18 +18,12 @@ from besiege.attacks.pieces import Place, Radius, Schedule
 from besiege.attacks.smallest import across
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
+from besiege.core.fields import number
 from besiege.core.siege import Siege
-from besiege.core.threat import Linf
 
 _TINY = 1e-300
 _TIE = 1e-6
 """The smallest radius before the boundary, in widths of the box."""
-
-
-def _shares(**given: object) -> None:
-    for name, share in given.items():
-        if not isinstance(share, (int, float)) or not 0 < share < 1:
-            raise ValueError(f"{name} is {share!r}, but it is a share, above 0 and below 1")
 
 
 def _must_fall(first: float, last: float) -> None:
@@ -84,10 +78,7 @@ class Closing(Schedule):
         self, step: int, steps: int, ball: Ball, x: Tensor, answer: Answer, memory: Memory
     ) -> tuple[Tensor, Tensor, Answer, Memory]:
         length = _half_cosine(self.first, self.last, step, steps)
-        if ball.norm is Linf:
-            return ball.radius * (length * math.sqrt(ball.size)), x, answer, memory
-        wide = self.width * (ball.box[1] - ball.box[0])
-        return torch.full_like(ball.radius, length * wide), x, answer, memory
+        return ball.closing(length, self.width), x, answer, memory
 
 
 @piece("decoupled")
@@ -107,17 +98,12 @@ class Decoupled(Radius):
         gallop=False)`` is as published, and reaches 0.006 to 130 in a hundred steps.
     """
 
-    share: float = 0.05
-    last: float | None = None
-    first: float = 1.0
+    share: float = number(0.05, above=0, below=1, what="a share")
+    last: float | None = number(None, above=0, below=1, what="a share")
+    first: float = number(1.0, above=0, what="a radius")
     gallop: bool = True
 
     searches = True
-
-    def __post_init__(self) -> None:
-        _shares(share=self.share, last=self.share if self.last is None else self.last)
-        if not self.first > 0:
-            raise ValueError(f"first is {self.first!r}, but the first radius must be above zero")
 
     def init(self, x: Tensor, ball: Ball) -> Memory:
         reach = across(ball)
@@ -159,13 +145,10 @@ class Bracketing(Radius):
         By how much at first and at the end, along half a cosine.
     """
 
-    share: float = 0.05
-    last: float = 0.001
+    share: float = number(0.05, above=0, below=1, what="a share")
+    last: float = number(0.001, above=0, below=1, what="a share")
 
     searches = True
-
-    def __post_init__(self) -> None:
-        _shares(share=self.share, last=self.last)
 
     def init(self, x: Tensor, ball: Ball) -> Memory:
         reach = across(ball)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -11,12 +10,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import number, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
 from besiege.core.threat import Goal, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType({"rays:chen2020": "rays(tolerance=0.001)"})
@@ -105,19 +106,14 @@ class Rays(Attack):
     'rays(steps=1000)'
     """
 
-    steps: int = 20000
-    tolerance: float = 1.0
+    steps: int = whole_number(20000)
+    tolerance: float = number(1.0, above=0)
 
     access = Access.DECISION
     norms = frozenset({Linf})
     goals = frozenset({Goal.UNTARGETED})
     minimal = True
     source: ClassVar[str] = "Chen and Gu, RayS, 2020"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        if not 0 < self.tolerance < math.inf:
-            raise ValueError(f"tolerance is {self.tolerance!r}, but a number above 0 is needed")
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return self.steps
@@ -138,7 +134,7 @@ class Rays(Attack):
             if bool(over.any()):
                 siege.give_up(over & (state.radius == torch.inf))
                 siege.leave(over)
-            state = State(*siege.settle(*state))
+            state = siege.settle(state)
 
 
 def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:

@@ -9,12 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless, somewhere
 from besiege.attacks.weighting import Adam, corrections
+from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.siege import Siege, register
+from besiege.core.fields import number, whole_number
+from besiege.core.siege import Siege
 from besiege.core.threat import L0, Linf
 
 DECAYS = (0.9, 0.999)
@@ -82,23 +84,16 @@ class SigmaZero(Attack):
     'sigmazero(steps=1000)'
     """
 
-    steps: int = 100
-    rate: float | None = None
-    sigma: float | None = None
-    threshold: float | None = None
-    end: float | None = None
-    pace: float = 0.01
+    steps: int = whole_number(100)
+    rate: float | None = number(None, above=0)
+    sigma: float | None = number(None, above=0)
+    threshold: float | None = number(None, above=0)
+    end: float | None = number(None, above=0)
+    pace: float = number(0.01, above=0)
 
     minimal = True
     norms = frozenset({L0})
     source = "Cinà et al., Sigma-zero, 2025"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps")
-        for name in ("rate", "sigma", "threshold", "pace", "end"):
-            given = getattr(self, name)
-            if given is not None and not 0 < given < math.inf:
-                raise ValueError(f"{name} is {given!r}, but a number above 0 is needed")
 
     def settled(self) -> Settings:
         """The settings of this run, by its length where they were not given."""
@@ -117,10 +112,9 @@ class SigmaZero(Attack):
         unit = torch.zeros_like(cut)
         for step in range(self.steps):
             answer = siege.gradient(x, steering(siege))
-            x, answer, *rest = siege.settle(x, answer, *adam, cut, unit)
+            x, answer, adam, cut, unit = siege.settle(x, answer, adam, cut, unit)
             if not len(siege):
                 return
-            adam, (cut, unit) = Adam(*rest[:3]), rest[3:]
             ball, slope = siege.ball, somewhere(siege, answer.gradient, step)
             crossed = siege.record.reached(siege.rows, answer.labels)
             if step == 0:

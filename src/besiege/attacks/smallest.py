@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from besiege.core.ball import Ball, distances
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
-from besiege.core.threat import L2, Linf
+from besiege.core.threat import L2, Linf, Norm
 
 TIE = 1e-5
 """The smallest change of an entry that a walk is measured by, in widths of the box."""
@@ -23,6 +24,11 @@ def endless(siege: Siege) -> Siege:
     if bool(torch.isfinite(siege.ball.radius).all()):
         return siege
     return siege.view(leave="end")
+
+
+def unit(change: Tensor, norm: Norm) -> Tensor:
+    """Directions of length one in a norm; zero stays zero. Writes over the tensor given."""
+    return change.div_(rowwise(distances(change, norm).clamp_min(1e-30).to(change.dtype), change))
 
 
 def across(ball: Ball) -> Tensor:

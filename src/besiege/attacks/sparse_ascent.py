@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.losses import cross_entropy
 from besiege.attacks.pieces import Gaussian, Start
 from besiege.core.answer import Answer, Loss
 from besiege.core.ball import Ball
+from besiege.core.fields import a_loss, of_kind, whole_number
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L1
 
@@ -26,6 +29,47 @@ DENSE = 0.2
 """The share of entries moved from a start that has changed none."""
 SHORTEST = 0.1
 """The shortest step, in radii."""
+
+
+class State(NamedTuple):
+    """Where an ascent is; everything with the rows first.
+
+    Attributes
+    ----------
+    x : Tensor
+        The points.
+    rows : Tensor
+        The numbers that the caller gave the rows.
+    eta : Tensor
+        The length of a step, in radii.
+    wide : Tensor
+        How many entries of the best point differed from the clean image at the last check.
+    best, summit, steep : Tensor
+        The highest loss, its point, and the gradient there.
+    """
+
+    x: Tensor
+    rows: Tensor
+    eta: Tensor
+    wide: Tensor
+    best: Tensor
+    summit: Tensor
+    steep: Tensor
+
+    @classmethod
+    def of(cls, ball: Ball, x: Tensor, rows: Tensor) -> State:
+        """Before the first answer."""
+        wide = _changed(ball, x)
+        wide = torch.where(wide > 0, wide, FEWER * DENSE * ball.size)
+        best = x.new_full((len(x),), -torch.inf)
+        return cls(x, rows, torch.ones_like(ball.radius), wide, best, x, torch.zeros_like(x))
+
+    def after(self, answer: Answer) -> State:
+        """The state with the points of an answer where they are the highest yet."""
+        higher = answer.loss > self.best
+        steep = pick(higher, answer.gradient, self.steep) if "gradient" in answer else self.steep
+        best = torch.where(higher, answer.loss, self.best)
+        return self._replace(best=best, summit=pick(higher, self.x, self.summit), steep=steep)
 
 
 @dataclass(frozen=True)
@@ -52,17 +96,17 @@ class SparseAscent(Attack):
         a row whose steepest entries are all at their bounds stands still.
     """
 
-    steps: int = 100
-    loss: Loss = cross_entropy
-    start: Start = Gaussian()
-    restarts: int = 1
+    steps: int = whole_number(100)
+    loss: Loss = a_loss(cross_entropy)
+    start: Start = of_kind(Gaussian(), Start)
+    restarts: int = whole_number(1)
     radii: tuple[float, ...] = (3.0, 2.0, 1.0)
     compat: bool = False
 
     norms = frozenset({L1})
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "restarts")
+        super().__post_init__()
         if not self.radii or self.radii[-1] != 1.0 or min(self.radii) < 1.0:
             raise ValueError(f"radii is {self.radii!r}, but balls shrink to the threat's, 1.0")
 
@@ -97,48 +141,29 @@ class SparseAscent(Attack):
     def _phase(self, siege: Siege, x: Tensor, steps: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Climb in one ball; the rows still there, by `rows`, and their best points."""
         every = max(int(0.04 * steps), 1)
-        eta = torch.ones_like(siege.ball.radius)
-        wide = _changed(siege.ball, x)
-        wide = torch.where(wide > 0, wide, FEWER * DENSE * siege.ball.size)
-        best = x.new_full((len(x),), -torch.inf)
-        summit, steep = x, torch.zeros_like(x)
+        at = State.of(siege.ball, x, rows)
         for step in range(steps):
-            answer = siege.gradient(x, self.loss)
-            x, answer, rows, eta, wide, best, summit, steep = siege.settle(
-                x, answer, rows, eta, wide, best, summit, steep
-            )
+            answer, at = siege.settle(siege.gradient(at.x, self.loss), at)
             if not len(siege):
-                return rows, summit
-            best, summit, higher = _higher(answer, x, best, summit)
-            slope = answer.gradient
-            steep = torch.where(higher, slope, steep)
+                return at.rows, at.summit
+            at, slope = at.after(answer), answer.gradient
             if step and step % every == 0:
-                now = _changed(siege.ball, summit)
-                sparser = now < 0.95 * wide
-                eta = torch.where(sparser, 1.0, (eta / FEWER).clamp_min(SHORTEST))
-                back = sparser.view(higher.shape)
-                x, slope = torch.where(back, summit, x), torch.where(back, steep, slope)
-                wide = now
+                now = _changed(siege.ball, at.summit)
+                sparser = now < 0.95 * at.wide
+                eta = torch.where(sparser, 1.0, (at.eta / FEWER).clamp_min(SHORTEST))
+                slope = pick(sparser, at.steep, slope)
+                at = at._replace(x=pick(sparser, at.summit, at.x), eta=eta, wide=now)
             ball = siege.ball
-            free = slope if self.compat else slope * torch.sign(ball.room(x, slope))
-            x = ball.confine(x + _top(free, torch.ceil(wide / FEWER), eta * ball.radius))
-        answer = siege.offer(x, self.loss)
-        x, answer, rows, best, summit = siege.settle(x, answer, rows, best, summit)
-        return rows, _higher(answer, x, best, summit)[1]
+            free = slope if self.compat else slope * torch.sign(ball.room(at.x, slope))
+            move = _top(free, torch.ceil(at.wide / FEWER), at.eta * ball.radius)
+            at = at._replace(x=ball.confine(at.x + move))
+        answer, at = siege.settle(siege.offer(at.x, self.loss), at)
+        return at.rows, at.after(answer).summit
 
 
 def _changed(ball: Ball, x: Tensor) -> Tensor:
     """How many entries of each row differ from the clean image."""
     return (x != ball.center).flatten(1).sum(1).double()
-
-
-def _higher(
-    answer: Answer, x: Tensor, best: Tensor, summit: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The best losses and points with those of an answer, and which rows' are."""
-    higher = answer.loss > best
-    here = higher.view(-1, *[1] * (x.dim() - 1))
-    return torch.where(higher, answer.loss, best), torch.where(here, x, summit), here
 
 
 def _top(g: Tensor, count: Tensor, length: Tensor) -> Tensor:

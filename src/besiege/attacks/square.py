@@ -12,13 +12,16 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import Told
 from besiege.attacks.losses import margin
-from besiege.attacks.windows import PROPOSALS, Draws, Proposals
+from besiege.attacks.windows import PROPOSALS, Proposals
 from besiege.core.answer import Loss
+from besiege.core.attack_registry import register
+from besiege.core.fields import a_loss, number, one_of, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import pick
+from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -87,24 +90,15 @@ class Square(Attack):
     'square(steps=1000, rescale=True)'
     """
 
-    steps: int = 5000
-    p_init: float = 0.8
-    restarts: int = 1
-    rescale: bool = False
-    loss: Loss = margin
+    steps: int = whole_number(5000)
+    p_init: float = number(0.8, above=0, most=1, what="a share")
+    restarts: int = whole_number(1)
+    rescale: bool = one_of(False, True)
+    loss: Loss = a_loss(margin)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2, L1})
     source: ClassVar[str] = "Andriushchenko et al., Square attack, 2020 (l1: Croce and Hein, 2021)"
-
-    def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "restarts")
-        if not 0 < self.p_init <= 1:
-            raise ValueError(f"p_init is {self.p_init!r}, but a share above 0 up to 1 is needed")
-        if self.rescale not in (False, True):
-            raise ValueError(f"rescale is {self.rescale!r}, but False or True is needed")
-        if not callable(self.loss):
-            raise ValueError(f"loss is {self.loss!r}, which is not a loss")
 
     def run(self, siege: Siege) -> None:
         for restart in range(self.restarts):
@@ -132,7 +126,7 @@ class Square(Attack):
         state = State(x, best, torch.zeros_like(siege.rows), rate)
         turn, ahead = 0, 1
         while True:
-            state = State(*siege.settle(*state))
+            state = siege.settle(state)
             if not len(siege):
                 return
             # The only place that waits for the device: once per block, or per scan.
@@ -156,7 +150,7 @@ class Square(Attack):
             new = proposals.propose(siege.ball, state.x, now)[:, 0]
             loss = siege.logits(new, loss=Told(self.loss)).loss
             state = _moved(state, loss > state.best, new, loss, 1)
-            state, draws = _split(siege.settle(*state, *draws))
+            state, draws = siege.settle(state, draws)
             if not len(siege):
                 break
         return state
@@ -175,12 +169,8 @@ class Square(Attack):
 def _moved(state: State, better: Tensor, new: Tensor, loss: Tensor, used: Tensor | int) -> State:
     """The state after so many proposals, the last of which is kept where it is better."""
     return State(
-        torch.where(better.view(-1, *[1] * (new.dim() - 1)), new, state.x),
+        pick(better, new, state.x),
         torch.where(better, loss, state.best),
         state.step + used,
         torch.add(state.rate * (1.0 - _FRESH) ** used, better, alpha=_FRESH),
     )
-
-
-def _split(settled: tuple[Tensor, ...]) -> tuple[State, Draws]:
-    return State(*settled[:4]), settled[4:]

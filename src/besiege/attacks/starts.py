@@ -98,6 +98,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     >>> from besiege.core.ball import ball
     >>> from besiege.core.dice import Dice
     >>> from besiege.core.oracle import Access, Oracle
+    >>> from besiege.core.terms import Terms
     >>> from besiege.core.threat import L2
     >>> from besiege.testing.victims import linear
     >>> victim = linear()
@@ -107,8 +108,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     ...     ball(L2, samples.images, torch.inf),
     ...     samples.labels,
     ...     Dice.throw(0, samples.ids),
-    ...     keep="smallest",
-    ...     leave="end",
+    ...     Terms(keep="smallest", leave="end"),
     ... )
     >>> start, found = find_start(siege)
     >>> bool(found.all())
@@ -289,11 +289,6 @@ def rivals(siege: Siege) -> Iterator[tuple[Tensor, Tensor]]:
 def roughly(ball: Ball, far: Tensor) -> Tensor:
     """The tolerance of walks that need not begin closer."""
     return NARROW * far
-
-
-def pick(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Rows of `a` where the mask, ``[rows]``, is true, and of `b` elsewhere."""
-    return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
 
 
 def halvings(ratio: float) -> int:

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
 from besiege.attacks.fitting import Method, fit
+from besiege.core.attack_registry import register
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, DataError, InputError, ThreatError
+from besiege.core.fields import number, one_of, whole_number
 from besiege.core.files import must_be_file
 from besiege.core.oracle import Access, Oracle, full_precision
-from besiege.core.siege import Siege, register
+from besiege.core.siege import Siege
+from besiege.core.terms import Terms
 from besiege.core.text import short
 from besiege.core.threat import L2, Goal, Linf, Threat
 from besiege.core.victim import DERIVE, Victim
@@ -63,10 +65,10 @@ class UAP(Attack):
 
     file: str | None = None
     digest: str | None = None
-    method: Method = "gradient"
-    steps: int = 40
-    target: float = 1.0
-    batch: int = 32
+    method: Method = one_of("gradient", "deepfool")
+    steps: int = whole_number(40)
+    target: float = number(1.0, above=0, most=1, what="a share of rows")
+    batch: int = whole_number(32)
     tensor: Tensor | None = field(default=None, compare=False, repr=False)
 
     norms = frozenset({Linf, L2})
@@ -74,11 +76,7 @@ class UAP(Attack):
     source = "Moosavi-Dezfooli et al., Universal adversarial perturbations, 2017"
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "batch")
-        if self.method not in get_args(Method):
-            raise ValueError(f"method is {self.method!r}: 'gradient' or 'deepfool'")
-        if not 0 < self.target <= 1:
-            raise ValueError(f"target is {self.target!r}, but it is a share of rows, 0 to 1")
+        super().__post_init__()
         tensor = self.tensor if self.file is None else _loaded(self.file)
         if tensor is None:
             if self.digest is not None:
@@ -218,7 +216,8 @@ def fit_universal(
             raise InputError("no image is left to fit a perturbation on")
         ids = torch.arange(len(images), device=images.device)
         around = ball(threat.norm, images, threat.radius, victim.box, victim.grid)
-        siege = Siege.start(oracle, around, answers, Dice.throw(seed, ids), leave="end")
+        dice = Dice.throw(seed, ids)
+        siege = Siege.start(oracle, around, answers, dice, Terms(leave="end"))
         siege.survey()
         return UAP(tensor=form.fit(siege.view(dice=siege.dice.of("uap")), hidden=False).cpu())
 

@@ -7,7 +7,7 @@ its goal, and search the weight c row by row: Carlini and Wagner's, EAD, OptMarg
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,8 +16,11 @@ from besiege.attacks.smallest import across
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, ball, distances
 from besiege.core.dice import Dice
+from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Norm
+
+T = TypeVar("T")
 
 UNSET = 1e10
 """The upper end of a bracket in which no weight has worked yet."""
@@ -57,9 +60,6 @@ class Weights(NamedTuple):
     >>> weights = Weights.of(2, 0.5).after(torch.tensor([True, False]))
     >>> weights.c.tolist()
     [0.25, 5.0]
-
-    They are a tuple: settled with the rest of the state as ``*weights``, and put together again as
-    ``Weights(*settled)``.
     """
 
     c: Tensor
@@ -79,6 +79,11 @@ class Weights(NamedTuple):
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
 
+    def next(self, won: Tensor, over: Tensor) -> Weights:
+        """The weights with those `after` the round of the rows whose round is over."""
+        both = zip(self.after(won), self, strict=True)
+        return Weights(*(torch.where(over, new, old) for new, old in both))
+
 
 def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
     """The hinge: how far each lead is below the confidence wanted, never less than zero.
@@ -87,7 +92,7 @@ def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
     and without a hinge nothing would ever lead away.
     """
     labels = answer.labels
-    rows = siege.rows.view(-1, *[1] * (labels.dim() - 1)).expand_as(labels)
+    rows = rowwise(siege.rows, labels).expand_as(labels)
     gap = (kappa - answer.loss.double()).clamp_min(0.0)
     return torch.where(siege.record.reached(rows, labels), gap, gap.clamp_min(1e-300))
 
@@ -131,13 +136,13 @@ class Adam(NamedTuple):
         g = torch.nan_to_num(g, nan=0.0).clamp_(-MOST, MOST)
         mean = self.mean.mul_(one).add_(g, alpha=1 - one)
         square = self.square.mul_(two).addcmul_(g, g, value=1 - two)
-        factor = table[self.made.clamp_max(len(table) - 1)].view(-1, *[1] * (g.dim() - 1))
+        factor = rowwise(table[self.made.clamp_max(len(table) - 1)], g)
         size = square.sqrt().add_(torch.finfo(g.dtype).tiny)
         return Adam(mean, square, self.made + 1), (mean * factor.to(g.dtype)).div_(size)
 
     def rested(self, rows: Tensor) -> Adam:
         """The state with some rows at rest again; writes over its tensors."""
-        keep = (~rows).to(self.mean.dtype).view(-1, *[1] * (self.mean.dim() - 1))
+        keep = rowwise(~rows, self.mean)
         return Adam(self.mean.mul_(keep), self.square.mul_(keep), self.made * ~rows)
 
 
@@ -207,7 +212,7 @@ class Best:
         """Remember points that are smaller than any before."""
         closer = won & (size < self.far)
         self.far = torch.where(closer, size, self.far)
-        self.x = torch.where(closer.view(-1, *[1] * (x.dim() - 1)), x, self.x)
+        self.x = pick(closer, x, self.x)
 
     def offer(self, siege: Siege, ending: Tensor | None = None) -> None:
         """Have looked at what is new, of all rows or of some."""
@@ -217,7 +222,7 @@ class Best:
             self.told = self.told.index_copy(0, rows, self.far[rows])
             siege.logits(self.x[rows], rows=rows)
 
-    def settle(self, siege: Siege, *state: Tensor | Answer) -> Any:
+    def settle(self, siege: Siege, state: T) -> T:
         """Settle what is remembered together with other state, which comes back."""
         if siege.record.meter.budget is not None:
             left = siege.record.meter.left(siege.rows)
@@ -225,8 +230,8 @@ class Best:
             self.offer(siege, left < 2 * (self.left - left))
             self.left = siege.record.meter.left(siege.rows)
         kept = self.x, self.far, self.told, self.left
-        self.x, self.far, self.told, self.left, *rest = siege.settle(*kept, *state)
-        return tuple(rest)
+        (self.x, self.far, self.told, self.left), state = siege.settle(kept, state)
+        return state
 
 
 def flat_gap(siege: Siege, norm: Norm, gap: Tensor, slope: Tensor) -> Tensor:

@@ -6,34 +6,36 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from besiege.attacks.attack import Attack, must_count
+from besiege.attacks.attack import Attack
+from besiege.attacks.coordinates import (
+    DECAYS,
+    Moments,
+    Partials,
+    State,
+    derived,
+    likelihood,
+    measured,
+    resized,
+)
 from besiege.attacks.estimates import portions, sent
-from besiege.attacks.nes import must_be_positive
 from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import Tanh, Weights, corrections
+from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
+from besiege.core.fields import number, one_of, whole_number
 from besiege.core.oracle import Access
-from besiege.core.siege import Siege, register
+from besiege.core.rowwise import rowwise
+from besiege.core.siege import Siege
 from besiege.core.threat import L2
-
-DECAYS = (0.9, 0.999)
-"""Adam's decay rates, as published."""
 
 FLAT = 0.1
 """The least curvature Newton's step divides by; where there is none at all it divides by one."""
-
-UNIFORM = 0.1
-"""The share of draws that importance does not guide: what was never drawn has none."""
-
-BLOCKS = 8
-"""Importance is that of the largest change in each of so many blocks a side."""
 
 SIDE = 32
 """Published: the side of the grid on which the change of a large image lives."""
@@ -69,72 +71,6 @@ PRESETS: Mapping[str, str] = MappingProxyType(
 )
 """Published settings: Chen et al. 2017; RealSafe 2020, one coordinate at a time, whose rate, weight
 and optimiser are not published."""
-
-
-class State(NamedTuple):
-    """Where a search is; everything with the rows first.
-
-    Attributes
-    ----------
-    w : Tensor
-        The change, on the grid it lives on.
-    mean, square, drawn : Tensor
-        Adam's state of every coordinate, and how often it was drawn.
-    c, low, high : Tensor
-        The weight and its bracket (`Weights`).
-    step, turn : Tensor
-        Steps of this round, and rounds before it.
-    won, ever : Tensor
-        Whether there was a success in this round, and in any.
-    unit, stride : Tensor
-        What weights and steps are measured by; zero until it is known.
-    last : Tensor
-        The objective when it was last looked at.
-    """
-
-    w: Tensor
-    mean: Tensor
-    square: Tensor
-    drawn: Tensor
-    c: Tensor
-    low: Tensor
-    high: Tensor
-    step: Tensor
-    turn: Tensor
-    won: Tensor
-    ever: Tensor
-    unit: Tensor
-    stride: Tensor
-    last: Tensor
-
-
-class Partials(NamedTuple):
-    """What the probes of one step told, float64.
-
-    Attributes
-    ----------
-    coordinates : Tensor
-        Which were drawn, ``[rows, k]``.
-    gap : Tensor
-        How far the points are short of their goal, ``[rows]``.
-    far : Tensor
-        Their squared distance from the clean image, ``[rows]``.
-    slope, bend : Tensor
-        First and second derivatives of the gap, ``[rows, k]``.
-    pull, hold : Tensor
-        Those of the squared distance, which are known and cost nothing.
-    won : Tensor
-        Which points are where they should be.
-    """
-
-    coordinates: Tensor
-    gap: Tensor
-    far: Tensor
-    slope: Tensor
-    bend: Tensor
-    pull: Tensor
-    hold: Tensor
-    won: Tensor
 
 
 @register("zoo")
@@ -200,18 +136,18 @@ class ZOO(Attack):
     "zoo(coordinates=64, by='adam')"
     """
 
-    steps: int = 30
-    rounds: int = 10
-    coordinates: int = 32
-    h: float = 0.01
-    by: str = "newton"
-    rate: float | None = None
-    first: float | None = None
-    side: int | None = None
+    steps: int = whole_number(30)
+    rounds: int = whole_number(10)
+    coordinates: int = whole_number(32)
+    h: float = number(0.01, above=0)
+    by: str = one_of("newton", "adam")
+    rate: float | None = number(None, above=0)
+    first: float | None = number(None, above=0)
+    side: int | None = whole_number(None)
     grow: tuple[int, ...] = ()
     important: bool = False
     tanh: bool = False
-    abort: int = 0
+    abort: int = whole_number(0, 0)
     reset: bool = False
     compat: bool = False
 
@@ -221,16 +157,7 @@ class ZOO(Attack):
     source: ClassVar[str] = "Chen et al., ZOO: zeroth order optimization, 2017"
 
     def __post_init__(self) -> None:
-        must_count(self, 1, "steps", "rounds", "coordinates")
-        must_count(self, 0, "abort")
-        must_be_positive(self, "h")
-        for name in ("rate", "first"):
-            if getattr(self, name) is not None:
-                must_be_positive(self, name)
-        if self.by not in RATES:
-            raise ValueError(f"by is {self.by!r}, but 'adam' or 'newton' is needed")
-        if self.side is not None:
-            must_count(self, 1, "side")
+        super().__post_init__()
         object.__setattr__(self, "grow", tuple(self.grow))
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
@@ -259,14 +186,13 @@ class ZOO(Attack):
             if step in self.grow:
                 state = self._grown(siege.ball, state)
             told = self.ask(siege, state.w, step)
-            settled = siege.settle(*state, *told)
+            state, told = siege.settle(state, told)
             if not len(siege):
                 return
-            state, told = State(*settled[:14]), Partials(*settled[14:])
             if not self.compat:
-                state = _measured(state, told)
+                state = measured(state, told)
             if self.reset:
-                state = _rested(state, told.won & ~state.ever)
+                state = state._replace(moments=state.moments.rested(told.won & ~state.ever))
             state = self._next(self._descend(siege.ball, state, told, table), told)
             if self.abort:
                 siege.leave(state.turn >= self.rounds)
@@ -279,24 +205,18 @@ class ZOO(Attack):
         first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
         weights = Weights.of(len(w), first, center.device)
         none, no = torch.zeros_like(siege.rows), torch.zeros_like(siege.rows, dtype=torch.bool)
-        length = self.length(siege.ball)
         unit = torch.full_like(weights.c, siege.ball.width**2 if self.compat else 0.0)
-        stride = torch.full_like(unit, length if self.compat else 0.0)
-        count = torch.zeros_like(w, dtype=torch.int64)
-        most = torch.full_like(unit, torch.inf)
         return State(
             w,
-            torch.zeros_like(w, dtype=torch.float64),
-            torch.zeros_like(w, dtype=torch.float64),
-            count,
-            *weights,
-            none,
-            none,
-            no,
-            no,
-            unit,
-            stride,
-            most,
+            Moments.at(w),
+            weights,
+            step=none,
+            turn=none,
+            won=no,
+            ever=no,
+            unit=unit,
+            stride=torch.full_like(unit, self.length(siege.ball) if self.compat else 0.0),
+            last=torch.full_like(unit, torch.inf),
         )
 
     def length(self, ball: Ball) -> float:
@@ -307,7 +227,7 @@ class ZOO(Attack):
         """The images of changes ``[rows, k, ...]``, not cut to the box."""
         size = tuple(ball.center.shape[1:])
         if tuple(w.shape[2:]) != size:
-            flat = _resized(w.flatten(0, 1), size[1:])
+            flat = resized(w.flatten(0, 1), size[1:])
             w = flat.view(*w.shape[:2], *size)
         if self.tanh:
             space = Tanh()
@@ -340,7 +260,7 @@ class ZOO(Attack):
                     base, gap = gap[:, 0], gap[:, 1:]
                     owners = siege.rows[rows]
                     won = siege.record.reached(owners, answer.labels[:, 0])
-                known.append(_derived(gap, base, high - low, seen[0] - seen[1], change, h))
+                known.append(derived(gap, base, high - low, seen[0] - seen[1], change, h))
             slope, bend, pull, hold = (torch.cat(part, 1) for part in zip(*known, strict=True))
             far = inner(change, change)
             parts.append(Partials(chosen[rows], base, far, slope, bend, pull, hold, won))
@@ -357,45 +277,32 @@ class ZOO(Attack):
 
     def _descend(self, ball: Ball, state: State, told: Partials, table: Tensor) -> State:
         """One step along the coordinates drawn."""
-        at, scale = told.coordinates, (state.c * state.unit)[:, None]
+        at, scale = told.coordinates, (state.weights.c * state.unit)[:, None]
         g = told.pull + scale * told.slope
         rate = self.rate or (PUBLISHED_RATE if self.compat else RATES[self.by])
-        mean, square, count = (t.flatten(1) for t in state[1:4])
-        count = count.scatter_add(1, at, torch.ones_like(at))
+        moments = state.moments.drew(at)
         if self.by == "newton":
             bend = told.hold + scale * told.bend
             one = (ball.width / self.length(ball)) ** 2
             bend = torch.where(bend <= 0, torch.full_like(bend, one), bend.clamp_min(FLAT * one))
             move = rate * g / bend * (state.unit > 0)[:, None]
         else:
-            one, two = DECAYS
-            m = one * mean.gather(1, at) + (1 - one) * g
-            v = two * square.gather(1, at) + (1 - two) * g**2
-            mean, square = mean.scatter(1, at, m), square.scatter(1, at, v)
-            factor = table[(count.gather(1, at) - 1).clamp_max(len(table) - 1)]
-            stride = (rate * state.stride)[:, None]
-            move = stride * factor * m / v.sqrt().clamp_min(1e-300)
+            moments, move = moments.step(at, g, (rate * state.stride)[:, None], table)
         w = state.w.flatten(1)
         w = w.scatter_add(1, at, -move.to(w.dtype)).view_as(state.w)
-        mean, square, drawn = (t.view_as(state.w) for t in (mean, square, count))
-        return state._replace(w=w, mean=mean, square=square, drawn=drawn)
+        return state._replace(w=w, moments=moments)
 
     def _next(self, state: State, told: Partials) -> State:
         """Go on to the next weight where a round is over."""
         won, step = state.won | told.won, state.step + 1
         over, last = step >= self.steps, state.last
         if self.abort:
-            value = told.far + state.c * state.unit * told.gap
+            value = told.far + state.weights.c * state.unit * told.gap
             looked = step % self.abort == 0
             over = over | (looked & (value > STALLED * last))
             last = torch.where(over, torch.inf, torch.where(looked, value, last))
-        before = Weights(state.c, state.low, state.high)
-        both = zip(before.after(won), before, strict=True)
-        weights = Weights(*(torch.where(over, new, old) for new, old in both))
         state = state._replace(
-            c=weights.c,
-            low=weights.low,
-            high=weights.high,
+            weights=state.weights.next(won, over),
             won=won & ~over,
             ever=state.ever | told.won,
             step=step * ~over,
@@ -405,84 +312,13 @@ class ZOO(Attack):
         if not self.compat:
             return state
         again = over & (state.turn < self.rounds)
-        fresh = _rested(state, again)
-        return fresh._replace(w=fresh.w * _shaped(~again, fresh.w))
+        w = state.w * rowwise(~again, state.w)
+        return state._replace(w=w, moments=state.moments.rested(again))
 
     def _grown(self, ball: Ball, state: State) -> State:
         """The change on a grid twice as fine, with Adam at rest."""
         size = [
             min(2 * a, b) for a, b in zip(state.w.shape[2:], ball.center.shape[2:], strict=True)
         ]
-        w = _resized(state.w, tuple(size))
-        none = torch.zeros_like(w, dtype=torch.float64)
-        return State(w, none, none, torch.zeros_like(w, dtype=torch.int64), *state[4:])
-
-
-def likelihood(w: Tensor) -> Tensor:
-    """How likely every coordinate is to be drawn, for a change ``[rows, channels, h, w]``.
-
-    In proportion to the largest change in its block, and in part regardless of it.
-    """
-    block = [max(1, side // BLOCKS) for side in w.shape[2:]]
-    largest = functional.max_pool2d(w.abs(), block, ceil_mode=True)
-    spread = functional.interpolate(largest, w.shape[2:], mode="nearest")
-    total = inner(spread, torch.ones_like(spread))
-    share = spread / _shaped(total.clamp_min(1e-300), spread).to(w.dtype)
-    mixed = (1 - UNIFORM) * share + UNIFORM / w[0].numel()
-    return torch.where(_shaped(total > 0, w), mixed, torch.full_like(w, 1.0 / w[0].numel()))
-
-
-def _derived(
-    gap: Tensor, base: Tensor, nominal: Tensor, sent: Tensor, change: Tensor, h: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """First and second derivatives of gaps and of squared distances along coordinates.
-
-    `gap` holds those above and below by turns, ``[rows, 2k]``. Where the box or a grid changed
-    what was sent, the derivative is along that.
-    """
-    rows, k = nominal.shape[:2]
-    high, low, middle = gap[:, ::2], gap[:, 1::2], base[:, None]
-    known = torch.isfinite(high) & torch.isfinite(low) & torch.isfinite(middle)
-    flat = nominal.flatten(0, 1)
-    whole = inner(flat, flat).view(rows, k)
-    part = inner(flat, sent.flatten(0, 1)).view(rows, k) / whole.clamp_min(1e-300)
-    none = torch.zeros_like(whole)
-    slope = torch.where(known & (part > 0.01), (high - low) / (2 * h * part), none)
-    # One-sided at the box, where it would take the slope for a curvature.
-    bend = torch.where(known & (part > 0.99), (high - 2 * middle + low) / h**2, none)
-    pull = inner(flat, change.repeat_interleave(k, 0)).view(rows, k) / h
-    return slope, bend, pull, 2 * whole / (2 * h) ** 2
-
-
-def _measured(state: State, told: Partials) -> State:
-    """Units of rows that have none yet: the weight 1 is just enough for a linear victim.
-
-    The slope over all coordinates is told by those drawn; its square and the gap make the distance
-    of the boundary, and at rate one a stride in every coordinate leads as far.
-    """
-    entries = state.w[0].numel()
-    k = told.coordinates.shape[1]
-    squares = inner(told.slope, told.slope) * (entries / k)
-    hold = inner(told.hold, torch.ones_like(told.hold)) / (2 * k)
-    # The change of the image that a coordinate makes: one, unless the grid is coarse.
-    far = told.gap / squares.sqrt().clamp_min(1e-300)
-    new = (state.unit == 0) & (squares > 0) & (told.gap > 0)
-    unit = torch.where(new, 2.0 * hold * far**2 / told.gap.clamp_min(1e-300), state.unit)
-    stride = torch.where(new, far / entries**0.5, state.stride)
-    return state._replace(unit=unit, stride=stride)
-
-
-def _rested(state: State, rows: Tensor) -> State:
-    """The state with Adam at rest in some rows."""
-    keep = _shaped(~rows, state.w)
-    return state._replace(
-        mean=state.mean * keep, square=state.square * keep, drawn=state.drawn * keep
-    )
-
-
-def _shaped(rows: Tensor, like: Tensor) -> Tensor:
-    return rows.view(-1, *[1] * (like.dim() - 1))
-
-
-def _resized(w: Tensor, size: tuple[int, ...]) -> Tensor:
-    return functional.interpolate(w, size, mode="bilinear", align_corners=False)
+        w = resized(state.w, tuple(size))
+        return state._replace(w=w, moments=Moments.at(w))

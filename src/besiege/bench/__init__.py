@@ -17,11 +17,9 @@ __all__ = ["Estimate", "Evaluation", "Request", "Store", "estimate", "evaluate"]
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "Estimate": "estimating",
-        "Evaluation": "single",
-        "Request": "spec",
-        "Store": "store",
-        "estimate": "estimating",
-        "evaluate": "single",
+        "estimating": "Estimate estimate",
+        "single": "Evaluation evaluate",
+        "spec": "Request",
+        "store": "Store",
     },
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from besiege.bench.tables import rows_of
 from besiege.bench.task import Task
 from besiege.core import record as core_record
 from besiege.core.errors import StoreError
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
@@ -41,8 +43,8 @@ class Context:
         What makes the samples of each shard, by digest, on the victim's device.
     attacks : dict
         Attacks by their text; others are read from it.
-    starting : dict
-        What makes the images that attacks may start from, by digest.
+    starts : dict
+        Images that attacks may start from, by digest.
     around : Samples
         The first samples. Twins must agree with their victims around them, within the threat, so
         that a resumed run makes the same twins.
@@ -56,13 +58,12 @@ class Context:
     victims: Mapping[str, Victim]
     shards: Mapping[str, Callable[[], Samples]]
     attacks: Mapping[str, Attack]
-    starting: Mapping[str, Callable[[], Samples]]
+    starts: Mapping[str, Samples]
     around: Samples
     threat: Threat
     how: Machine
     watching: Watching = lambda task: None
     _twins: dict[str, Victim | None] = field(default_factory=dict)
-    _starts: dict[str, Samples] = field(default_factory=dict)
     _shard: tuple[str, Samples] | None = None
 
     def victim(self, digest: str) -> Victim:
@@ -95,11 +96,13 @@ class Context:
         whole = self._shard[1]
         return whole if ids is None else whole.at(rows_of(whole.ids, ids))
 
-    def starts(self, digest: str) -> Samples:
-        """Images that attacks may start from."""
-        if digest not in self._starts:
-            self._starts[digest] = self.starting[digest]()
-        return self._starts[digest]
+    def knowledge(self, identity: Mapping[str, Any]) -> Knowledge:
+        """What an attack uses besides its victim."""
+        advice, starts = identity.get("advice"), identity.get("starts")
+        return Knowledge(
+            None if starts is None else self.starts[starts],
+            None if advice is None else self.victim(advice),
+        )
 
     def standing(self, task: Task) -> Samples:
         """The samples of a task's shard that the attacks it comes after left, by their verdicts."""
@@ -136,7 +139,7 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
     if plan.searches is not None:
         few = shards_of(*searched_data(resolved))
         shards |= dict(zip(plan.searches.shards, few, strict=True))
-    starts = knowledge.starts
+    starts = {resolved.starts: knowledge.starts} if resolved.starts and knowledge.starts else {}
     short = plan.request.curve == "short"
     attacks = [*resolved.attacks, *(searcher(one, short) for one in resolved.attacks)]
     first = resolved.data.take(torch.arange(min(plan.request.shard, len(resolved.data))))
@@ -145,7 +148,7 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
         victims,
         {shard.digest: samples(make) for shard, make in shards.items()},
         {str(attack): attack for attack in attacks},
-        {} if starts is None else {starts.digest: lambda: boxed(starts, victim, scaled)},
+        starts,
         boxed(first, victim, scaled),
         resolved.threat,
         how,

@@ -170,9 +170,7 @@ def _price(resolved: ResolvedRequest, attack: Attack, shape: tuple[int, ...]) ->
 
 
 def _transfers(resolved: ResolvedRequest, attack: Attack) -> bool:
-    return approach(
-        resolved.victim, attack, resolved.threat, resolved.knowledge.substitute
-    ).transfer
+    return approach(resolved.victim, attack, resolved.threat, resolved.knowledge).transfer
 
 
 def _judging(resolved: ResolvedRequest, again: int) -> Price:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,34 +20,16 @@ PER_CLASS, MANY = 10, 100
 Fuse = Literal["logits", "probabilities", "losses"]
 
 
-@dataclass(frozen=True)
-class Knowledge:
-    """What attacks may use that is not the victim's answer.
-
-    Attributes
-    ----------
-    substitute : Victim, optional
-        Attacks that need gradients are crafted on it, and judged on the victim; others may take
-        its advice.
-    starts : Data, optional
-        Images of known classes at which attacks may begin that say so: those that see decisions
-        alone, and such as climb from where a class is told.
-    """
-
-    substitute: Victim | None = None
-    starts: Data | None = None
-
-
-def read_knowledge(models: Sequence[Model], fuse: Fuse, victim: Victim, data: Data) -> Knowledge:
-    """The substitute, several as one ensemble, and images to start from."""
-    starts = beginnings(data)
+def read_substitute(
+    models: Sequence[Model], fuse: Fuse, victim: Victim, data: Data
+) -> Victim | None:
+    """The substitute, several models as one ensemble; None where there is none."""
     if not models:
-        return Knowledge(None, starts)
+        return None
     members = [read_model(one, victim.device) for one in models]
     one = members[0] if len(members) == 1 else Ensemble(members, fuse=fuse)
     image = data.take([0]).images.clamp(*victim.box)
-    known = victim.classes or data.classes
-    return Knowledge(in_place_of(victim, one, image, known), starts)
+    return in_place_of(victim, one, image, victim.classes or data.classes)
 
 
 def each(models: Model | Sequence[Model]) -> Sequence[Model]:

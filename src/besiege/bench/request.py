@@ -13,11 +13,12 @@ from torch import nn
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
-from besiege.bench.knowledge import Knowledge, each, read_fuse, read_knowledge
+from besiege.bench.knowledge import beginnings, each, read_fuse, read_substitute
 from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data, usual_size
 from besiege.bench.spec import Request
 from besiege.core.errors import AttackError, InputError, ThreatError, near
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import Access, Goal, Norm, Threat
@@ -115,6 +116,8 @@ class ResolvedRequest:
         Whether pixels in [0, 1] are scaled to the victim's box.
     knowledge : Knowledge
         What the attacker has besides the victim.
+    starts : str, optional
+        The digest of the images to start from.
     """
 
     request: Request
@@ -125,6 +128,7 @@ class ResolvedRequest:
     chained: bool
     scaled: bool
     knowledge: Knowledge
+    starts: str | None
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
@@ -165,6 +169,14 @@ def resolve(
             "shard": request.shard or usual_size(victim),
         }
     )
+    scaled = victim.box != (0.0, 1.0) and not isinstance(given.data, tuple)
+    models = given.substitute or request.substitute
+    # Images of a folder are decoded for attacks that start from them only.
+    starts = beginnings(data) if any(one.uses_starts for one in chosen.values()) else None
+    knowledge = Knowledge(
+        None if starts is None else boxed(starts, victim, scaled),
+        read_substitute(models, request.fuse, victim, data),
+    )
     return ResolvedRequest(
         complete,
         victim,
@@ -172,8 +184,9 @@ def resolve(
         threat,
         tuple(chosen.values()),
         chained,
-        victim.box != (0.0, 1.0) and not isinstance(given.data, tuple),
-        read_knowledge(given.substitute or request.substitute, request.fuse, victim, data),
+        scaled,
+        knowledge,
+        None if starts is None else starts.digest,
     )
 
 

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-__getattr__, __dir__ = lazily(__name__, {"main": "app"})
+__getattr__, __dir__ = lazily(__name__, {"app": "main"})

@@ -26,7 +26,7 @@ command = App(
 def attacks(*, as_json: AsJson = False) -> None:
     """The attacks there are: norms, goals and what they need to see of the model."""
     from besiege.attacks.suites import SUITES
-    from besiege.core.siege import ATTACKS
+    from besiege.core.attack_registry import ATTACKS
 
     found = [described(name, thing) for name, thing in ATTACKS.items()]
     suites = {name: _suite(s) for name, s in SUITES.items()}

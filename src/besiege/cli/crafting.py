@@ -17,12 +17,15 @@ from besiege.bench.work_estimate import Event
 from besiege.cli.pictures import Inputs, file_names, write_exact, write_png
 from besiege.core.ball import ball
 from besiege.core.errors import Finding, InputError, ThreatError
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
 from besiege.data import Data
-from besiege.evaluation import craft, judge
-from besiege.evaluation.judging import predict_clean
+from besiege.evaluation.approach import approach
+from besiege.evaluation.attacking import craft_and_judge
+from besiege.evaluation.crafting import Crafted
+from besiege.evaluation.judging import Verdicts, judge, predict_clean
 
 _AT_A_TIME = 250
 _LEVELS = 255
@@ -114,15 +117,17 @@ def besieged(
     """Attack images and have the result judged, as it is and as a PNG has it."""
     threat = _checked(threat, target, victim, math.prod(inputs.data.shape))
     data = _labelled(victim, inputs.data, seed)
+    how = approach(victim, attack, threat, Knowledge(), queries=queries)
     parts: list[dict[str, Tensor]] = []
     findings: dict[Finding, None] = {}
     seconds, done = 0.0, 0
     for shard in data.shards(_AT_A_TIME):
         samples = _samples(victim, shard, target)
-        crafted = craft(victim, attack, samples, threat, seed=seed, queries=queries, batch=batch)
-        made, said = _judged(victim, crafted, samples, threat, seed)
-        parts.append(made)
-        findings |= dict.fromkeys((*crafted.findings, *said))
+        crafted, verdicts = craft_and_judge(
+            victim, attack, samples, threat, how, seed=seed, batch=batch
+        )
+        parts.append(_rows(victim, crafted, verdicts, samples, threat, seed))
+        findings |= dict.fromkeys((*crafted.findings, *verdicts.findings))
         seconds += crafted.seconds
         done += len(shard)
         if watch is not None:
@@ -186,10 +191,15 @@ def _samples(victim: Victim, data: Data, target: int | None) -> Samples:
     return samples.to(victim.device)
 
 
-def _judged(
-    victim: Victim, crafted: Any, samples: Samples, threat: Threat, seed: int
-) -> tuple[dict[str, Tensor], tuple[Finding, ...]]:
-    verdicts = judge(victim, crafted, samples, threat, seed=seed)
+def _rows(
+    victim: Victim,
+    crafted: Crafted,
+    verdicts: Verdicts,
+    samples: Samples,
+    threat: Threat,
+    seed: int,
+) -> dict[str, Tensor]:
+    """What is reported of every image, as crafted and as a PNG has it."""
     width = victim.box[1] - victim.box[0]
     around = ball(threat.norm, samples.images, threat.radius, victim.box, width / _LEVELS)
     received = around.received(crafted.images)
@@ -213,7 +223,7 @@ def _judged(
         "images": crafted.images,
         "received": received,
     }
-    return {name: value.cpu() for name, value in made.items()}, verdicts.findings
+    return {name: value.cpu() for name, value in made.items()}
 
 
 def _rounding(outcome: Outcome) -> list[Finding]:

@@ -96,7 +96,7 @@ def _heavy() -> dict[str, Found]:
     """What is known once torch is there."""
     from besiege.attacks.attack import PIECES
     from besiege.attacks.combine import Combined
-    from besiege.core.siege import ATTACKS
+    from besiege.core.attack_registry import ATTACKS
     from besiege.defenses.layers import LAYERS
     from besiege.training.recipes import RECIPES
 

@@ -6,6 +6,7 @@ on the norm. What the classes share is in `besiege.core.region`.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.region import TOLERANCE, Ball, distances
+from besiege.core.rowwise import rowwise
 from besiege.core.solvers import flood, forward_plane, greedy, shrink, threshold
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
@@ -31,7 +33,7 @@ class LinfBall(Ball):
         The nearest float32 to ``x + eps`` may lie beyond it by 1e-5 of a small eps.
         """
         if self._bounds is None:
-            center, radius = self.center.double(), self._per_row(self.radius)
+            center, radius = self.center.double(), rowwise(self.radius, self.center)
             low, high = center - radius, center + radius
             lower, upper = low.to(self.center.dtype), high.to(self.center.dtype)
             lower = torch.where(lower < low, torch.nextafter(lower, self.center), lower)
@@ -51,6 +53,9 @@ class LinfBall(Ball):
 
     def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
         return torch.sign(g).mul_(self.scaled(length))
+
+    def closing(self, length: float, share: float) -> Tensor:
+        return self.radius * (length * math.sqrt(self.size))
 
     def drift(self, g: Tensor, length: Tensor) -> Tensor:
         # As long as a step in most entries. By its largest entry the others would be lost.

@@ -1,10 +1,11 @@
-"""Whether a file can be read at all, found out before it is opened."""
+"""Files: whether one can be read, found out before it is opened, and writing one as a whole."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from pathlib import Path
 
 from besiege.core.errors import DataError
 
@@ -43,3 +44,30 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
         raise OSError(number, "not a plain file", os.fspath(path))
     with open(handle, "rb") as file:
         return file.read()
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all, a power cut included.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be written; the file is then what it was before.
+    """
+    # Named after the process, so that two never write the same one.
+    partial = path.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    # The new name is only safe once its folder is, where the system can say so of folders.
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

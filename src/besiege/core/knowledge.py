@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from besiege.core.oracle import Oracle
 from besiege.core.samples import Samples
+from besiege.core.victim import Victim
 
 
 @dataclass(frozen=True)
@@ -15,12 +17,17 @@ class Knowledge:
     Attributes
     ----------
     starts : Samples, optional
-        Images of known classes. An attack that must begin beyond the boundary may begin at one of
-        them; they are the same for every sample and every batch, and each that is shown to the
-        victim is a query of the sample it is shown for.
-    substitute : Oracle, optional
-        A model whose gradients are free: what it computes is counted apart, and is no query.
+        Images of known classes, from which an attack may start that must start beyond the
+        boundary. They are the same for every sample and every batch, and each one that is sent to
+        the victim is a query of the sample it is sent for.
+    substitute : Victim, optional
+        A model whose gradients are free: what it computes is counted separately, and is no query.
     """
 
     starts: Samples | None = None
-    substitute: Oracle | None = None
+    substitute: Victim | None = None
+
+    @cached_property
+    def oracle(self) -> Oracle | None:
+        """The substitute as the attack queries it."""
+        return None if self.substitute is None else Oracle(self.substitute)

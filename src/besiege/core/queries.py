@@ -1,10 +1,10 @@
-"""How a siege asks: which images may be sent, and what they cost."""
+"""Which images are sent to the victim, and what they cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,226 +14,265 @@ from besiege.core.answer import Answer, Loss, Through
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
-from besiege.core.oracle import Access
+from besiege.core.oracle import Access, Oracle
 from besiege.core.record import largest
+from besiege.core.terms import ActiveRows, Terms
 from besiege.core.threat import Linf
-from besiege.core.tracker import Tracker, order
+from besiege.core.tracker import Answered, Tracker, order, upto
 
 Kind = Literal["labels", "logits", "gradient", "gradients"]
 
 
-class Queries(Tracker):
-    """Rows of a record under given terms, and the way their images are sent and charged."""
+class Question(NamedTuple):
+    """What is asked about every image of a request."""
 
-    def _alive(self) -> Tensor:
-        alive = ~self._done[self._index]
-        if self.record.meter.budget is not None:
-            alive &= self.record.meter.left(self._index) >= self._draws
-        return alive
+    kind: Kind
+    loss: Loss | None = None
+    through: Through | None = None
+    survey: bool = False
+    """Whether this is the clean check, by which later answers are measured."""
 
-    def _request(
+
+class Batch(NamedTuple):
+    """Images of a request, and of each: its row, its number among copies, its place, its classes.
+
+    ``place`` counts the images of the same sample before it (`Answered`); ``classes`` are those
+    whose gradients are asked for.
+    """
+
+    images: Tensor
+    rows: Tensor
+    slot: Tensor
+    place: Tensor | None
+    classes: Tensor | None
+
+    def at(self, some: Tensor) -> Batch:
+        """Some of the images."""
+        return self._each(lambda part: part[some])
+
+    def repeated(self, times: int) -> Batch:
+        """Every image so many times, side by side."""
+        return self._each(lambda part: part.repeat_interleave(times, 0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(
+            change(self.images),
+            change(self.rows),
+            change(self.slot),
+            None if self.place is None else change(self.place),
+            None if self.classes is None else change(self.classes),
+        )
+
+
+class Queries:
+    """The requests of a siege: sends what may be sent, charges it and has it looked at.
+
+    Parameters
+    ----------
+    oracle : Oracle
+        Who answers.
+    tracker : Tracker
+        Who is told of every answer, and knows which samples are done.
+    terms : Terms
+        How many answers are averaged, and the caller's function to show progress.
+    several : bool
+        Whether a sample may have several of the rows.
+    """
+
+    def __init__(self, oracle: Oracle, tracker: Tracker, terms: Terms, several: bool) -> None:
+        self.oracle = oracle
+        self.several = several
+        self._tracker = tracker
+        self._record = tracker.record
+        self._terms, self._draws = terms, terms.draws
+        self._asked = False
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether candidates of a row are sent one after the other, never ahead of a decision."""
+        victim = self.oracle.victim
+        return victim.metered or victim.stochastic or self.several
+
+    def alive(self, active: ActiveRows) -> Tensor:
+        """Which rows may still be asked about: not done, and with queries left."""
+        return self._payable(active.samples, None)
+
+    def staying(self, active: ActiveRows) -> Tensor | None:
+        """The numbers of the rows that stay in the siege after a step; None where all do."""
+        if not self._asked:
+            self._record.catch_up()
+        self._asked = False
+        if not self._selective:
+            return None
+        alive = self.alive(active)
+        self._tracker.some_done = False
+        return None if bool(alive.all()) else alive.nonzero()[:, 0]
+
+    @property
+    def _selective(self) -> bool:
+        """Whether there may be rows that are not to be sent."""
+        return self._tracker.some_done or self._record.meter.budget is not None
+
+    def _payable(self, samples: Tensor, place: Tensor | None) -> Tensor:
+        """Which images may be sent: of samples not done, in order, up to the budget of each."""
+        chosen = ~self._tracker.done(samples)
+        if self._record.meter.budget is not None:
+            chosen &= self._record.meter.left(samples) >= upto(place, self._draws)
+        return chosen
+
+    def ask(
         self,
+        active: ActiveRows,
+        question: Question,
         x: Tensor,
-        rows: Tensor | None,
-        kind: Kind,
-        loss: Loss | None = None,
-        through: Through | None = None,
+        rows: Tensor | None = None,
         classes: Tensor | None = None,
     ) -> Answer:
-        owners = len(self) if rows is None else len(rows)
-        self._check_shape(x, owners)
-        plain = rows is None and through is None and x.dim() == self.ball.center.dim()
-        if not (plain and self.keeps == "first" and not self._uneven):
-            self.record.catch_up()  # what was broken one request ago is not asked again
-        several = self._several or (rows is not None and self._repeats(rows))
-        k = x.shape[1] if x.dim() > self.ball.center.dim() else None
-        at = self._every() if rows is None else rows
-        flat, slot = x, at if through is None else torch.zeros_like(at)
+        """The answer about points ``[rows, ...]`` or candidates ``[rows, k, ...]``.
+
+        `rows` are the numbers of the rows asked about, all by default; `classes`, ``[rows, c]``,
+        those whose gradients are asked for. Rows that may not be sent have a blank answer.
+        """
+        owners = len(active) if rows is None else len(rows)
+        check_shape(active, x, owners)
+        one = active.ball.center.dim()
+        plain = rows is None and question.through is None and x.dim() == one
+        if not (plain and self._terms.keep == "first" and not self._selective):
+            self._record.catch_up()  # what was broken one request ago is not asked about again
+        several = self.several or (rows is not None and _repeats(rows))
+        k = x.shape[1] if x.dim() > one else None
+        at = active.numbers if rows is None else rows
+        flat, slot = x, at if question.through is None else torch.zeros_like(at)
         if k is not None:
             flat, at = x.flatten(0, 1), at.repeat_interleave(k)
             slot = torch.arange(k, device=x.device).repeat(owners)
             classes = None if classes is None else classes.repeat_interleave(k, 0)
-        place = order(self._samples(at)) if several else None if k is None else slot
+        place = order(active.samples_at(at)) if several else None if k is None else slot
+        batch = Batch(flat, at, slot, place, classes)
         sent: Tensor | None = None
-        if self._uneven:
-            chosen = self._payable(at, place)
+        if self._selective:
+            chosen = self._payable(active.samples_at(at), place)
             if not bool(chosen.all()):
                 sent = chosen.nonzero()[:, 0]
-                at, flat, slot = at[sent], flat[sent], slot[sent]
-                place = None if place is None else place[sent]
-                classes = None if classes is None else classes[sent]
-        if self.ball.grid is not None:
-            flat = self.ball.at(at).received(flat)
-        answer = self._send(flat.contiguous(), at, slot, place, kind, loss, through, classes)
+                batch = batch.at(sent)
+        answer = self._send(active, question, batch)
         if sent is not None:
             answer = answer.blank(len(x) * (k or 1)).put(sent, answer)
         return answer if k is None else answer.shaped(owners, k)
 
-    def _check_shape(self, x: Tensor, owners: int) -> None:
-        one = self.ball.center.dim()
-        shape = self.ball.center.shape[1:]
-        if len(x) != owners or x.dim() - one not in (0, 1) or x.shape[1 - one :] != shape:
-            raise AttackError(
-                f"images of shape {tuple(x.shape)} were asked about, but {owners} rows of images "
-                f"{tuple(shape)} are expected"
-            )
+    def _send(self, active: ActiveRows, question: Question, batch: Batch) -> Answer:
+        self._asked = True
+        samples = active.samples_at(batch.rows)
+        images = _received(active, batch.images, batch.rows)
+        logits, value, gradient = self._answers(active, question, batch._replace(images=images))
+        if gradient is not None and value is not None:
+            self._record.climb(samples, value.detach())
+        slopes = 1 if batch.classes is None else batch.classes.shape[1]
+        labels = self._classes(logits, samples, question.survey)
+        hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
+        if question.through is None:
+            answered = Answered(images, samples, value, batch.place)
+            ball = active.ball if samples is active.samples else None
+            hit = self._tracker.look(answered, labels, logits, ball)
+        else:
+            self._tracker.must_be_numbers(logits)
+        self._charge(active, samples, batch.place, 0 if gradient is None else slopes)
+        if gradient is not None:
+            gradient = self._sound(gradient, samples)
+        shown = None if question.kind == "labels" else logits
+        return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
 
-    @staticmethod
-    def _repeats(rows: Tensor) -> bool:
-        """Whether a row number is given several times; they must ascend."""
-        least = int((rows[1:] - rows[:-1]).min()) if len(rows) > 1 else 1
-        if least < 0:
-            raise AttackError("rows= was given numbers out of order: sort them and x with them")
-        return least == 0
-
-    def _every(self) -> Tensor:
-        """All row numbers, always the same tensor, by which `_samples` knows them."""
-        if len(self._all) != len(self._index):
-            self._all = torch.arange(len(self._index), device=self._index.device)
-        return self._all
-
-    def _samples(self, at: Tensor) -> Tensor:
-        return self._index if at is self._all else self._index[at]
-
-    def _payable(self, at: Tensor, place: Tensor | None) -> Tensor:
-        """Which images may be sent: of rows not done, in order, up to each row's budget."""
-        samples = self._samples(at)
-        chosen = ~self._done[samples]
-        if self.record.meter.budget is not None:
-            chosen &= self.record.meter.left(samples) >= self._upto(place)
-        return chosen
-
-    def _send(
-        self,
-        flat: Tensor,
-        at: Tensor,
-        slot: Tensor,
-        place: Tensor | None,
-        kind: Kind,
-        loss: Loss | None,
-        through: Through | None,
-        classes: Tensor | None,
-    ) -> Answer:
-        self._asking = True
-        n, images, owners = self._draws, flat, at
-        if n > 1:
-            images, owners, slot = (t.repeat_interleave(n, 0) for t in (flat, at, slot))
-            classes = None if classes is None else classes.repeat_interleave(n, 0)
-        chances = self._chances(owners)
+    def _answers(
+        self, active: ActiveRows, question: Question, batch: Batch
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Logits, loss and gradient of every image: means over the draws of a stochastic victim."""
+        kind, loss, n = question.kind, question.loss, self._draws
+        batch = batch if n == 1 else batch.repeated(n)
+        chances = self._chances(active, batch.rows)
         gradient = value = None
         if kind == "gradient":
             assert loss is not None
-            gradient, value, logits = self._ask_gradient(
-                images, owners, slot, loss, through, chances
+            aim, through = active.aim_at(batch.rows), _through(active, question.through, batch)
+            gradient, value, logits = self.oracle.gradient(
+                batch.images, loss, aim, chances, through
             )
         elif kind == "gradients":
-            assert classes is not None
-            gradient, logits = self._oracle.gradients(images, classes, chances)
+            assert batch.classes is not None
+            gradient, logits = self.oracle.gradients(batch.images, batch.classes, chances)
         else:
-            logits = self._oracle.logits(images, chances)
-            if loss is not None:
-                value = loss(logits, self.aim if owners is self._all else self.aim.at(owners))
-        if n > 1:
-            if kind == "labels":
-                logits = _voted(logits)
-            logits = logits.reshape(-1, n, *logits.shape[1:]).mean(1)
-            value = None if value is None else value.reshape(-1, n).mean(1)
-            if gradient is not None:
-                gradient = gradient.reshape(-1, n, *gradient.shape[1:]).mean(1)
-        samples = self._samples(at)
-        if gradient is not None and value is not None:
-            self.record.climb(samples, value.detach())
-        backwards = 0 if gradient is None else 1 if classes is None else classes.shape[1]
-        labels = self._classes(logits, samples)
-        hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
-        if through is None:
-            hit = self._look(flat, samples, labels, value, logits, place)
-        else:
-            self._must_be_numbers(logits)
-        self._charge(samples, place, n, backwards * n)
-        if self._late:
-            self._late = False
-            self._excuse(samples, n)
-        if self._watch is not None:
-            self._watch(self.record)
-        if gradient is not None:
-            gradient = self._sound(gradient, samples)
-        shown = None if kind == "labels" else logits
-        return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
+            logits = self.oracle.logits(batch.images, chances)
+            value = None if loss is None else loss(logits, active.aim_at(batch.rows))
+        if n == 1:
+            return logits, value, gradient
+        if kind == "labels":
+            # The mean of labels is a vote, which shows no scores.
+            logits = functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)
+        parts = (logits, value, gradient)
+        mean = [None if p is None else p.reshape(-1, n, *p.shape[1:]).mean(1) for p in parts]
+        assert mean[0] is not None
+        return mean[0], mean[1], mean[2]
 
-    def _classes(self, logits: Tensor, samples: Tensor) -> Tensor:
+    def _classes(self, logits: Tensor, samples: Tensor, survey: bool) -> Tensor:
         """The classes answered; of a search for the smallest change, those rounding cannot turn."""
-        if self._surveying:
-            self.record.scale[samples] = largest(logits).to(self.record.scale)
-        elif self.closes_in:
-            return self.record.sure(logits, samples)
+        if survey:
+            self._record.scale[samples] = largest(logits).to(self._record.scale)
+        elif self._tracker.closes_in:
+            return self._record.sure(logits, samples)
         return logits.argmax(1)
 
-    def _ask_gradient(
-        self,
-        x: Tensor,
-        at: Tensor,
-        slot: Tensor,
-        loss: Loss,
-        through: Through | None,
-        chances: Dice | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        aim = self.aim if at is self._all else self.aim.at(at)
-        mapped = None
-        if through is not None:
-            key = self.dice.key[at]
-
-            def mapped(image: Tensor, rows: slice) -> Tensor:
-                return through(image, Dice(key[rows]), slot[rows])
-
-        return self._oracle.gradient(x, loss, aim, chances, mapped)
-
-    def _chances(self, owners: Tensor) -> Dice | None:
-        """The victim's chances: of (seed, sample, how often asked)."""
-        if not self._oracle.victim.stochastic:
+    def _chances(self, active: ActiveRows, rows: Tensor) -> Dice | None:
+        """The randomness of a stochastic victim: of (seed, sample, how often asked)."""
+        if not self.oracle.victim.stochastic:
             return None
-        samples = self._index[owners]
-        count = self.record.meter.forwards[samples] + order(samples)
-        return self.record.chances.at(samples).counted(count)
+        samples = active.samples_at(rows)
+        count = self._record.meter.forwards[samples] + order(samples)
+        return self._record.chances.at(samples).counted(count)
 
-    def _charge(self, samples: Tensor, place: Tensor | None, forwards: int, backwards: int) -> None:
-        meter, price = self.record.meter, self.record.meter.price(forwards, backwards)
-        if samples is self._index and place is None and len(self) == meter.tab.shape[0]:
-            meter.tab += price  # everybody once: a plain addition, which small networks notice
+    def _charge(
+        self, active: ActiveRows, samples: Tensor, place: Tensor | None, backwards: int
+    ) -> None:
+        meter, n = self._record.meter, self._draws
+        price = meter.price(n, backwards * n)
+        if samples is active.samples and place is None and len(active) == meter.tab.shape[0]:
+            meter.tab += price  # every sample once: a plain addition, which small networks notice
         else:
             meter.tab.index_add_(0, samples, price.expand(len(samples), 4))
             if place is not None:  # several images, but one request
                 meter.asked.index_add_(0, samples, (place > 0).to(torch.int64), alpha=-1)
-        meter.padding = self._oracle.padded
+        over = self._tracker.overtaken(samples)
+        if over is not None:  # this request decided nothing about them
+            meter.queries.index_add_(0, samples, over.to(torch.int64), alpha=-n)
+            self._record.asked[samples] -= over.to(torch.int64)
+        self._report()
 
-    def _excuse(self, samples: Tensor, forwards: int) -> None:
-        """Rows found to have been hit one request ago: this one decided nothing about them."""
-        record, over = self.record, self._done[samples]
-        record.meter.queries.index_add_(0, samples, over.to(torch.int64), alpha=-forwards)
-        record.asked[samples] -= over.to(torch.int64)
+    def _report(self) -> None:
+        self._record.meter.padding = self.oracle.padded
+        if self._terms.watch is not None:
+            self._terms.watch(self._record)
 
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
-        """Note rows whose gradient vanished or is not finite, and make zero what is not."""
-        record = self.record
+        """Record rows whose gradient vanished or is not finite; make zero what is not finite."""
+        record = self._record
         if record.zero_share is None:
             record.zero_share = torch.full_like(record.distance, torch.nan)
             record.zero_share[samples] = (gradient == 0).flatten(1).double().mean(1)
         size = distances(gradient, Linf)
-        if self._oracle.deferred:
+        if self.oracle.deferred:
             gone = ~(torch.isfinite(size) & (size > 0))
-            every = torch.zeros_like(self.record.asked).index_add_(0, samples, gone.to(torch.int64))
-            self.record.vanished |= every > 0
+            every = torch.zeros_like(record.asked).index_add_(0, samples, gone.to(torch.int64))
+            record.vanished |= every > 0
             return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
         if len(size) and not math.isfinite(size.max()):
-            self.record.vanished[samples[~torch.isfinite(size)]] = True
+            record.vanished[samples[~torch.isfinite(size)]] = True
             gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
             size = distances(gradient, Linf)
         if len(size) and not size.min() > 0:
-            self.record.vanished[samples[size == 0]] = True
+            record.vanished[samples[size == 0]] = True
         return gradient
 
-    def _speculate(
+    def speculate(
         self,
+        active: ActiveRows,
         part: Tensor,
         rows: Tensor,
         accept: Callable[[Answer], Tensor],
@@ -248,55 +287,84 @@ class Queries(Tracker):
         r, k = part.shape[:2]
         at = rows.repeat_interleave(k)
         place = torch.arange(k, device=part.device).repeat(r)
-        if self._several:
-            place = order(self._index[at])
-        payable = self._payable(at, place)
+        if self.several:
+            place = order(active.samples[at])
+        payable = self._payable(active.samples[at], place)
         sent = payable.nonzero()[:, 0]
-        flat, samples = part.flatten(0, 1)[sent].contiguous(), self._index[at[sent]]
-        if self.ball.grid is not None:
-            flat = self.ball.at(at[sent]).received(flat)
-        n = self._draws
-        images, owners = (t.repeat_interleave(n, 0) for t in (flat, at[sent]))
-        logits = self._oracle.logits(images, self._chances(owners))
-        value = None if loss is None else loss(logits, self.aim.at(owners))
-        if n > 1:
-            if self._oracle.access < Access.SCORE:
-                logits = _voted(logits)
-            logits = logits.reshape(-1, n, logits.shape[1]).mean(1)
-            value = None if value is None else value.reshape(-1, n).mean(1)
-        labels = self._classes(logits, samples)
-        distance = self._distances(flat, samples, self.record.reached(samples, labels))
-        hit = distance <= self._limit[samples]
-        scored = logits if self._oracle.access >= Access.SCORE else None
-        answer = Answer(hit, labels, logits=scored, loss=value)
+        at, place = at[sent], place[sent]
+        flat, samples = _received(active, part.flatten(0, 1)[sent], at), active.samples[at]
+        scored = self.oracle.access >= Access.SCORE
+        question = Question("logits" if scored else "labels", loss)
+        batch = Batch(flat, at, at, place, None)
+        logits, value, _ = self._answers(active, question, batch)
+        labels = self._classes(logits, samples, False)
+        hit = self._tracker.would_hit(flat, samples, labels)
+        answer = Answer(hit, labels, logits=logits if scored else None, loss=value)
         answer = answer.blank(r * k).put(sent, answer).shaped(r, k)
-        whole = answer.blank(len(self)).put(rows, answer)
+        whole = answer.blank(len(active)).put(rows, answer)
         stop = accept(whole)[rows] & payable.view(r, k)
-        if self.leaves == "success":
+        if self._terms.leave == "success":
             stop = stop | answer.hit
         taken = torch.where(stop.any(1), stop.int().argmax(1), torch.full_like(rows, k))
         used = torch.arange(k, device=part.device) <= taken[:, None]
-        seen = (used.flatten() & payable)[sent]
-        record, meter, looked = self.record, self.record.meter, samples[seen]
-        unhit = self._index[rows]
-        unhit = unhit[record.first_step[unhit] < 0]
-        some = None if value is None else value[seen]
-        self._look(flat[seen], looked, labels[seen], some, logits[seen], place[sent][seen])
-        if each:
-            # A hit was noted with the steps before the scan: add the candidates before it.
-            new = unhit[record.first_step[unhit] >= 0]
-            record.first_step[new] += (record.first_query[new] - meter.queries[new]) // n - 1
-            record.asked.index_add_(0, looked, torch.ones_like(looked))
-        meter.forwards.index_add_(0, samples, torch.ones_like(samples), alpha=n)
-        meter.queries.index_add_(0, looked, torch.ones_like(looked), alpha=n)
-        meter.padding = self._oracle.padded
-        if self._watch is not None:
-            self._watch(record)
+        seen = (used.flatten() & payable)[sent].nonzero()[:, 0]
+        answered = Answered(flat, samples, value, place).at(seen)
+        self._count(answered, labels[seen], logits[seen], active.samples[rows], each)
+        self._record.meter.forwards.index_add_(
+            0, samples, torch.ones_like(samples), alpha=self._draws
+        )
+        self._report()
         last = taken.minimum(payable.view(r, k).sum(1) - 1)
         answer.parts["hit"] &= used
         return answer, taken, last
 
+    def _count(
+        self, answered: Answered, labels: Tensor, logits: Tensor, owners: Tensor, each: bool
+    ) -> None:
+        """Have the candidates looked at that asking one by one would have sent; charge them."""
+        record, meter, samples = self._record, self._record.meter, answered.samples
+        unhit = owners[record.first_step[owners] < 0]
+        self._tracker.look(answered, labels, logits)
+        if each:
+            # A success was noted with the steps before the scan: add the candidates before it.
+            new = unhit[record.first_step[unhit] >= 0]
+            before = (record.first_query[new] - meter.queries[new]) // self._draws - 1
+            record.first_step[new] += before
+            record.asked.index_add_(0, samples, torch.ones_like(samples))
+        meter.queries.index_add_(0, samples, torch.ones_like(samples), alpha=self._draws)
 
-def _voted(logits: Tensor) -> Tensor:
-    """One for the class answered: the mean of labels is a vote, which tells no scores."""
-    return functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)
+
+def check_shape(active: ActiveRows, x: Tensor, owners: int) -> None:
+    """Refuse what are not images ``[rows, ...]`` or ``[rows, k, ...]`` of so many rows."""
+    one = active.ball.center.dim()
+    shape = active.ball.center.shape[1:]
+    if len(x) != owners or x.dim() - one not in (0, 1) or x.shape[1 - one :] != shape:
+        raise AttackError(
+            f"images of shape {tuple(x.shape)} were asked about, but {owners} rows of images "
+            f"{tuple(shape)} are expected"
+        )
+
+
+def _repeats(rows: Tensor) -> bool:
+    """Whether a row number is given several times; they must ascend."""
+    least = int((rows[1:] - rows[:-1]).min()) if len(rows) > 1 else 1
+    if least < 0:
+        raise AttackError("rows= was given numbers out of order: sort them and x with them")
+    return least == 0
+
+
+def _received(active: ActiveRows, images: Tensor, rows: Tensor) -> Tensor:
+    """The images as the victim receives them: on its grid, in one piece of memory."""
+    if active.ball.grid is not None:
+        images = active.ball.at(rows).received(images)
+    return images.contiguous()
+
+
+def _through(
+    active: ActiveRows, through: Through | None, batch: Batch
+) -> Callable[[Tensor, slice], Tensor] | None:
+    """The differentiable map in front of the victim, for some of the images of a batch."""
+    if through is None:
+        return None
+    key, slot = active.dice.key[batch.rows], batch.slot
+    return lambda image, rows: through(image, Dice(key[rows]), slot[rows])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import ThreatError
+from besiege.core.rowwise import pick, rowwise
 from besiege.core.solvers import never_alone
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
@@ -178,7 +179,7 @@ class Ball(ABC):
     def inside(self, x: Tensor) -> Tensor:
         """Which images are finite, in the box and within their row's radius."""
         distance = self.distance(x)
-        limit = (self.radius * (1.0 + TOLERANCE)).view(-1, *[1] * (distance.dim() - 1))
+        limit = rowwise(self.radius * (1.0 + TOLERANCE), distance)
         return self.boxed(x) & (distance <= limit)
 
     def snap(self, x: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ class Ball(ABC):
         exact = (x.double() - self.box[0]) / self.grid
         short = torch.where(exact >= start, torch.floor(exact + 1e-6), torch.ceil(exact - 1e-6))
         outside = self._length(near - start) > self.radius * (1.0 + TOLERANCE)
-        return self._values(torch.where(self._per_row(outside), short, near)).to(x.dtype)
+        return self._values(pick(outside, short, near)).to(x.dtype)
 
     def scaled(self, rows: Tensor) -> Tensor:
         """Per-row numbers shaped to multiply images, in the images' type and within its range.
@@ -205,7 +206,7 @@ class Ball(ABC):
         A length over the size of a vanishing gradient is beyond it, and infinity times zero is NaN.
         """
         most = torch.finfo(self.center.dtype).max
-        return self._per_row(rows.to(self.center.dtype).clamp(-most, most))
+        return rowwise(rows.to(self.center.dtype).clamp(-most, most), self.center)
 
     def room(self, x: Tensor, toward: Tensor) -> Tensor:
         """How far each entry of `x` can move in the direction of `toward` before the box ends."""
@@ -214,6 +215,13 @@ class Ball(ABC):
         up = torch.gt(toward, 0.0, out=torch.empty_like(toward))
         return torch.lerp(x - low, high - x, up).clamp_min_(0.0)
 
+    def closing(self, length: float, share: float) -> Tensor:
+        """A step for radii that close in: a length in such a share of the box's width.
+
+        In linf in ways to a corner of the ball instead, ``radius * sqrt(entries)``.
+        """
+        return torch.full_like(self.radius, length * (share * (self.box[1] - self.box[0])))
+
     def larger(self, radius: Tensor, share: float) -> Tensor:
         """A radius a share larger."""
         return radius * (1.0 + share)
@@ -221,9 +229,6 @@ class Ball(ABC):
     def smaller(self, radius: Tensor, share: float) -> Tensor:
         """A radius a share smaller."""
         return radius * (1.0 - share)
-
-    def _per_row(self, rows: Tensor) -> Tensor:
-        return rows.view(-1, *[1] * (self.center.dim() - 1))
 
     def _each(self, k: int) -> Self:
         return self.at(torch.arange(len(self), device=self.center.device).repeat_interleave(k))
@@ -273,11 +278,10 @@ class Ball(ABC):
             outside = over & (distance > limit)
             if not outside.any():
                 break
-            change = torch.where(
-                self._per_row(outside), change * self.scaled(self.radius / distance), change
-            )
+            change = pick(outside, change * self.scaled(self.radius / distance), change)
             landed = (self.center + change).clamp_(*self.box)
             if last:
-                beyond = self._per_row(outside) & ((landed - self.center).abs() > change.abs())
+                longer = (landed - self.center).abs() > change.abs()
+                beyond = rowwise(outside, longer) & longer
                 landed = torch.where(beyond, torch.nextafter(landed, self.center), landed)
-        return torch.where(self._per_row(over), landed, x.clamp(*self.box))
+        return pick(over, landed, x.clamp(*self.box))

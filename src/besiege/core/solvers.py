@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from besiege.core.rowwise import rowwise
+
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -24,7 +26,7 @@ def _sums(rows: Tensor) -> Tensor:
 def forward_plane(w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """The plane seen from the side where c is positive, scaled so that max|w| is one."""
     largest = w.flatten(1).abs().amax(1).clamp_min_(torch.finfo(w.dtype).tiny)
-    scale = torch.copysign(largest, c).to(w.dtype).view(-1, *[1] * (w.dim() - 1))
+    scale = rowwise(torch.copysign(largest, c).to(w.dtype), w)
     return w / scale, c.abs().double() / largest
 
 

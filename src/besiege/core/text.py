@@ -80,14 +80,19 @@ def whole(text: str, name: str, least: int = 1, most: int = MOST) -> int:
     except InputError:
         value = Fraction(1, 2)  # no whole number either
     if value.denominator != 1 or not least <= value <= most:
-        raise InputError(f"{name} is '{short(text)}', but {_range(least, most)} is needed")
+        raise InputError(f"{name} is '{short(text)}', but {whole_range(least, most)} is needed")
     return int(value)
 
 
 def check_whole(value: object, name: str, least: int = 1, most: int = MOST) -> None:
     """Refuse a value that is no whole number in a range."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InputError(f"{name} is {quoted(value)}, but {_range(least, most)} is needed")
+    if not is_whole(value, least, most):
+        raise InputError(f"{name} is {quoted(value)}, but {whole_range(least, most)} is needed")
+
+
+def is_whole(value: object, least: int, most: int) -> bool:
+    """Whether a value is a whole number in a range."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def quoted(value: object) -> str:
@@ -98,7 +103,8 @@ def quoted(value: object) -> str:
     return short(repr(value))
 
 
-def _range(least: int, most: int) -> str:
+def whole_range(least: int, most: int) -> str:
+    """The whole numbers in a range, as a message names them."""
     low = "" if least < -MOST else f" from {least}"
     return f"a whole number{low}" + (" of at most 64 bits" if most == MOST else f" to {most:,}")
 

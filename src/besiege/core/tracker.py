@@ -1,166 +1,168 @@
-"""What a siege sees: which answers reached a goal inside their ball, and what is kept of them."""
+"""Which answers were successes, and what is kept of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from besiege.core.answer import Aim
 from besiege.core.ball import TOLERANCE, Ball
-from besiege.core.dice import Dice
 from besiege.core.door import not_numbers, tops
-from besiege.core.knowledge import Knowledge
-from besiege.core.oracle import Oracle
-from besiege.core.record import Keep, Leave, Record
+from besiege.core.record import Record
+from besiege.core.terms import ActiveRows, Terms
+
+
+class Answered(NamedTuple):
+    """Images that were answered: the sample of each, and its loss where one was asked for.
+
+    Where one request holds several images of a sample, ``place`` is how many of its own come
+    before each; None where every sample has one at most.
+    """
+
+    x: Tensor
+    samples: Tensor
+    loss: Tensor | None
+    place: Tensor | None
+
+    def at(self, rows: Tensor) -> Answered:
+        """Some of the images."""
+        return Answered(
+            self.x.index_select(0, rows),
+            self.samples[rows],
+            None if self.loss is None else self.loss[rows],
+            None if self.place is None else self.place[rows],
+        )
 
 
 class Tracker:
-    """Rows of a record under given terms, and what is noted of their answers.
+    """The successes of a siege, by sample: rows come and go, and views share the samples.
 
-    Where several images of one sample are looked at together, `place` says how many of its own
-    stand before each; None where every sample has one at most.
+    A success is recorded here and in every parent whose radius contains it; each decides for
+    itself whether the row is done with that.
+
+    Parameters
+    ----------
+    record : Record
+        Where the kept images are.
+    active : ActiveRows
+        The rows the siege starts with.
+    terms : Terms
+        What is kept, and when a row leaves.
+    deferred : bool
+        Whether answers are examined one request late (`Oracle.deferred`).
+    parent : Tracker, optional
+        The successes of the siege this one is a view of.
+    same_radii : bool
+        Whether the rows have the radii they have in the parent.
     """
 
     def __init__(
         self,
-        oracle: Oracle,
         record: Record,
-        index: Tensor,
-        ball: Ball,
-        aim: Aim,
-        dice: Dice,
-        *,
-        keep: Keep,
-        leave: Leave,
-        draws: int = 1,
+        active: ActiveRows,
+        terms: Terms,
+        deferred: bool,
         parent: Tracker | None = None,
-        watch: Callable[[Record], None] | None = None,
-        knowledge: Knowledge | None = None,
+        same_radii: bool = False,
     ) -> None:
-        self._oracle = oracle
-        self._watch = watch
-        self.knowledge = knowledge or Knowledge()
         self.record = record
-        self._entered = self._index = index
-        self._all = index[:0]
-        self._limit: Tensor
-        self.ball = ball
-        self.aim = aim
-        self.dice = dice
-        self.keeps = keep
-        self.leaves = leave
-        self._draws = draws
+        self.closes_in = record.endless or terms.keep == "smallest"
+        """Whether the search is for the smallest perturbation, which ends at the boundary."""
+        self.some_done = parent is not None
+        """Whether rows may have become done since the siege last let such rows leave."""
+        self._keep, self._draws, self._deferred = terms.keep, terms.draws, deferred
+        self._leaves_at_success = terms.leave == "success"
         self._parent = parent
-        n = len(record.labels)
-        # By sample, not by row: rows come and go, and views of other rows share the samples.
-        if parent is not None and ball.radius is parent.ball.radius:
+        ball, n, device = active.ball, len(record.labels), active.samples.device
+        self._ball_type, self._box, self._grid = type(ball), ball.box, ball.grid
+        self._limit: Tensor
+        if parent is not None and same_radii:
             self._limit = parent._limit
         else:
-            self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=index.device)
-            self._limit[index] = ball.radius * (1.0 + TOLERANCE)
-        # A view may hold a sample several times, side by side: one row for each of several aims.
-        self._several: bool = parent is not None and (
-            parent._several or bool((index[1:] == index[:-1]).any())
-        )
-        self._hit = torch.zeros(n, dtype=torch.bool, device=index.device)
+            self._limit = torch.full((n,), -1.0, dtype=torch.float64, device=device)
+            self._limit[active.samples] = ball.radius * (1.0 + TOLERANCE)
+        self._hit = torch.zeros(n, dtype=torch.bool, device=device)
         self._done: Tensor = self._hit.clone() if parent is None else parent._done.clone()
-        self._uneven = parent is not None or record.meter.budget is not None
         self._late = False
-        self._asking = False
-        self._surveying = False
         self._wanders = False
 
-    def __len__(self) -> int:
-        return self._index.shape[0]  # len of a tensor is slow, and this is asked often
+    def hit(self, samples: Tensor) -> Tensor:
+        """Which of these samples had a success in this siege."""
+        return self._hit[samples]
 
-    @property
-    def closes_in(self) -> bool:
-        """Whether the smallest change is looked for: such a search ends at the boundary itself."""
-        return self.record.endless or self.keeps == "smallest"
+    def done(self, samples: Tensor) -> Tensor:
+        """Which of these samples are not asked about any more."""
+        return self._done[samples]
 
-    def _chain(self) -> Iterator[Tracker]:
-        """The siege itself and those it was made from, the root last."""
-        level: Tracker | None = self
-        while level is not None:
-            yield level
-            level = level._parent
+    def drop(self, samples: Tensor) -> None:
+        """Ask no more about these samples."""
+        self._done[samples] = True
+        self.some_done = True
 
-    def _look(
+    def overtaken(self, samples: Tensor) -> Tensor | None:
+        """Which of the samples just asked about had been broken one request ago; None for none."""
+        late, self._late = self._late, False
+        return self._done[samples] if late else None
+
+    def would_hit(self, x: Tensor, samples: Tensor, labels: Tensor) -> Tensor:
+        """Which images reach their goal inside their ball; nothing is recorded."""
+        distance = self._distances(x, samples, self.record.reached(samples, labels))
+        return distance <= self._limit[samples]
+
+    def look(
         self,
-        x: Tensor,
-        samples: Tensor,
+        answered: Answered,
         labels: Tensor,
-        loss: Tensor | None,
         logits: Tensor,
-        place: Tensor | None = None,
+        ball: Ball | None = None,
         *,
         charged: bool = False,
     ) -> Tensor | Callable[[], Tensor]:
-        """Note the rows that reached their goal inside their ball; keep what is to be kept.
+        """Record the rows that reached their goal inside their ball; keep what is to be kept.
 
-        Gives back which rows did, or how to find out. What is `charged` has been paid already.
+        Returns which images did, or a function that computes it. `ball` is that of the images
+        where they are one of every active row; `charged` says that the meter counts them already.
         """
-        record = self.record
+        record, samples = self.record, answered.samples
         reached = record.reached(samples, labels)
-        if self.keeps == "first" and samples is self._index:
-            # Of every row only the first hit matters: as a rule few are new, often none.
-            new = reached & ~(self._hit[samples] & record.success[samples])
-            if self._oracle.deferred and record.meter.budget is None and not charged:
-                ball, x = self.ball, x.clone()  # an attack may write over its own points
-                if self._wanders:
-                    new &= ball.inside(x)
-                self._late = self._defer(x, samples, new, loss, logits, place)
-                return lambda: reached & ball.inside(x)
-            self._must_be_numbers(logits)
-            self._note_new(x, samples, new.nonzero()[:, 0], loss, place, charged)
-            return reached & self.ball.inside(x)
-        record.catch_up()
-        self._must_be_numbers(logits)
-        return self._note(x, samples, reached, loss, place, charged)
+        if self._keep != "first" or ball is None:
+            record.catch_up()
+            self.must_be_numbers(logits)
+            return self._note(answered, reached, charged)
+        # Only the first success of a row matters: as a rule few are new, often none.
+        new = reached & ~(self._hit[samples] & record.success[samples])
+        if self._deferred and record.meter.budget is None and not charged:
+            x = answered.x.clone()  # an attack may write over its own points
+            if self._wanders:
+                new &= ball.inside(x)
+            self._late = self._defer(answered._replace(x=x), new, logits)
+            return lambda: reached & ball.inside(x)
+        self.must_be_numbers(logits)
+        rows = new.nonzero()[:, 0]
+        if rows.shape[0]:
+            self._note(answered.at(rows), None, charged)
+        return reached & ball.inside(answered.x)
 
-    def _must_be_numbers(self, logits: Tensor) -> None:
-        # Others than a patient oracle have looked already.
-        if self._oracle.deferred and not math.isfinite(tops(logits)):
+    def must_be_numbers(self, logits: Tensor) -> None:
+        """Refuse logits that are not finite, where the oracle has not checked them yet."""
+        if self._deferred and not math.isfinite(tops(logits)):
             raise not_numbers()
 
-    def _note_new(
-        self,
-        x: Tensor,
-        samples: Tensor,
-        new: Tensor,
-        loss: Tensor | None,
-        place: Tensor | None,
-        charged: bool,
-    ) -> None:
-        """Note some of the rows asked, all of which reached their goal."""
-        if not new.shape[0]:
-            return
-        some = None if loss is None else loss[new]
-        where = None if place is None else place[new]
-        self._note(x.index_select(0, new), samples[new], None, some, where, charged)
+    def _defer(self, answered: Answered, new: Tensor, logits: Tensor) -> bool:
+        """Examine this answer after the next request; whether the last one held a new success.
 
-    def _defer(
-        self,
-        x: Tensor,
-        samples: Tensor,
-        new: Tensor,
-        loss: Tensor | None,
-        logits: Tensor,
-        place: Tensor | None,
-    ) -> bool:
-        """Look at this answer when the next one has been asked for; whether the last had news.
-
-        By then it is there, and nobody has waited. Rows that it broke were asked once more.
+        By then the GPU has computed it, and nothing waits. Rows that it broke are asked about
+        once more than needed.
         """
-        record, device = self.record, x.device
+        record, device = self.record, answered.x.device
         flags = torch.stack((new.any().double(), tops(logits))).to("cpu", non_blocking=True)
         ready = torch.Event(device) if device.type == "cuda" else None
         if ready is not None:
             ready.record()
-        before = record.meter.tab[samples]
+        before = record.meter.tab[answered.samples]
 
         def pending() -> bool:
             if ready is not None:
@@ -170,13 +172,12 @@ class Tracker:
                 raise not_numbers()
             if news:
                 rows = new.nonzero()[:, 0]
-                where = None if place is None else place[rows]
+                some = answered.at(rows)
                 _, _, queries, asked = before[rows].unbind(1)
-                when = asked, queries + self._upto(where)
-                some = None if loss is None else loss[rows]
-                image = x.index_select(0, rows)
-                hit = self._note(image, samples[rows], None, some, where, False, when)
-                # A walk outside of the ball is no news: from now on nobody waits for it.
+                hit = self._note(
+                    some, None, False, (asked, queries + upto(some.place, self._draws))
+                )
+                # Successes outside the ball do not count; do not synchronise for them again.
                 self._wanders = self._wanders or not bool(hit.any())
             return bool(news)
 
@@ -186,21 +187,18 @@ class Tracker:
 
     def _note(
         self,
-        x: Tensor,
-        samples: Tensor,
+        answered: Answered,
         reached: Tensor | None,
-        loss: Tensor | None,
-        place: Tensor | None,
         charged: bool,
         when: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Tell the sieges and the record what was reached; None for `reached` means all.
+        """Record what was reached, here and in the parents; None for `reached` means all.
 
-        `when` says how much had been asked, where that is not what the record says now.
+        `when` is how many requests and queries there had been, where the meter has moved on.
         """
-        record = self.record
-        whole = self.keeps in ("highest", "last")  # these keep what is no success, too
-        anywhere = distance = self._distances(x, samples, None if whole else reached)
+        record, samples = self.record, answered.samples
+        whole = self._keep in ("highest", "last")  # these keep what is no success, too
+        anywhere = distance = self._distances(answered.x, samples, None if whole else reached)
         if whole and reached is not None:
             distance = torch.where(reached, anywhere, torch.nan)
         limit: Tensor | None = None
@@ -213,40 +211,52 @@ class Tracker:
                 hit = inside
             if won.shape[0]:
                 level._hit[won] = True
-                if level.leaves == "success":
-                    level._done[won] = True
-                    level._uneven = True
+                if level._leaves_at_success:
+                    level.drop(won)
         # What counts in the end is the root's ball: `inside` is now that of the root.
         if won.shape[0]:
-            new = (inside & (record.first_step[samples] < 0)).nonzero()[:, 0]
-            if new.shape[0]:
-                if when is None:
-                    queries = record.meter.queries[samples]
-                    queries = queries if charged else queries + self._upto(place)
-                    when = record.asked[samples], queries
-                if place is not None:
-                    new = new[order(samples[new]) == 0]
-                record.note_first(samples[new], when[0][new], when[1][new])
-        elif self.keeps in ("first", "smallest"):
+            self._note_first(answered, inside, charged, when)
+        elif not whole:
             return hit
         distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
         if whole:
             fit = (anywhere <= level._limit[samples]).nonzero()[:, 0]
-            x, samples, distance = x[fit], samples[fit], distance[fit]
-            loss = None if loss is None else loss[fit]
-        spent = self._spent(samples, place, charged) if self.keeps == "smallest" else None
-        record.keep(self.keeps, x, samples, distance, loss, spent)
+            answered, distance = answered.at(fit), distance[fit]
+        spent = None
+        if self._keep == "smallest":
+            spent = self._counted(record.meter.queries + record.meter.backwards, answered, charged)
+        record.keep(self._keep, answered.x, answered.samples, distance, answered.loss, spent)
         return hit
 
-    def _upto(self, place: Tensor | None) -> Tensor | int:
-        """Queries of one request up to the image in that place, its own included."""
-        return self._draws if place is None else (place + 1) * self._draws
+    def _chain(self) -> Iterator[Tracker]:
+        """The tracker itself and those of the sieges its own is a view of, the root last."""
+        level: Tracker | None = self
+        while level is not None:
+            yield level
+            level = level._parent
 
-    def _spent(self, samples: Tensor, place: Tensor | None, charged: bool) -> Tensor:
-        """Queries and backwards of every image's sample, up to its own forward."""
-        meter = self.record.meter
-        spent = meter.queries[samples] + meter.backwards[samples]
-        return spent if charged else spent + self._upto(place)
+    def _note_first(
+        self,
+        answered: Answered,
+        inside: Tensor,
+        charged: bool,
+        when: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """Record step and query of the samples that had no success before."""
+        record, samples = self.record, answered.samples
+        new = (inside & (record.first_step[samples] < 0)).nonzero()[:, 0]
+        if new.shape[0]:
+            if when is None:
+                queries = self._counted(record.meter.queries, answered, charged)
+                when = record.asked[samples], queries
+            if answered.place is not None:
+                new = new[order(samples[new]) == 0]
+            record.note_first(samples[new], when[0][new], when[1][new])
+
+    def _counted(self, cost: Tensor, answered: Answered, charged: bool) -> Tensor:
+        """A cost by sample at each image, the forward of the image itself included."""
+        spent = cost[answered.samples]
+        return spent if charged else spent + upto(answered.place, self._draws)
 
     def _distances(self, x: Tensor, samples: Tensor, reached: Tensor | None) -> Tensor:
         """The distance of every image that reaches its goal in the box.
@@ -261,8 +271,13 @@ class Tracker:
             return distance
         center = self.record.clean.index_select(0, samples)
         everywhere = torch.full(samples.shape, torch.inf, dtype=torch.float64, device=x.device)
-        ball = type(self.ball)(center, everywhere, self.ball.box, self.ball.grid)
+        ball = self._ball_type(center, everywhere, self._box, self._grid)
         return torch.where(ball.boxed(x), ball.distance(x), torch.nan)
+
+
+def upto(place: Tensor | None, draws: int) -> Tensor | int:
+    """Queries of one request up to the image in that place, its own included."""
+    return draws if place is None else (place + 1) * draws
 
 
 def order(owners: Tensor) -> Tensor:

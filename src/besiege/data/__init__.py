@@ -22,14 +22,10 @@ __all__ = ["NAMES", "Data", "Entry", "Listing", "Pixels", "entry", "fetch", "lis
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "NAMES": "catalogue",
-        "Data": "dataset",
-        "Entry": "catalogue",
-        "Listing": "places",
-        "Pixels": "dataset",
-        "entry": "catalogue",
-        "fetch": "fetching",
-        "listing": "places",
-        "load": "sources",
+        "catalogue": "NAMES Entry entry",
+        "dataset": "Data Pixels",
+        "fetching": "fetch",
+        "places": "Listing listing",
+        "sources": "load",
     },
 )

@@ -133,6 +133,10 @@ _CIFAR_PYTHON = Remote(
 )
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", "))
+
+
 def _idx(*folders: str) -> tuple[Layout, ...]:
     """Idx files as published, and as some programs unpack them: with a dot before 'idx'."""
     parts = {"test": "t10k", "train": "train"}
@@ -171,17 +175,8 @@ CATALOGUE: dict[str, Entry] = {
             title="CIFAR-10",
             images={"train": 50_000, "test": 10_000},
             shape=(3, 32, 32),
-            class_names=(
-                "airplane",
-                "automobile",
-                "bird",
-                "cat",
-                "deer",
-                "dog",
-                "frog",
-                "horse",
-                "ship",
-                "truck",
+            class_names=_names(
+                "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"
             ),
             threats=("linf:8/255", "l2:0.5", "l1:12"),
             layouts=(
@@ -204,17 +199,9 @@ CATALOGUE: dict[str, Entry] = {
             title="Fashion-MNIST",
             images={"train": 60_000, "test": 10_000},
             shape=(1, 28, 28),
-            class_names=(
-                "T-shirt/top",
-                "Trouser",
-                "Pullover",
-                "Dress",
-                "Coat",
-                "Sandal",
-                "Shirt",
-                "Sneaker",
-                "Bag",
-                "Ankle boot",
+            class_names=_names(
+                "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, "
+                "Ankle boot"
             ),
             threats=("linf:0.1", "l2:1.5"),
             layouts=_idx(

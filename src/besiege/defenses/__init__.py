@@ -15,12 +15,5 @@ __all__ = ["Adapt", "BitDepth", "Defended", "Layer", "ResizePad", "load"]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {
-        "Adapt": "adapting",
-        "BitDepth": "layers",
-        "Defended": "defended",
-        "Layer": "layers",
-        "ResizePad": "layers",
-        "load": "defended",
-    },
+    {"adapting": "Adapt", "defended": "Defended load", "layers": "BitDepth Layer ResizePad"},
 )

@@ -15,11 +15,5 @@ __all__ = ["AttackResult", "Crafted", "Verdicts", "craft", "judge"]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {
-        "AttackResult": "attacking",
-        "Crafted": "crafting",
-        "Verdicts": "judging",
-        "craft": "crafting",
-        "judge": "judging",
-    },
+    {"attacking": "AttackResult", "crafting": "Crafted craft", "judging": "Verdicts judge"},
 )

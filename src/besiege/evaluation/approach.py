@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from besiege.attacks.attack import Attack
+from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave
+from besiege.core.terms import Terms
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.crafting import terms
+from besiege.evaluation.crafting import keep_and_leave
 
 
 @dataclass(frozen=True)
@@ -18,47 +20,46 @@ class Approach:
     Attributes
     ----------
     searched : Victim
-        The model the attack queries: the victim, or a substitute with the victim's place.
+        The model the attack queries: the victim, or a substitute in its place.
     threat : Threat
         The threat as it is on that model.
-    keep, leave, queries
-        As `besiege.evaluation.craft` takes them.
+    terms : Terms
+        What is kept, when a row leaves, the query budget, and what the attack uses besides.
     transfer : bool
         Whether the model queried is a substitute; the victim is then shown each image once.
-    advice : Victim, optional
-        The substitute whose gradients the attack uses besides the victim's answers.
     """
 
     searched: Victim
     threat: Threat
-    keep: Keep
-    leave: Leave
-    queries: int | None
+    terms: Terms
     transfer: bool
-    advice: Victim | None
 
 
 def approach(
     victim: Victim,
     attack: Attack,
     threat: Threat,
-    substitute: Victim | None = None,
+    knowledge: Knowledge,
     *,
     keep: Keep | None = None,
     leave: Leave | None = None,
     queries: int | None = None,
 ) -> Approach:
     """Decide how an attack is run; with a substitute, attacks that need gradients transfer."""
-    advice = substitute if attack.needs_substitute else None
-    if substitute is None or attack.access is not Access.GRADIENT:
-        kept, left = terms(victim, attack, threat, keep, leave)
-        return Approach(victim, threat, kept, left, queries, False, advice)
-    if threat.eps is not None:
-        # What just crosses the substitute's boundary does not cross another model's.
-        keep, leave = keep or "last", leave or "end"
-    kept, left = terms(substitute, attack, threat, keep, leave)
-    # A substitute's gradients and answers are free.
-    return Approach(substitute, on_substitute(threat), kept, left, None, True, advice)
+    searched, substitute = victim, knowledge.substitute
+    used = Knowledge(
+        knowledge.starts if attack.uses_starts else None,
+        substitute if attack.needs_substitute else None,
+    )
+    transfer = substitute is not None and attack.access is Access.GRADIENT
+    if substitute is not None and transfer:
+        # A substitute's gradients and answers are free.
+        searched, threat, queries = substitute, on_substitute(threat), None
+        if threat.eps is not None:
+            # What just crosses the substitute's boundary does not cross another model's.
+            keep, leave = keep or "last", leave or "end"
+    keep, leave = keep_and_leave(searched, attack, threat, keep, leave)
+    return Approach(searched, threat, Terms(keep, leave, queries, knowledge=used), transfer)
 
 
 def on_substitute(threat: Threat) -> Threat:

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
 from besiege.core.errors import Finding, InputError
+from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.text import quoted
-from besiege.core.threat import Access, Goal, Threat
+from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import load
-from besiege.evaluation.crafting import craft
+from besiege.evaluation.approach import Approach, approach
+from besiege.evaluation.crafting import Crafted, craft
 from besiege.evaluation.judging import Verdicts, judge
 from besiege.evaluation.transfer import in_place_of, read_model, transferred
 from besiege.models.classifier import Classifier
@@ -240,40 +242,24 @@ def attack(
     if substitute is not None:
         own = read_model(substitute, victim.device)
         other = in_place_of(victim, own, samples.images[:1], victim.classes)
-    searched, on = victim, allowed
-    if other is not None and chosen.access is Access.GRADIENT:
-        searched, on = other, replace(allowed, access=Access.GRADIENT)
-        queries = None  # a substitute's answers are free
-        if allowed.eps is not None:
-            keep, leave = keep or "last", leave or "end"
+    begin = None
+    if starts is not None:
+        begin = Samples.of(*starts, box=victim.box, classes=victim.classes)
+    how = approach(
+        victim, chosen, allowed, Knowledge(begin, other), keep=keep, leave=leave, queries=queries
+    )
     with _bar(progress, str(chosen), len(samples)) as watch:
-        crafted = craft(
-            searched,
+        crafted, verdicts = craft_and_judge(
+            victim,
             chosen,
             samples,
-            on,
+            allowed,
+            how,
             seed=seed,
-            keep=keep,
-            leave=leave,
-            queries=queries,
             twin=twin,
             batch=batch,
             pad=pad,
             watch=watch,
-            starts=None
-            if starts is None
-            else Samples.of(*starts, box=victim.box, classes=victim.classes),
-            substitute=other if chosen.needs_substitute else None,
-        )
-    if searched is not victim:
-        crafted = transferred(crafted, victim.device)
-    verdicts = judge(victim, crafted, samples, allowed, seed=seed)
-    if searched is not victim:
-        won, never = verdicts.success, torch.full_like(crafted.first_query, -1)
-        crafted = replace(
-            crafted,
-            first_step=torch.where(won, crafted.first_step, never),
-            first_query=torch.where(won, crafted.first_query, never),
         )
     found = verdicts.distance[allowed.norm]
     nothing = torch.full_like(found, torch.inf)
@@ -298,6 +284,48 @@ def attack(
         else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
         crafted.substitute_passes,
     )
+
+
+def craft_and_judge(
+    victim: Victim,
+    attack: Attack,
+    samples: Samples,
+    threat: Threat,
+    how: Approach,
+    *,
+    seed: int = 0,
+    twin: bool = False,
+    batch: int | None = None,
+    pad: bool = True,
+    watch: Callable[[Record], None] | None = None,
+) -> tuple[Crafted, Verdicts]:
+    """Craft on the model that the approach names, and judge on the victim."""
+    crafted = craft(
+        how.searched,
+        attack,
+        samples,
+        how.threat,
+        seed=seed,
+        keep=how.terms.keep,
+        leave=how.terms.leave,
+        queries=how.terms.queries,
+        twin=twin,
+        batch=batch,
+        pad=pad,
+        watch=watch,
+        knowledge=how.terms.knowledge,
+    )
+    if how.transfer:
+        crafted = transferred(crafted, victim.device)
+    verdicts = judge(victim, crafted, samples, threat, seed=seed)
+    if how.transfer:
+        never = torch.full_like(crafted.first_query, -1)
+        crafted = replace(
+            crafted,
+            first_step=torch.where(verdicts.success, crafted.first_step, never),
+            first_query=torch.where(verdicts.success, crafted.first_query, never),
+        )
+    return crafted, verdicts
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.combine import Combined
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.ball import ball
 from besiege.core.errors import (
     AccessError,
@@ -24,7 +25,7 @@ from besiege.core.errors import (
 from besiege.core.oracle import Access
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
-from besiege.core.siege import ATTACKS
+from besiege.core.terms import Terms
 from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
 from besiege.core.victim import Victim
@@ -41,15 +42,13 @@ def check(
     attack: Attack,
     threat: Threat,
     samples: Samples,
+    terms: Terms,
     *,
-    keep: str,
-    leave: str,
-    queries: int | None,
     batch: int | None = None,
     seed: int = 0,
-    substitute: Victim | None = None,
 ) -> None:
     """Find out whether attack, threat and victim fit, before any work starts."""
+    substitute, starts = terms.knowledge.substitute, terms.knowledge.starts
     fits(attack, threat, min(threat.access, victim.access), substitute is not None)
     _has_targets(threat, samples)
     if victim.stochastic:
@@ -60,21 +59,23 @@ def check(
             "substitute='zoo:NAME', or any other model of the same images"
         )
     check_grid(victim, samples)
-    for name, value, kind in (("keep", keep, Keep), ("leave", leave, Leave)):
+    if starts is not None:
+        check_starts(starts, samples)
+    for name, value, kind in (("keep", terms.keep, Keep), ("leave", terms.leave, Leave)):
         known: tuple[str, ...] = get_args(kind)
         if value not in known:
             raise AttackError(f"{name} is {value!r}: {near(str(value), known)}")
     for number, least in (("queries", 1), ("batch", 1), ("seed", -MOST - 1)):
-        given: object = {"queries": queries, "batch": batch, "seed": seed}[number]
+        given: object = {"queries": terms.queries, "batch": batch, "seed": seed}[number]
         if given is not None or number == "seed":
             try:
                 check_whole(given, number, least)
             except InputError as problem:
                 raise AttackError(str(problem)) from None
-    if queries is not None and queries < attack.draws:
+    if terms.queries is not None and terms.queries < attack.draws:
         raise AttackError(
-            f"queries is {queries!r}, but one answer to '{attack}' is a mean over {attack.draws}: "
-            f"give at least {attack.draws}"
+            f"queries is {terms.queries!r}, but one answer to '{attack}' is a mean over "
+            f"{attack.draws}: give at least {attack.draws}"
         )
 
 

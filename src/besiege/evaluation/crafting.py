@@ -21,9 +21,10 @@ from besiege.core.oracle import Access, Oracle, allow_tf32, full_precision
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege, target_class
+from besiege.core.terms import Terms
 from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.checking import answers, check, check_starts
+from besiege.evaluation.checking import answers, check
 from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
 
 
@@ -75,8 +76,7 @@ def craft(
     batch: int | None = None,
     pad: bool = True,
     watch: Callable[[Record], None] | None = None,
-    starts: Samples | None = None,
-    substitute: Victim | None = None,
+    knowledge: Knowledge | None = None,
 ) -> Crafted:
     """Run an attack; nothing of the caller's or the victim's is changed.
 
@@ -107,39 +107,26 @@ def craft(
         boundary.
     watch : callable, optional
         Called after every answer, for whoever shows progress.
-    starts : Samples, optional
-        Images of known classes, from which an attack may begin that must begin beyond the boundary.
-    substitute : Victim, optional
-        A model whose gradients the attack may take besides; they are no queries.
+    knowledge : Knowledge, optional
+        What the attack may use besides the victim: images to start from, and a substitute whose
+        gradients are no queries.
     """
-    keep, leave = terms(victim, attack, threat, keep, leave)
-    check(
-        victim,
-        attack,
-        threat,
-        samples,
-        keep=keep,
-        leave=leave,
-        queries=queries,
-        batch=batch,
-        seed=seed,
-        substitute=substitute,
-    )
-    if starts is not None:
-        check_starts(starts, samples)
+    keep, leave = keep_and_leave(victim, attack, threat, keep, leave)
+    known = knowledge or Knowledge()
+    terms = Terms(keep, leave, queries, watch=watch, knowledge=known)
+    check(victim, attack, threat, samples, terms, batch=batch, seed=seed)
     begin = time.perf_counter()
-    with _held(victim, substitute), full_precision(victim.device):
+    with _held(victim, known.substitute), full_precision(victim.device):
         samples = samples.to(victim.device)
-        knowledge = Knowledge(
-            None if starts is None else starts.to(victim.device),
-            None if substitute is None else Oracle(substitute),
-        )
+        if known.starts is not None:
+            starts = known.starts.to(victim.device)
+            terms = replace(terms, knowledge=replace(known, starts=starts))
         if victim.classes is not None:
             samples.check_classes(victim.classes)
 
-        def run(searched: Victim, some: Samples, budget: int | None) -> Crafted:
+        def run(searched: Victim, some: Samples) -> Crafted:
             oracle = Oracle(searched, threat.access, batch, pad)
-            return _run(oracle, attack, some, threat, seed, keep, leave, budget, watch, knowledge)
+            return _run(oracle, attack, some, threat, seed, terms)
 
         searcher = victim.twin(samples, threat, seed=seed) if twin is True else twin or None
         asked = Oracle(victim)  # in the company that the judge will give it
@@ -149,15 +136,15 @@ def craft(
         pushes = () if queries is not None else NUDGES if smallest else PUSHES if free else ()
         climbs = CLIMBS if free and attack.access is Access.GRADIENT else ()
         if searcher is None:
-            crafted = run(victim, samples, queries)
+            crafted = run(victim, samples)
             if asked.batch_sensitive:
                 crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, None, leave)
         else:
             with searcher.held(), nullcontext() if smallest else allow_tf32():
-                crafted = run(searcher, samples, queries)
+                crafted = run(searcher, samples)
 
             def alone(some: Samples) -> Crafted:
-                return run(victim, some, queries)
+                return run(victim, some)
 
             crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, alone, leave)
     return replace(crafted, seconds=time.perf_counter() - begin)
@@ -169,7 +156,7 @@ def _held(victim: Victim, substitute: Victim | None) -> Iterator[None]:
         yield
 
 
-def terms(
+def keep_and_leave(
     victim: Victim,
     attack: Attack,
     threat: Threat,
@@ -188,11 +175,7 @@ def _run(
     samples: Samples,
     threat: Threat,
     seed: int,
-    keep: Keep,
-    leave: Leave,
-    queries: int | None,
-    watch: Callable[[Record], None] | None,
-    knowledge: Knowledge,
+    terms: Terms,
 ) -> Crafted:
     victim = oracle.victim
     # Other strides would be summed in another order.
@@ -202,12 +185,8 @@ def _run(
         ball(threat.norm, images, threat.radius, victim.box, victim.grid),
         samples.labels,
         Dice.throw(seed, samples.ids),
+        terms,
         targets=_targets(threat.goal, samples),
-        keep=keep,
-        leave=leave,
-        queries=queries,
-        watch=watch,
-        knowledge=knowledge,
     )
     whole = siege.averaged(attack.draws) if attack.draws > 1 else siege
     whole.survey(_rule(threat.goal, samples))
@@ -230,7 +209,7 @@ def _run(
             ) from problem
     record, meter = siege.record, siege.record.meter
     record.catch_up()
-    if leave == "success":  # a failure returns the clean image, whatever was kept on the way
+    if terms.leave == "success":  # a failure returns the clean image, whatever was kept on the way
         lost = ~record.success
         record.images[lost] = record.clean[lost]
     findings += _left_open(record)
@@ -250,7 +229,7 @@ def _run(
         0.0,
         tuple(findings),
         record.zero_share,
-        record.descent(keep == "smallest"),
+        record.descent(terms.keep == "smallest"),
         record.no_start,
         record.substitute_passes,
     )

@@ -13,6 +13,7 @@ from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
 from besiege.core.oracle import Access, Oracle, full_precision
+from besiege.core.rowwise import pick
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Norm, Threat
 from besiege.core.victim import Victim
@@ -177,7 +178,7 @@ def judge(
         goal = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
         valid = goal.boxed(images)
         # What is not finite is judged as the clean image, so that the victim is never sent it.
-        shown = torch.where(valid.view(-1, 1, 1, 1), images, samples.images)
+        shown = pick(valid, images, samples.images)
         many = draws if victim.stochastic else 1
         scores = _ask(victim, shown, samples.ids, seed, "judge", many)
         clean = _ask(victim, samples.images, samples.ids, seed, "clean", many)

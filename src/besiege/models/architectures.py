@@ -7,72 +7,12 @@ from types import MappingProxyType
 
 from torch import nn
 
-from besiege.models.preact import preact_resnet18
-from besiege.models.residual import (
-    BasicBlock,
-    CifarResNet,
-    resnet2b,
-    resnet4b,
-    resnet20,
-    resnet32,
-    resnet44,
-    resnet56,
-)
-from besiege.models.small import (
-    cnn_a,
-    conv_small,
-    deepsec_cnn,
-    digits_cnn,
-    digits_mlp,
-    lenet,
-    oval_base,
-    oval_deep,
-    oval_wide,
-)
+from besiege.models import preact, residual, small
+from besiege.models.catalogue import CATALOGUE
 
-__all__ = [
-    "ARCHITECTURES",
-    "BasicBlock",
-    "CifarResNet",
-    "cnn_a",
-    "conv_small",
-    "deepsec_cnn",
-    "digits_cnn",
-    "digits_mlp",
-    "lenet",
-    "oval_base",
-    "oval_deep",
-    "oval_wide",
-    "preact_resnet18",
-    "resnet2b",
-    "resnet4b",
-    "resnet20",
-    "resnet32",
-    "resnet44",
-    "resnet56",
-]
+_MADE = {**vars(residual), **vars(preact), **vars(small)}
 
 # catalogue.py says of each, without torch, what it is and takes.
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {
-        make.__name__: make
-        for make in (
-            resnet20,
-            resnet32,
-            resnet44,
-            resnet56,
-            preact_resnet18,
-            resnet2b,
-            resnet4b,
-            cnn_a,
-            conv_small,
-            oval_base,
-            oval_wide,
-            oval_deep,
-            lenet,
-            deepsec_cnn,
-            digits_cnn,
-            digits_mlp,
-        )
-    }
+    {name: _MADE[name] for name in CATALOGUE}
 )

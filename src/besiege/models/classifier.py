@@ -90,11 +90,6 @@ class Classifier(Victim):
         """The module."""
         return (self.module,)
 
-    @property
-    def parameter_count(self) -> int:
-        """How many numbers training may set."""
-        return sum(p.numel() for p in self.module.parameters())
-
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
         """Logits of images.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from besiege.core.errors import DataError, InputError, UnknownNameError, near
+from besiege.core.files import replace_file
 from besiege.core.identity import remember
 from besiege.core.text import from_file, read, read_arguments
 from besiege.core.victim import DERIVE, Victim
@@ -146,10 +146,10 @@ def save_zoo(
             f"{path.name} exists with other weights, and a zoo model's weights never change: "
             "choose another name, or remove the file if it was never published"
         )
-    _replace(path, weights)
+    replace_file(path, weights)
     full = {**card, "sha256": hashlib.sha256(weights).hexdigest()}
     target = folder / f"{name}.json"
-    _replace(target, (json.dumps(full, indent=2) + "\n").encode())
+    replace_file(target, (json.dumps(full, indent=2) + "\n").encode())
     return target
 
 
@@ -161,12 +161,6 @@ def _stored(name: str, tensor: Tensor, half: bool) -> Tensor:
     if not torch.isfinite(short).all():
         raise InputError(f"{name} has values that half precision cannot hold: store it in full")
     return short
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
 
 
 def _from_zoo(name: str) -> Classifier:

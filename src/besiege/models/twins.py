@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -74,16 +75,7 @@ def twin(
             fast = accelerate(copy.deepcopy(module)).to(precision)
         except (Exception, SystemExit):  # tracing runs the module's own code, which may do anything
             continue
-        candidate = Classifier(
-            _compiled(fast) if compiled else fast,
-            mean=classifier.mean,
-            std=classifier.std,
-            box=classifier.box,
-            classes=classifier.classes,
-            outputs=classifier.outputs,
-            name=classifier.name,
-            grid=classifier.grid,
-        )
+        candidate = alike(classifier, _compiled(fast) if compiled else fast)
         if gpu:
             candidate.captures = Captures()
         rougher = _ROUGHER if precision != torch.float32 else _ROUGH if gpu else 1.0
@@ -99,6 +91,20 @@ def probe(samples: Samples, threat: Threat, box: tuple[float, float], seed: int)
     around = ball(Linf, few.images, min(max(threat.radius, 0.1 * width), 0.5 * width), box)
     dice = Dice.throw(seed, few.ids).of("probe")
     return torch.cat([few.images, around.sample(dice), around.shell(dice, 1)])
+
+
+def alike(victim: Classifier, module: Any) -> Classifier:
+    """The same victim around another module."""
+    return Classifier(
+        module,
+        mean=victim.mean,
+        std=victim.std,
+        box=victim.box,
+        classes=victim.classes,
+        outputs=victim.outputs,
+        name=victim.name,
+        grid=victim.grid,
+    )
 
 
 def _compiled(module: ChannelsLast) -> nn.Module:

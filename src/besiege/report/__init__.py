@@ -20,11 +20,5 @@ __all__ = ["bar", "fragment", "table", "write", "write_page"]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {
-        "bar": "progress",
-        "fragment": "page",
-        "table": "terminal",
-        "write": "page",
-        "write_page": "folder",
-    },
+    {"folder": "write_page", "page": "fragment write", "progress": "bar", "terminal": "table"},
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from besiege.bench.folder import telling
+from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, formats
@@ -61,15 +61,7 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
     text = rendered(figures, pictures)
     with telling(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
-        try:
-            with part.open("w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+        replace_file(target, text.encode())
     return target
 
 

@@ -7,8 +7,9 @@ and `conform_layer` do the same for victims and layers of defenses. No pytest is
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.testing import laws as laws
@@ -34,30 +35,14 @@ __all__ = [
     "registered",
 ]
 
-_HOMES = {
-    "EXCEPTIONS": "allowances",
-    "FACTORS": "allowances",
-    "LAWS": "laws",
-    "LAYER_LAWS": "layer_laws",
-    "VICTIM_LAWS": "victim_laws",
-    "Case": "suite",
-    "Conformance": "suite",
-    "cases": "suite",
-    "conform": "suite",
-    "conform_layer": "layer_laws",
-    "conform_victim": "victim_laws",
-    "registered": "suite",
-}
-_MODULES = ("laws", "victims")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"besiege.testing.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return import_module(f"besiege.testing.{name}")
-    raise AttributeError(f"module 'besiege.testing' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES])
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "allowances": "EXCEPTIONS FACTORS",
+        "laws": "LAWS",
+        "layer_laws": "LAYER_LAWS conform_layer",
+        "suite": "Case Conformance cases conform registered",
+        "victim_laws": "VICTIM_LAWS conform_victim",
+    },
+    modules="laws victims",
+)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Combined
+from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AccessError
-from besiege.core.siege import ATTACKS
 from besiege.core.threat import Goal, Norm
 from besiege.testing.allowances import EXCEPTIONS, Exceptions, excused
 from besiege.testing.law_violation import LawViolation

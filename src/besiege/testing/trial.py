@@ -13,6 +13,7 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack, parse
 from besiege.core import criterion
+from besiege.core.knowledge import Knowledge
 from besiege.core.oracle import Access, Oracle
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
@@ -191,7 +192,7 @@ class Trial:
         if not any(part.needs_substitute for part in parts_of(self.attack)):
             return {}
         channels, height, width = samples.images.shape[1:]
-        return {"substitute": Likeness(victim, (channels, height, width))}
+        return {"knowledge": Knowledge(substitute=Likeness(victim, (channels, height, width)))}
 
     def same(self, one: Crafted, other: Crafted, between: str, rows: Tensor | None = None) -> None:
         """Demand that two runs found the same, bitwise; `rows` are those of the first to compare.

@@ -340,7 +340,7 @@ def natural() -> Classifier:
 
 
 def _train() -> Classifier:
-    from besiege.models.architectures import digits_cnn
+    from besiege.models.small import digits_cnn
 
     data = load_data("digits", "train")
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as write_tensors
 from torch import Tensor
 
+from besiege.core import files
 from besiege.core.errors import DataError, InputError
 
 SCHEMA = 1
@@ -101,27 +102,14 @@ def make_room(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all, a power cut included."""
-    partial = path.with_name(path.name + ".partial")
+    """Write a file as a whole, or say that the one before is still there."""
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        files.replace_file(path, content)
     except OSError as problem:
-        partial.unlink(missing_ok=True)
         raise DataError(
             f"{path} could not be written: {problem.strerror}; what was written before is still "
             "there, and running again goes on from it"
         ) from problem
-    # The new name is only safe once its folder is, where the system can say so of folders.
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -20,6 +20,7 @@ from besiege.core.oracle import Oracle
 from besiege.core.siege import Siege
 from besiege.data.dataset import Data
 from besiege.models.classifier import Classifier
+from besiege.models.twins import alike
 from besiege.training.augmentation import augmented
 from besiege.training.averaging import Average
 from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_optimiser
@@ -224,20 +225,6 @@ class Training:
         restore_optimiser(self.optimiser, found.facts["optimiser"], group("optimiser"))
         self.order.set_state(group("order")["state"])
         self.history = [Epoch(**epoch) for epoch in found.facts["history"]]
-
-
-def alike(victim: Classifier, module: Any) -> Classifier:
-    """The same victim around another module."""
-    return Classifier(
-        module,
-        mean=victim.mean,
-        std=victim.std,
-        box=victim.box,
-        classes=victim.classes,
-        outputs=victim.outputs,
-        name=victim.name,
-        grid=victim.grid,
-    )
 
 
 def _optimiser(plan: Recipe, module: nn.Module) -> torch.optim.Optimizer:

@@ -19,7 +19,9 @@ from besiege.core.ball import LinfBall, ball
 from besiege.core.cuda_graphs import Captured
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle
+from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
+from besiege.core.terms import Terms
 from besiege.core.threat import Goal, Linf, Threat
 from besiege.models.classifier import Classifier
 from besiege.training.recipes import Recipe
@@ -89,7 +91,8 @@ class Inner:
         if self.direct and plain(attack, threat):
             assert isinstance(attack, Ascent) and isinstance(around, LinfBall)
             return self._climb(attack, around, y, dice)
-        siege = Siege.start(Oracle(self.victim), around, y, dice, keep="last", leave="end")
+        terms = Terms(keep="last", leave="end")
+        siege = Siege.start(Oracle(self.victim), around, y, dice, terms)
         with self.victim.held(), self.precision():
             attack.run(siege)
         return siege.record.images
@@ -124,7 +127,7 @@ class Inner:
                     point = x.detach().requires_grad_(True)
                     value = loss(self.victim(point), aim).sum()
                 (gradient,) = torch.autograd.grad(value, point)
-                x = x + torch.sign(gradient).mul_(length.view(-1, 1, 1, 1))
+                x = x + torch.sign(gradient).mul_(rowwise(length, x))
                 x = torch.minimum(torch.maximum(x, lower), upper)
         return x
 

@@ -11,15 +11,9 @@ from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import LANGUAGE, Attack, parse
 from besiege.attacks.pieces import Constant
 from besiege.core.errors import InputError, UnknownNameError, near
+from besiege.core.fields import check_fields, number, of_kind, one_of, whole_number
 from besiege.core.text import read
 from besiege.core.threat import Threat
-
-_CHOICES = {
-    "optimiser": ("adam", "sgd"),
-    "schedule": ("auto", "constant", "linear", "cosine"),
-    "decayed": ("all", "weights"),
-    "precision": ("float32", "bfloat16"),
-}
 
 
 @dataclass(frozen=True)
@@ -77,54 +71,38 @@ class Recipe:
     """
 
     name: str
-    epochs: int = 40
-    batch: int = 64
-    optimiser: Literal["adam", "sgd"] = "adam"
-    rate: float = 1e-3
-    decay: float = 0.0
-    attack: Attack | None = None
-    threat: Threat | None = None
-    ramp: int = 0
-    clean: float = 0.0
-    schedule: Literal["auto", "constant", "linear", "cosine"] = "auto"
-    warmup: float = 0.0
-    decayed: Literal["all", "weights"] = "all"
-    smoothing: float = 0.0
-    average: float = 0.0
-    crop: int = 0
+    epochs: int = whole_number(40)
+    batch: int = whole_number(64)
+    optimiser: Literal["adam", "sgd"] = one_of("adam", "sgd")
+    rate: float = number(1e-3)
+    decay: float = number(0.0)
+    attack: Attack | None = of_kind(None, Attack)
+    threat: Threat | None = of_kind(None, Threat)
+    ramp: int = whole_number(0, 0)
+    clean: float = number(0.0, most=1)
+    schedule: Literal["auto", "constant", "linear", "cosine"] = one_of(
+        "auto", "constant", "linear", "cosine"
+    )
+    warmup: float = number(0.0, below=1)
+    decayed: Literal["all", "weights"] = one_of("all", "weights")
+    smoothing: float = number(0.0, below=1)
+    average: float = number(0.0, below=1)
+    crop: int = whole_number(0, 0)
     flip: bool = False
-    precision: Literal["float32", "bfloat16"] = "float32"
-    early: Attack | None = None
-    early_share: float = 0.0
-    held_out: int = 0
+    precision: Literal["float32", "bfloat16"] = one_of("float32", "bfloat16")
+    early: Attack | None = of_kind(None, Attack)
+    early_share: float = number(0.0, most=1)
+    held_out: int = whole_number(0, 0)
     whole: bool = False
 
     def __post_init__(self) -> None:
-        for what, kind in (("attack", Attack), ("early", Attack), ("threat", Threat)):
-            given = getattr(self, what)
-            if given is not None and not isinstance(given, kind):
-                raise ValueError(f"{what} is {given!r}, which is none")
+        check_fields(self)
         if (self.attack is None) != (self.threat is None):
             raise ValueError("an adversarial recipe needs both an attack and a threat")
         if self.threat is not None and self.threat.eps is None:
             raise ValueError(f"the threat '{self.threat}' has no budget to train for")
         if self.early is not None and self.attack is None:
             raise ValueError("an early attack belongs to an attack that follows it")
-        for what in ("epochs", "batch", "ramp", "crop", "held_out"):
-            given, least = getattr(self, what), 1 if what in ("epochs", "batch") else 0
-            if not isinstance(given, int) or isinstance(given, bool) or given < least:
-                raise ValueError(f"{what} is {given!r}, but a whole number from {least} is needed")
-        for what in ("rate", "decay", "clean", "warmup", "smoothing", "average", "early_share"):
-            given, most = getattr(self, what), math.inf if what in ("rate", "decay") else 1.0
-            number = isinstance(given, (int, float)) and not isinstance(given, bool)
-            if not (number and math.isfinite(given) and 0 <= given <= most):
-                raise ValueError(f"{what} is {given!r}, but a number from 0 to {most} is needed")
-        for what in ("warmup", "smoothing", "average"):
-            if getattr(self, what) == 1:
-                raise ValueError(f"{what} is 1, but nothing would be learned: use less")
-        for what, known in _CHOICES.items():
-            if getattr(self, what) not in known:
-                raise ValueError(f"{what} is {getattr(self, what)!r}: {near('', known)}")
 
     def within(self, threat: str | Threat) -> Recipe:
         """The recipe for another threat."""

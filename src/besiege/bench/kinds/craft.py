@@ -77,8 +77,7 @@ class Craft(Kind):
             twin=context.twin(about["victim"]),
             batch=context.how.batch,
             watch=context.watching(task),
-            starts=context.starts(about["starts"]) if "starts" in about else None,
-            substitute=context.victim(about["advice"]) if "advice" in about else None,
+            knowledge=context.knowledge(about),
         )
         return _result(samples, crafted, about["leave"], threat.eps is None)
 
