@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
+
+from besiege.metrics.values import BudgetCurve
 
 Net = Callable[[Tensor], Tensor]
 
@@ -32,7 +33,7 @@ def accuracy_after(
 
 
 def accuracy_within(
-    net: Net, folder: Path, figures: dict[str, Any], eps: float, x: Tensor, y: Tensor
+    net: Net, folder: Path, curve: BudgetCurve, eps: float, x: Tensor, y: Tensor
 ) -> float:
     """Accuracy at a budget, counted on all adversarial images that were stored.
 
@@ -48,5 +49,5 @@ def accuracy_within(
                 near = float((image.double() - x[owner].double()).abs().max()) <= eps * (1 + 1e-6)
                 if near and int(net(image[None]).argmax()) != int(y[owner]):
                     stands[owner] = False
-    assert figures["count"] == len(x)
+    assert curve.count == len(x)
     return float(stands.double().mean())

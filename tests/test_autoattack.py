@@ -176,20 +176,20 @@ def test_standard_by_name_and_who_broke_what_first() -> None:
     found = evaluate(
         Loud(100.0), (data.images, data.labels), threat="linf:0.15", suite="standard", curve=False
     )
-    stages = found.figures["cascade"]
-    assert found.figures["suite"] == "standard" and found.figures["mode"] == "suite"
-    assert [stage["text"] for stage in stages] == ["apgd", "apgdt", "fabt", "square"]
-    assert stages[0]["before"] == round(found.clean.value * 12)
+    stages = found.figures.cascade
+    assert found.figures.suite == "standard" and found.figures.mode == "suite"
+    assert [stage.text for stage in stages] == ["apgd", "apgdt", "fabt", "square"]
+    assert stages[0].before == round(found.clean.value * 12)
     for one, after in pairwise(stages):
-        assert one["before"] - one["broken"] == one["left"] == after["before"]
-    assert found.robust is not None and stages[-1]["left"] == round(found.robust.value * 12)
+        assert one.before - one.broken == one.left == after.before
+    assert found.robust is not None and stages[-1].left == round(found.robust.value * 12)
     assert all(text in repr(found) for text in found.by_attack), "the cascade is printed"
     fates = found.by_sample
     for stage in stages:
-        mine = (fates["fate"] == "broken") & (fates["attack"] == stage["text"])
-        assert int(mine.sum()) == stage["broken"]
+        mine = (fates["fate"] == "broken") & (fates["attack"] == stage.text)
+        assert int(mine.sum()) == stage.broken
         assert all(q > 0 for q in fates["queries"][mine])
-    assert stages[1]["broken"] >= 3, "what apgd was too blind for"
+    assert stages[1].broken >= 3, "what apgd was too blind for"
     # The same attacks as one: other chances, and the same verdict.
     samples, threat = Samples.of(data.images, data.labels), Threat.parse("linf:0.15")
     whole = parse("cascade(apgd, apgdt, fabt, square)")
@@ -217,8 +217,8 @@ def test_standard_is_the_cascade_of_its_attacks(threat: str, tmp_path: Path) -> 
 def test_a_list_of_ones_own_and_a_mistyped_name() -> None:
     texts = ["fgsm", "square(steps=50)"]
     found = evaluate(NATURAL, "digits", threat="linf:0.1", suite=texts, count=40, curve=False)
-    first, second = found.figures["cascade"]
-    assert list(found.by_attack) == texts and second["before"] == first["left"] > 0
+    first, second = found.figures.cascade
+    assert list(found.by_attack) == texts and second.before == first.left > 0
     with pytest.raises(UnknownNameError, match=r"no suite is called 'plsu'.*'plus'"):
         evaluate(NATURAL, "digits", threat="linf:0.1", suite="plsu", count=10)
 
@@ -230,18 +230,19 @@ def test_a_suite_on_images_that_are_all_wrong() -> None:
         NATURAL, (data.images, wrong), threat="linf:0.1", suite="standard", curve=False
     )
     assert found.clean.value == 0 and found.robust is not None and found.robust.value == 0
-    assert [(s["before"], s["broken"]) for s in found.figures["cascade"]] == [(0, 0)] * 4
+    assert [(s.before, s.broken) for s in found.figures.cascade] == [(0, 0)] * 4
     assert set(found.by_sample["fate"]) == {"wrong"}
 
 
 def check_rand(texts: str | list[str], count: int) -> None:
     found = evaluate(RESIZED, "digits", threat="linf:0.1", suite=texts, count=count, curve=False)
-    told = found.figures["chance"]
-    assert told["evaluations"] == 5 and len(told["attacks"]) == 3
-    assert told["robust"]["mean"] < told["clean"]["mean"]
-    assert told["robust"]["deviation"] > 0 and told["clean"]["deviation"] > 0
-    means = [attack["mean"] for attack in told["attacks"]]
-    assert means[-1] == told["robust"]["mean"]
+    told = found.figures.chance
+    assert told is not None
+    assert told.evaluations == 5 and len(told.attacks) == 3
+    assert told.robust.mean < told.clean.mean
+    assert told.robust.deviation > 0 and told.clean.deviation > 0
+    means = [attack.mean for attack in told.attacks]
+    assert means[-1] == told.robust.mean
     assert found.robust is not None and found.robust.value < found.clean.value - 0.1
     assert "By chance" in found.page().read_text("utf-8")
 

@@ -81,15 +81,16 @@ def test_both_curves_of_the_robust_cifar_model_equal_a_script(tmp_path: Path) ->
     )
     net = besiege.Classifier.of(model)
     assert found.complete and 0.6 < found.clean.value < 0.95
-    (steps,) = found.figures["steps_curve"]
+    (steps,) = found.figures.steps_curve
     again = accuracy_after(net, data.images, data.labels, 8 / 255, 0.15 * 8 / 255, 10)
-    assert np.all(np.diff(steps["value"]) <= 0) and steps["value"][-1] < steps["value"][0]
+    assert np.all(np.diff(steps.value) <= 0) and steps.value[-1] < steps.value[0]
     for step in (1, 4, 10):
-        assert steps["value"][step] == pytest.approx(again[step], abs=1e-9)
-    curve = found.figures["eps_curve"]
-    assert np.all(np.diff(curve["value"]) <= 0) and curve["value"][-1] == 0
+        assert steps.value[step] == pytest.approx(again[step], abs=1e-9)
+    curve = found.figures.eps_curve
+    assert curve is not None
+    assert np.all(np.diff(curve.value) <= 0) and curve.value[-1] == 0
     for eps in (2 / 255, 8 / 255, 16 / 255):
-        value = np.array(curve["value"])[np.searchsorted(curve["x"], eps, side="right") - 1]
+        value = np.array(curve.value)[np.searchsorted(curve.x, eps, side="right") - 1]
         recounted = accuracy_within(net, tmp_path, curve, eps, data.images, data.labels)
         assert value == pytest.approx(recounted, abs=1e-9)
 
@@ -103,4 +104,4 @@ def test_evaluate_reaches_the_published_accuracy_and_none_under_attack(tmp_path:
     assert whole.clean.value == 0.9173 and whole.clean.count == 10_000
     few = besiege.evaluate(model, "cifar10", threat="linf:8/255", attacks="pgd", count=200)
     assert few.robust is not None and few.robust.value == 0
-    assert few.figures["eps_curve"]["value"][-1] == 0
+    assert few.figures.eps_curve is not None and few.figures.eps_curve.value[-1] == 0

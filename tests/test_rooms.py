@@ -51,6 +51,7 @@ WITHOUT_TORCH = {
     "core/registry.py",
     "core/attack_registry.py",
     "core/errors.py",
+    "core/rules.py",
     "core/text.py",
     "core/fields.py",
     "core/files.py",

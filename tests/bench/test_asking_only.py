@@ -203,7 +203,7 @@ def test_a_substitute_that_does_not_fit_is_named_before_anybody_is_asked() -> No
 
 
 def _no_curve(found: besiege.Evaluation) -> Any:
-    return found.figures["no_curve"]
+    return found.figures.no_curve
 
 
 def test_a_short_search_is_not_made_of_a_few_answers(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_a_list_of_ones_own_runs_on_what_is_left(
     run: tuple[besiege.Evaluation, list[Event]], tmp_path: Path
 ) -> None:
     found, _ = run
-    assert found.figures["mode"] == "suite" and list(found.by_attack) == LIST
-    assert f"--suite '{', '.join(LIST)}'" in found.figures["command"]
+    assert found.figures.mode == "suite" and list(found.by_attack) == LIST
+    assert f"--suite '{', '.join(LIST)}'" in found.figures.command
     text = evaluate(NATURAL, "digits", suite=", ".join(LIST), out=tmp_path, **TERMS)
     assert text.by_attack == found.by_attack
     with pytest.raises(UnknownNameError, match=r"no suite is called 'standart'.*'standard'"):
@@ -80,26 +80,26 @@ def test_every_sample_names_its_breaker_and_what_it_took(
 
 def test_the_figures_hold_the_cascade(run: tuple[besiege.Evaluation, list[Event]]) -> None:
     found, _ = run
-    stages = found.figures["cascade"]
-    assert [stage["text"] for stage in stages] == LIST
-    assert stages[0]["before"] == round(found.clean.value * 60)
+    stages = found.figures.cascade
+    assert [stage.text for stage in stages] == LIST
+    assert stages[0].before == round(found.clean.value * 60)
     for stage, after in zip(stages, [*stages[1:], None], strict=True):
-        assert stage["left"] == stage["before"] - stage["broken"] and stage["unknown"] == 0
+        assert stage.left == stage.before - stage.broken and stage.unknown == 0
         if after is not None:
-            assert after["before"] == stage["left"]
-        assert stage["left"] == round(found.by_attack[stage["text"]].value * 60)
-    assert summarise(found.folder)["evaluations"][0]["cascade"] == stages
+            assert after.before == stage.left
+        assert stage.left == round(found.by_attack[stage.text].value * 60)
+    assert summarise(found.folder).evaluations[0].cascade == stages
 
 
 def test_the_work_is_told_attack_by_attack(run: tuple[besiege.Evaluation, list[Event]]) -> None:
     found, events = run
     stages = [event.stage for event in events if event.stage is not None]
-    for wanted in found.figures["cascade"]:
-        mine = [stage for stage in stages if stage.attack == wanted["text"]]
+    for wanted in found.figures.cascade:
+        mine = [stage for stage in stages if stage.attack == wanted.text]
         shares = [stage.share for stage in mine]
         assert shares == sorted(shares) and shares.count(1.0) == 1 and shares[-1] == 1.0
-        assert {stage.before for stage in mine} == {wanted["before"]}
-        assert mine[-1].left == wanted["left"] and mine[-1].seconds > 0
+        assert {stage.before for stage in mine} == {wanted.before}
+        assert mine[-1].left == wanted.left and mine[-1].seconds > 0
     done = [event.done for event in events]
     assert done == sorted(done) and events[-1].done == pytest.approx(events[-1].total)
     assert all(event.done <= event.total for event in events)
@@ -184,13 +184,15 @@ def test_w22_is_about_named_models_and_their_neighbours(tmp_path: Path) -> None:
     for model in (NATURAL, "zoo:digits-pgd-at"):
         evaluate(model, "digits", suite=LIST[:1], out=tmp_path, **TERMS)
     from besiege.bench.overview import open_run
-    from besiege.bench.reading import counterpart, gather
+    from besiege.bench.reading import gather
+    from besiege.bench.summaries import comparison, summary_of
 
     store, run = open_run(tmp_path)
     gathered = [gather(store, plan) for plan in run.plans]
     assert [one.evidence.undefended for one in gathered] == [True, False]
-    assert counterpart(gathered[0], gathered) is None
-    beside = counterpart(gathered[1], gathered)
+    summaries = [summary_of(store, plan) for plan in run.plans]
+    assert comparison(summaries[0], summaries).counterpart is None
+    beside = comparison(summaries[1], summaries).counterpart
     assert beside is not None and beside[0] == NATURAL and beside[1].count == 60
 
 
@@ -198,22 +200,23 @@ def test_a_model_that_answers_by_chance_has_mean_and_deviation(tmp_path: Path) -
     chance = ["averaged(apgd(steps=3), 3)", "averaged(square(steps=10), 3)"]
     model = f"{NATURAL}+resize_pad(least=0.6)"
     found = evaluate(model, "digits", suite=chance, out=tmp_path, **TERMS)
-    told = found.figures["chance"]
-    assert told["evaluations"] == 5 and [a["text"] for a in told["attacks"]] == chance
-    assert 0 <= told["robust"]["mean"] <= told["attacks"][0]["mean"] <= 1
-    assert told["robust"]["mean"] < told["clean"]["mean"] and told["robust"]["deviation"] > 0
+    told = found.figures.chance
+    assert told is not None
+    assert told.evaluations == 5 and [a.text for a in told.attacks] == chance
+    assert 0 <= told.robust.mean <= told.attacks[0].mean <= 1
+    assert told.robust.mean < told.clean.mean and told.robust.deviation > 0
     rows = found.rows
     won = (rows["draws"][:, None] >> np.arange(10)) & 1
     assert won.mean(1) == pytest.approx(rows["share"]), "the draws are those of the share"
     first = rows.where(rows["attack"] == chance[0])
     by_hand = 1 - ((first["draws"][:, None] >> np.arange(5, 10)) & 1).mean(0)
     # The images of the first attack are its own, but for those that fool more often when clean.
-    assert abs(told["attacks"][0]["mean"] - by_hand.mean()) < 0.05
-    assert "Over 5 evaluations of one draw each" in found.figures["threat"]["words"]
+    assert abs(told.attacks[0].mean - by_hand.mean()) < 0.05
+    assert "Over 5 evaluations of one draw each" in found.figures.threat.words
     assert "By chance" in found.page().read_text("utf-8")
 
 
 def test_a_victim_without_chances_has_no_such_figures(
     run: tuple[besiege.Evaluation, list[Event]],
 ) -> None:
-    assert run[0].figures["chance"] is None and "draws" not in run[0].rows
+    assert run[0].figures.chance is None and "draws" not in run[0].rows

@@ -48,7 +48,7 @@ def test_what_is_charged_is_what_the_server_counted_by_account(tmp_path: Path) -
         broken = int(found.rows["success"].sum())
         assert broken > 0 and found.paid["judge"] == (2 * 15 + 15 + broken, 15 + broken)
         assert found.paid["probe"] == (8 + 7, 8 + 7) and found.paid["clean"][1] == 15 - 8 + 15
-        assert found.figures["threat"]["text"] == "linf:0.3 decision"
+        assert found.figures.threat.text == "linf:0.3 decision"
         ledger = only_ledger(tmp_path)
         assert len(ledger) == server.images - 7 - 2 * 15 - broken  # what is asked afresh
         local = besiege.evaluate("zoo:digits-natural", "digits", access="decision", **ASK)

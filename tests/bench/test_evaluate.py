@@ -13,8 +13,10 @@ from torch import nn
 
 import besiege
 from besiege.bench.overview import status
-from besiege.bench.results import picture, summarise
+from besiege.bench.pictures import pictures
+from besiege.bench.results import summarise
 from besiege.bench.single import evaluate
+from besiege.bench.store import Store
 from besiege.core.errors import AttackError, InputError, StoreError, ThreatError, VictimError
 from besiege.core.record import COSTS
 from besiege.metrics import against_cost, area, envelope, local_optimality, quantile
@@ -59,20 +61,21 @@ def test_the_figures_are_those_of_the_attacks_alone(found: besiege.Evaluation) -
 def test_both_curves_fall_and_equal_a_script_of_a_few_lines(found: besiege.Evaluation) -> None:
     data = besiege.data.load("digits", count=120)
     net = besiege.Classifier.of(NATURAL)
-    bim = next(c for c in found.figures["steps_curve"] if c["attack"] == "bim")
-    assert np.all(np.diff(bim["value"]) <= 0)
+    bim = next(c for c in found.figures.steps_curve if c.attack == "bim")
+    assert np.all(np.diff(bim.value) <= 0)
     again = accuracy_after(net, data.images, data.labels, 0.1, 0.015, 20)
     for step in (1, 4, 20):
-        assert bim["value"][step] == pytest.approx(again[step], abs=1e-9)
-    curve = found.figures["eps_curve"]
-    assert np.all(np.diff(curve["value"]) <= 0) and curve["value"][-1] == 0
+        assert bim.value[step] == pytest.approx(again[step], abs=1e-9)
+    curve = found.figures.eps_curve
+    assert curve is not None
+    assert np.all(np.diff(curve.value) <= 0) and curve.value[-1] == 0
     for eps in (0.02, 0.06, 0.12):
-        value = np.array(curve["value"])[np.searchsorted(curve["x"], eps, side="right") - 1]
+        value = np.array(curve.value)[np.searchsorted(curve.x, eps, side="right") - 1]
         again_at = accuracy_within(net, found.folder, curve, eps, data.images, data.labels)
         assert value == pytest.approx(again_at, abs=1e-9)
     # And another attack, run anew at these budgets, is not far off.
     for eps in (0.03, 0.06):
-        value = np.array(curve["value"])[np.searchsorted(curve["x"], eps, side="right") - 1]
+        value = np.array(curve.value)[np.searchsorted(curve.x, eps, side="right") - 1]
         anew = accuracy_after(net, data.images, data.labels, eps, eps / 4, 20)[-1]
         assert abs(value - anew) < 0.05
 
@@ -96,7 +99,7 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
     assert len(broken)
     tried = rows["sample"][rows["attack"] == second]
     assert not set(broken) & set(tried) and len(broken) + len(tried) == 60
-    assert chain.figures["mode"] == "suite"
+    assert chain.figures.mode == "suite"
 
 
 def test_one_folder_holds_several_evaluations(tmp_path: Path) -> None:
@@ -111,8 +114,8 @@ def test_one_folder_holds_several_evaluations(tmp_path: Path) -> None:
             out=tmp_path,
         )
     both = summarise(tmp_path)
-    assert [e["threat"]["text"] for e in both["evaluations"]] == ["linf:0.1", "linf:0.05"]
-    assert both["complete"]
+    assert [e.threat.text for e in both.evaluations] == ["linf:0.1", "linf:0.05"]
+    assert both.complete
     # The clean images were looked at once for both.
     assert len(status(tmp_path)) == 2
     kinds = [
@@ -130,8 +133,8 @@ def test_searches_of_one_folder_are_held_against_each_other(tmp_path: Path) -> N
         for threat, attacks in {**asked, "linf": weak}.items():
             terms: dict[str, Any] = {"count": 40, "curve": False, "out": tmp_path / weak}
             evaluate(NATURAL, "digits", threat=threat, attacks=attacks, **terms)
-        told = summarise(tmp_path / weak)["evaluations"]
-        mine = {e["threat"]["text"]: {w["id"] for w in e["warnings"]} for e in told}
+        told = summarise(tmp_path / weak).evaluations
+        mine = {e.threat.text: {w.id for w in e.warnings} for e in told}
         return {threat: ids & {"W20", "W21"} for threat, ids in mine.items()}
 
     assert warned("fmn(steps=3)") == {"l2": set(), "linf": {"W20", "W21"}, "linf:0.1": set()}
@@ -160,13 +163,13 @@ def test_budgets_written_differently_are_one(tmp_path: Path) -> None:
 
 
 def test_what_was_not_broken_is_not_stored_twice(found: besiege.Evaluation) -> None:
-    item = found.figures["gallery"][0]
-    clean, adversarial = picture(found.folder, item)
+    item = found.figures.gallery[0]
+    clean, adversarial = pictures(Store(found.folder), [item])(item)
     assert clean.shape == adversarial.shape == (1, 8, 8)
-    assert np.abs(clean - adversarial).max() == pytest.approx(item["distance"], rel=1e-5)
+    assert np.abs(clean - adversarial).max() == pytest.approx(item.distance, rel=1e-5)
     net = besiege.Classifier.of(NATURAL)
-    assert int(net(torch.from_numpy(adversarial[None])).argmax()) == item["prediction"]
-    assert item["prediction"] != item["label"] == item["clean_prediction"]
+    assert int(net(torch.from_numpy(adversarial[None])).argmax()) == item.prediction
+    assert item.prediction != item.label == item.clean_prediction
 
 
 class Net(nn.Module):
@@ -190,16 +193,17 @@ def test_ones_own_module_and_tensors() -> None:
 def test_a_smallest_change_is_its_own_curve() -> None:
     small = evaluate(NATURAL, "digits", threat="linf", attacks="minimal(pgd(steps=5))", count=30)
     assert small.robust is not None and small.robust.value == 0
-    assert small.figures["eps_curve"]["attack"] == "minimal(pgd(steps=5))"
-    assert small.figures["eps_curve"]["value"][-1] == 0
-    assert small.figures["threat"]["eps"] is None
+    assert small.figures.eps_curve is not None
+    assert small.figures.eps_curve.attack == "minimal(pgd(steps=5))"
+    assert small.figures.eps_curve.value[-1] == 0
+    assert small.figures.threat.eps is None
 
 
 def test_a_defended_model_by_its_text() -> None:
     hidden = evaluate(
         f"{NATURAL}+bits(depth=3)", "digits", threat="linf:0.2", attacks="pgd(steps=5)", count=20
     )
-    assert hidden.figures["model"]["name"] == f"{NATURAL}+bits(depth=3)"
+    assert hidden.figures.model.name == f"{NATURAL}+bits(depth=3)"
     chance = evaluate(
         f"{NATURAL}+resize_pad(least=0.75)",
         "digits",
@@ -207,16 +211,17 @@ def test_a_defended_model_by_its_text() -> None:
         attacks="averaged(pgd(steps=3), 4)",
         count=20,
     )
-    assert chance.figures["eps_curve"] is None and chance.complete
-    assert "one draw of luck" in chance.figures["no_curve"]
+    assert chance.figures.eps_curve is None and chance.complete
+    assert "one draw of luck" in (chance.figures.no_curve or "")
     rows = chance.rows
     # The last five of ten draws are the evaluations; bit k of a row is how draw k went.
     by_hand = 1 - ((rows["draws"][:, None] >> np.arange(5, 10)) & 1).mean(0)
-    told = chance.figures["chance"]
-    assert told["attacks"][0]["mean"] == pytest.approx(by_hand.mean())
-    assert told["attacks"][0]["deviation"] == pytest.approx(by_hand.std(ddof=1))
-    expected = 100 * told["robust"]["mean"]
-    assert f"under the worst attack is {expected:.1f} %" in chance.figures["threat"]["words"]
+    told = chance.figures.chance
+    assert told is not None
+    assert told.attacks[0].mean == pytest.approx(by_hand.mean())
+    assert told.attacks[0].deviation == pytest.approx(by_hand.std(ddof=1))
+    expected = 100 * told.robust.mean
+    assert f"under the worst attack is {expected:.1f} %" in chance.figures.threat.words
 
 
 class Flat(nn.Module):
@@ -294,7 +299,7 @@ def test_the_same_words_for_a_changed_model_replace_the_old_figures(tmp_path: Pa
             out=tmp_path / "run",
         )
     both = summarise(tmp_path / "run")
-    assert [e["name"] for e in both["evaluations"]] == [found.figures["name"]]
+    assert [e.name for e in both.evaluations] == [found.figures.name]
 
 
 def test_a_judged_record_without_what_it_judged_is_not_done(tmp_path: Path) -> None:
@@ -307,7 +312,7 @@ def test_a_judged_record_without_what_it_judged_is_not_done(tmp_path: Path) -> N
         if json.loads(p.read_text())["identity"]["kind"] == "craft"
     ]
     shutil.rmtree(crafted)
-    assert not status(tmp_path)[0].complete and not summarise(tmp_path)["complete"]
+    assert not status(tmp_path)[0].complete and not summarise(tmp_path).complete
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
@@ -324,7 +329,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_the_command_asks_the_same_again(found: besiege.Evaluation) -> None:
-    assert found.figures["command"] == (
+    assert found.figures.command == (
         "besiege evaluate zoo:digits-natural --data digits --threat linf:0.1 --attacks "
         "'fgsm, pgd(steps=10), bim' --count 120 --shard 50"
     )
@@ -345,52 +350,56 @@ def test_without_a_budget_the_distances_are_the_figures(tmp_path: Path) -> None:
     right = alone[0].verdicts.correct.numpy()
     table[:, ~right] = 0.0
     best = envelope(table)
-    sizes = found.figures["distances"]
-    assert sizes["all"]["median"] == pytest.approx(quantile(best))
-    assert sizes["all"]["area"] == pytest.approx(area(best, best.max()))
-    for row, one in zip(table, sizes["attacks"], strict=True):
-        assert one["median"] == pytest.approx(quantile(row))
-        assert one["mean"] == pytest.approx(row.mean())
-        assert one["optimality"] == pytest.approx(local_optimality(row, best))
+    sizes = found.figures.distances
+    assert sizes is not None and sizes.all.cost is not None
+    assert sizes.all.median == pytest.approx(quantile(best))
+    assert sizes.all.area == pytest.approx(area(best, best.max()))
+    for row, one in zip(table, sizes.attacks, strict=True):
+        assert one.median == pytest.approx(quantile(row))
+        assert one.mean == pytest.approx(row.mean())
+        assert one.optimality == pytest.approx(local_optimality(row, best))
     smallest = found.smallest
     assert np.allclose(smallest["distance"], best) and np.allclose(smallest["l2"], best)
     assert bool((smallest["linf"] <= smallest["l2"] + 1e-6).all())
-    assert [c["attack"] for c in found.figures["eps_curves"]] == list(found.by_attack)
+    assert [c.attack for c in found.figures.eps_curves] == list(found.by_attack)
     # The gallery is of the median, by the attack that was best there.
-    for item in found.figures["gallery"]:
-        place = data.ids.tolist().index(item["sample"])
-        assert item["distance"] == pytest.approx(best[place])
+    for item in found.figures.gallery:
+        place = data.ids.tolist().index(item.sample)
+        assert item.distance == pytest.approx(best[place])
     # Records and tensors tell the same of distance against cost.
-    for one, told in zip(alone, sizes["attacks"], strict=True):
-        assert one.descent is not None
-        again = one.descent.numpy()
+    for mine, told in zip(alone, sizes.attacks, strict=True):
+        assert mine.descent is not None and told.cost is not None
+        again = mine.descent.numpy()
         again[~right] = 0.0
         medians = against_cost(again)
-        for passes, median in zip(told["cost"]["passes"], told["cost"]["median"], strict=True):
+        for passes, median in zip(told.cost.passes, told.cost.median, strict=True):
             claimed = medians[COSTS.index(passes)]
             assert (np.inf if median is None else median) == pytest.approx(claimed, rel=1e-6)
-        assert told["cost"]["in_all"] == told["median"] == pytest.approx(medians[-1], rel=1e-6)
-        stored = found.rows.where(found.rows["attack"] == told["text"])
-        assert np.array_equal(stored["best_in_all"], one.descent[:, -1].numpy())
-    whole = sizes["all"]["cost"]
-    assert whole["in_all"] == sizes["all"]["median"] <= min(m for m in whole["median"] if m)
-    assert whole["spent"] == pytest.approx(sum(a["cost"]["spent"] for a in sizes["attacks"]))
-    assert run(tmp_path).figures["distances"] == sizes, "read again"
+        assert told.cost.in_all == told.median == pytest.approx(medians[-1], rel=1e-6)
+        stored = found.rows.where(found.rows["attack"] == told.text)
+        assert np.array_equal(stored["best_in_all"], mine.descent[:, -1].numpy())
+    whole = sizes.all.cost
+    assert whole.in_all == sizes.all.median is not None
+    assert sizes.all.median <= min(m for m in whole.median if m)
+    assert whole.spent == pytest.approx(
+        sum(a.cost.spent for a in sizes.attacks if a.cost is not None)
+    )
+    assert run(tmp_path).figures.distances == sizes, "read again"
     # In a suite every attack searches on every sample, and the smallest counts.
     suite = run(attacks=None, suite="fab(steps=10), minimal(pgd(steps=5))")
-    assert suite.figures["distances"] == sizes
+    assert suite.figures.distances == sizes
     assert "smallest changes" in found.page().read_text()
 
 
 def test_accuracy_against_queries_is_that_of_shorter_runs() -> None:
     how: dict[str, Any] = {"threat": "linf:0.15", "attacks": "square", "curve": False, "count": 40}
     found = besiege.evaluate("zoo:digits-natural", "digits", access="score", queries=200, **how)
-    (curve,) = found.figures["queries_curve"]
-    assert found.figures["steps_curve"] == [] and curve["x"][-1] == 200
+    (curve,) = found.figures.queries_curve
+    assert found.figures.steps_curve == () and curve.x[-1] == 200
     assert "Accuracy against queries" in found.page().read_text("utf-8")
     for queries in (3, 40):
         fewer = besiege.evaluate(
             "zoo:digits-natural", "digits", access="score", queries=queries, **how
         )
         assert fewer.robust is not None
-        assert curve["value"][curve["x"].index(queries)] == pytest.approx(fewer.robust.value)
+        assert curve.value[curve.x.index(queries)] == pytest.approx(fewer.robust.value)

@@ -68,8 +68,8 @@ def test_shards_an_attack_failed_on_are_not_robust(
     assert tried == 28, "three of ten shards failed"
     assert found.by_attack["pgd(steps=5)"].count == tried
     assert found.robust is not None and found.robust.count == tried
-    (curve,) = found.figures["steps_curve"]
-    assert curve["count"] == tried
+    (curve,) = found.figures.steps_curve
+    assert curve.count == tried
     assert not any(f.id == "W04" for f in found.warnings)
 
 
@@ -173,8 +173,8 @@ def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path) -> None:
     nothing["rows"] = np.zeros(0, np.int64)
     store.commit(record, rows, {"images.safetensors": save(nothing)})
     summary = summarise(tmp_path / "one")
-    assert not summary["complete"]
-    assert any("no longer there" in w["seen"] for w in summary["evaluations"][0]["warnings"])
+    assert not summary.complete
+    assert any("no longer there" in w.seen for w in summary.evaluations[0].warnings)
     mended = evaluate(NATURAL, "digits", out=tmp_path / "one", **terms)
     assert mended.complete
     assert mended.robust is not None and other.robust is not None
@@ -185,8 +185,9 @@ def test_the_curve_knows_what_the_attacks_found(tmp_path: Path) -> None:
     found = evaluate(
         NATURAL, "digits", threat="linf:0.15", attacks="fgsm, pgd(steps=10)", count=80, out=tmp_path
     )
-    curve = found.figures["eps_curve"]
-    at = np.array(curve["value"])[np.searchsorted(curve["x"], 0.15 * (1 + 1e-6), "right") - 1]
+    curve = found.figures.eps_curve
+    assert curve is not None
+    at = np.array(curve.value)[np.searchsorted(curve.x, 0.15 * (1 + 1e-6), "right") - 1]
     assert found.robust is not None and at <= found.robust.value
 
 
@@ -196,13 +197,14 @@ def test_searches_for_the_smallest_change_are_taken_together() -> None:
     wide = besiege.Classifier(module, mean=0.0, std=255.0, box=(0.0, 255.0))
     found = evaluate(wide, pixels, threat="linf", attacks=["minimal(fgsm, scan=2, bisections=0)",
                      "minimal(pgd(steps=5))"])  # fmt: skip
-    curve = found.figures["eps_curve"]
-    assert curve["unbroken"] == 0 and curve["value"][-1] == 0
+    curve = found.figures.eps_curve
+    assert curve is not None
+    assert curve.unbroken == 0 and curve.value[-1] == 0
     best = np.full(20, np.inf)
     for text in found.by_attack:
         mine = found.rows.where(found.rows["attack"] == text)
         best = np.minimum(best, np.where(mine["success"], mine["linf"], np.inf))
-    assert curve["x"][-1] == pytest.approx(best.max()) and best.max() > 2
+    assert curve.x[-1] == pytest.approx(best.max()) and best.max() > 2
 
 
 class Wide(nn.Module):
@@ -219,19 +221,19 @@ def test_different_things_of_one_name_stay_apart(tmp_path: Path) -> None:
     data = besiege.data.load("digits", count=10)
     for scale in (1.0, -1.0):
         evaluate(Wide(scale), data, out=tmp_path / "models", **terms)
-    assert len(summarise(tmp_path / "models")["evaluations"]) == 2
+    assert len(summarise(tmp_path / "models").evaluations) == 2
     for shift in (0.0, 0.5):
         pair = (data.images * (1 - shift), data.labels)
         evaluate(Wide(1.0), pair, out=tmp_path / "data", **terms)
-    both = summarise(tmp_path / "data")["evaluations"]
-    assert len(both) == 2 and "besiege.evaluate(<Wide>" in both[0]["command"]
+    both = summarise(tmp_path / "data").evaluations
+    assert len(both) == 2 and "besiege.evaluate(<Wide>" in both[0].command
 
 
 def test_few_attacks_later_do_not_hide_the_strong_ones(tmp_path: Path) -> None:
     terms: dict[str, Any] = {"threat": "linf:0.1", "count": 30, "curve": False, "out": tmp_path}
     evaluate(NATURAL, "digits", attacks="pgd(steps=10)", **terms)
     evaluate(NATURAL, "digits", attacks="fgsm", **terms)
-    attacks = [[a["text"] for a in e["attacks"]] for e in summarise(tmp_path)["evaluations"]]
+    attacks = [[a.text for a in e.attacks] for e in summarise(tmp_path).evaluations]
     assert attacks == [["pgd(steps=10)"], ["fgsm"]]
 
 
@@ -242,7 +244,7 @@ def test_rules_know_query_budgets(tmp_path: Path) -> None:
             count=40, out=tmp_path,
         )  # fmt: skip
     assert not {f.id for f in found.warnings} & {"W02", "W03", "W05", "W07"}
-    assert found.complete and found.figures["eps_curve"] is None
+    assert found.complete and found.figures.eps_curve is None
     assert found._plan.no_curve is not None and "answers" in found._plan.no_curve
 
 
@@ -325,7 +327,7 @@ def test_a_run_that_awaits_its_curve_is_not_complete(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         evaluate(NATURAL, "digits", watch=stop, **terms)
-    assert not status(tmp_path)[0].complete and not summarise(tmp_path)["complete"]
+    assert not status(tmp_path)[0].complete and not summarise(tmp_path).complete
     assert evaluate(NATURAL, "digits", **terms).complete
     assert status(tmp_path)[0].complete
 

@@ -174,7 +174,7 @@ def test_a_suite_killed_inside_every_attack(tmp_path: Path) -> None:
     again = chain(folder)
     assert {key: stamps(folder)[key] for key in seen} == seen
     assert again.complete and content(folder) == content(tmp_path / "whole")
-    assert again.robust == reference.robust and again.figures["cascade"][-1]["left"] >= 0
+    assert again.robust == reference.robust and again.figures.cascade[-1].left >= 0
     for name in reference.by_sample:
         np.testing.assert_array_equal(again.by_sample[name], reference.by_sample[name])
     assert not (folder / "damaged").exists()
@@ -224,8 +224,8 @@ def test_damaged_records_are_done_again(
             file.write_bytes((sound / "record.json").read_bytes())
     assert not status(folder)[0].complete or damage == "flipped"  # the index counts, figures look
     summary = besiege.bench.results.summarise(folder)
-    assert not summary["complete"]
-    assert any(w["id"] == "DAMAGED" for w in summary["evaluations"][0]["warnings"])
+    assert not summary.complete
+    assert any(w.id == "DAMAGED" for w in summary.evaluations[0].warnings)
     assert siege(folder).complete
     assert content(folder) == content(whole[0])
     assert len(list((folder / "damaged").iterdir())) == len(chosen)
@@ -271,7 +271,7 @@ def test_a_run_folder_can_be_read_where_nothing_can_be_written(
     (small_disk / "run" / "index.sqlite").unlink(missing_ok=True)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert status(small_disk / "run")[0].complete
-    assert besiege.bench.results.summarise(small_disk / "run")["complete"]
+    assert besiege.bench.results.summarise(small_disk / "run").complete
 
 
 def test_status_while_it_runs(tmp_path: Path) -> None:

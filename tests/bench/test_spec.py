@@ -43,8 +43,8 @@ def edited(folder: Path, edit: Edit) -> None:
 
 
 def damage(folder: Path) -> list[str]:
-    (one, *_) = summarise(folder)["evaluations"]
-    return [w["seen"] for w in one["warnings"] if w["id"] == "DAMAGED"]
+    (one, *_) = summarise(folder).evaluations
+    return [w.seen for w in one.warnings if w.id == "DAMAGED"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_changed_plan_is_said_to_be(run: Path, edit: Edit) -> None:
     edited(run, edit)
     (said,) = damage(run)
     assert "was changed after it was written" in said
-    assert not summarise(run)["complete"]
+    assert not summarise(run).complete
     (one,) = status(run)
     assert not one.complete and len(one.damaged) == 1
     # Request again it is as it was; nothing is computed again.

@@ -59,9 +59,9 @@ def test_what_a_substitute_gives_is_judged_on_the_victim(tmp_path: Path) -> None
     # Every step was taken: nobody stopped where the substitute was fooled.
     full = other(crafted.images.clamp(0, 1)).argmax(1) != some.labels
     assert full.double().mean() > 0.9
-    assert found.figures["threat"]["substitute"] == [SUBSTITUTE]
+    assert found.figures.threat.substitute == (SUBSTITUTE,)
     # Nobody can take it for an attack on the model itself.
-    assert "crafted on a substitute (zoo:digits-natural)" in found.figures["threat"]["words"]
+    assert "crafted on a substitute (zoo:digits-natural)" in found.figures.threat.words
     assert "crafted on zoo:digits-natural, judged on the model" in found.page().read_text("utf-8")
     assert not [w for w in found.warnings if w.id in ("W16", "W17")]
     assert "--substitute zoo:digits-natural" in found._plan.request.command
@@ -121,7 +121,7 @@ def test_several_substitutes_are_an_ensemble() -> None:
     several = [SUBSTITUTE, VICTIM]
     found = besiege.evaluate(ANOTHER, "digits", substitute=several, **how)
     other = besiege.evaluate(ANOTHER, "digits", substitute=several, fuse="losses", **how)
-    assert found.figures["threat"]["substitute"] == several
+    assert found.figures.threat.substitute == tuple(several)
     assert (
         not torch.equal(torch.tensor(found.rows["linf"]), torch.tensor(other.rows["linf"]))
         or found._plan.attacks[0].source != other._plan.attacks[0].source

@@ -53,7 +53,7 @@ def test_its_keys_are_computed_again() -> None:
 
 def test_its_figures_are_the_same(folder: Path) -> None:
     told = json.loads((BEFORE / "figures.json").read_text())
-    found = summarise(folder)["evaluations"]
+    found = summarise(folder).plain()["evaluations"]
     assert all(one.complete for one in status(folder))
     assert {one["name"] for one in found} == set(told)
     for one in found:

@@ -69,16 +69,16 @@ def test_what_was_not_judged_is_unknown_and_never_left() -> None:
     case = evidence(trial("a", [1, 3, 5, 7, 9], [3]), trial("b", [9, 7], [9]), chained=True)
     assert fates(case)["fate"].tolist() == ["standing", "broken", "broken", "unknown", "wrong"]
     first, second = cascade_figures(case)
-    assert (first["before"], first["broken"], first["left"], first["unknown"]) == (4, 1, 3, 0)
-    assert (second["before"], second["broken"], second["left"], second["unknown"]) == (3, 1, 1, 1)
+    assert (first.before, first.broken, first.left, first.unknown) == (4, 1, 3, 0)
+    assert (second.before, second.broken, second.left, second.unknown) == (3, 1, 1, 1)
 
 
 def test_the_stages_add_up() -> None:
     for case in (LISTED, CHAINED):
         first, second = cascade_figures(case)
-        assert (first["before"], first["broken"], first["left"]) == (4, 1, 3)
-        assert (second["before"], second["broken"], second["left"]) == (3, 1, 2)
-        assert first["queries_to_break"] == 3.0 and first["unknown"] == 0
-    assert cascade_figures(LISTED)[1]["forwards"] == 3 * 5 + 2 * 11
+        assert (first.before, first.broken, first.left) == (4, 1, 3)
+        assert (second.before, second.broken, second.left) == (3, 1, 2)
+        assert first.queries_to_break == 3.0 and first.unknown == 0
+    assert cascade_figures(LISTED)[1].forwards == 3 * 5 + 2 * 11
     idle = evidence(trial("a", [1, 3, 5, 7, 9], []))
-    assert cascade_figures(idle)[0]["queries_to_break"] is None
+    assert cascade_figures(idle)[0].queries_to_break is None

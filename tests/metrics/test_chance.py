@@ -9,6 +9,7 @@ import pytest
 
 from besiege.metrics import Evidence, Rows, Trial
 from besiege.metrics.stochastic import chance_figures
+from besiege.metrics.values import Draws, Spread
 
 DRAWS = 4
 
@@ -42,7 +43,7 @@ def evidence(*trials: Trial, chained: bool = False, right: tuple[str, ...] = ("1
     return Evidence(clean, trials, chained, "linf", 0.1, (0.0, 1.0), 4, 10)
 
 
-def figures(case: Evidence) -> dict[str, Any]:
+def figures(case: Evidence) -> Draws:
     found = chance_figures(case, DRAWS)
     assert found is not None
     return found
@@ -53,40 +54,40 @@ def test_the_first_half_chooses_and_the_other_half_counts() -> None:
     one = trial("one", [2, 5, 8], "0000", "1110", "0000")
     two = trial("two", [2, 5, 8], "0000", "1011", "0000")
     found = figures(evidence(one, two))
-    assert found["evaluations"] == 2
-    assert found["robust"]["mean"] == pytest.approx((2 / 3 + 1) / 2), "the lucky draws do not count"
-    means = [attack["mean"] for attack in found["attacks"]]
+    assert found.evaluations == 2
+    assert found.robust.mean == pytest.approx((2 / 3 + 1) / 2), "the lucky draws do not count"
+    means = [attack.mean for attack in found.attacks]
     assert means == pytest.approx([(2 / 3 + 1) / 2, 2 / 3])
-    assert found["robust"]["deviation"] == pytest.approx(np.std([2 / 3, 1], ddof=1))
-    assert found["clean"] == {"mean": 1.0, "deviation": 0.0}
+    assert found.robust.deviation == pytest.approx(np.std([2 / 3, 1], ddof=1))
+    assert found.clean == Spread(1.0, 0.0)
 
 
 def test_the_worst_is_taken_image_by_image() -> None:
     one = trial("one", [5, 2, 8], "1111", "0000", "0000")
     two = trial("two", [5, 2, 8], "0000", "1111", "0000")
-    assert figures(evidence(one, two))["robust"]["mean"] == pytest.approx(1 / 3)
+    assert figures(evidence(one, two)).robust.mean == pytest.approx(1 / 3)
 
 
 def test_in_a_chain_what_fell_stays_fallen() -> None:
     one = trial("one", [5, 2, 8], "1111", "0000", "0000")
     two = trial("two", [2, 8], "1111", "0000")
     found = figures(evidence(one, two, chained=True))
-    assert [attack["mean"] for attack in found["attacks"]] == pytest.approx([2 / 3, 1 / 3])
-    assert found["robust"]["mean"] == pytest.approx(1 / 3)
+    assert [attack.mean for attack in found.attacks] == pytest.approx([2 / 3, 1 / 3])
+    assert found.robust.mean == pytest.approx(1 / 3)
     nothing = Trial("two", Rows({name: two.rows[name][:0] for name in two.rows}))
     all_fell = trial("one", [5, 2, 8], "1111", "1111", "1111")
-    assert figures(evidence(all_fell, nothing, chained=True))["robust"]["mean"] == 0
+    assert figures(evidence(all_fell, nothing, chained=True)).robust.mean == 0
 
 
 def test_what_is_wrong_when_clean_is_no_robustness() -> None:
     idle = trial("one", [5, 2, 8], "0000", "0000", "0000")
     found = figures(evidence(idle, right=("0000", "1111", "1111")))
-    assert found["clean"]["mean"] == found["robust"]["mean"] == pytest.approx(2 / 3)
+    assert found.clean.mean == found.robust.mean == pytest.approx(2 / 3)
 
 
 def test_what_breaks_the_rules_does_not_count() -> None:
     wrong = trial("one", [5, 2, 8], "1111", "1111", "1111", within=[False, True, True])
-    assert figures(evidence(wrong))["robust"]["mean"] == pytest.approx(1 / 3)
+    assert figures(evidence(wrong)).robust.mean == pytest.approx(1 / 3)
 
 
 def test_without_draws_nothing_is_said() -> None:

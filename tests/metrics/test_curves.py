@@ -10,11 +10,12 @@ from besiege.metrics.curves import bands, survival
 from besiege.metrics.figures import (
     attack_figures,
     budget_figures,
-    curve_figures,
+    columns_of,
     gallery,
     rate,
     robust_rate,
 )
+from besiege.metrics.registry import Case
 
 
 def rows(**columns: object) -> Rows:
@@ -106,7 +107,7 @@ def test_accuracy_against_the_budget_is_a_step_function() -> None:
     assert curve.at(0.0999) == 0.8 and curve.at(0.1) == 0.4
     found = budget_figures(case)
     assert found is not None
-    assert found["unbroken"] == 1 and found["median"] == 0.1
+    assert found.unbroken == 1 and found.median == 0.1
 
 
 def test_the_smallest_change_is_that_of_any_attack() -> None:
@@ -121,8 +122,8 @@ def test_a_median_that_was_never_reached_is_unknown() -> None:
     never = Trial("never", ONE.rows.having(success=np.zeros(5, bool)))
     case = evidence(curve=never)
     found = budget_figures(case)
-    assert found is not None and found["median"] is None and found["value"] == [0.8]
-    assert found["unbroken"] == 4
+    assert found is not None and found.median is None and found.value == (0.8,)
+    assert found.unbroken == 4
 
 
 def test_what_was_not_attacked_is_not_robust() -> None:
@@ -131,9 +132,10 @@ def test_what_was_not_attacked_is_not_robust() -> None:
     assert case.covered(part).tolist() == [True, True, False, False, False]
     assert case.accuracy(part) == 0.5
     robust = robust_rate(case)
-    assert robust is not None and (robust["hits"], robust["count"]) == (1, 2)
-    told = attack_figures(case, part)
-    assert (told["accuracy"]["hits"], told["accuracy"]["count"]) == (1, 2)
+    assert robust is not None and (robust.hits, robust.count) == (1, 2)
+    told = next(one for one in attack_figures(Case(case)) if one.text == part.text)
+    assert told.accuracy is not None
+    assert (told.accuracy.hits, told.accuracy.count) == (1, 2)
     curve = against_steps(case, part)
     assert curve is not None and curve.count == 2 and curve.value[-1] == 0.5
     nothing = Trial("nothing", ONE.rows.where(np.zeros(5, bool)))
@@ -141,7 +143,7 @@ def test_what_was_not_attacked_is_not_robust() -> None:
     assert robust_rate(evidence()) is None
     assert against_steps(evidence(nothing), nothing) is None
     both = robust_rate(evidence(ONE, part))
-    assert both is not None and both["count"] == 2
+    assert both is not None and both.count == 2
 
 
 def test_in_a_chain_what_fell_is_covered_and_what_was_not_tried_is_not() -> None:
@@ -153,13 +155,13 @@ def test_in_a_chain_what_fell_is_covered_and_what_was_not_tried_is_not() -> None
     case = replace(case, clean=parts)
     assert case.covered(left_out).tolist() == [False, False, True, True, True]
     robust = robust_rate(case)
-    assert robust is not None and (robust["hits"], robust["count"]) == (0, 3)
+    assert robust is not None and (robust.hits, robust.count) == (0, 3)
 
 
 def test_a_success_counts_whatever_the_judge_thinks_of_the_clean_image() -> None:
     doubtful = Trial("doubtful", ONE.rows.having(correct=np.zeros(5, bool)), steps=3)
     robust = robust_rate(evidence(doubtful))
-    assert robust is not None and robust["hits"] == 1
+    assert robust is not None and robust.hits == 1
 
 
 def test_bands_equal_single_intervals() -> None:
@@ -171,18 +173,18 @@ def test_bands_equal_single_intervals() -> None:
 def test_a_long_curve_is_thinned_to_points_it_passes_through() -> None:
     ends = np.arange(1.0, 10_001.0)
     curve = survival(np.arange(0.0, 10_001.0), ends, 10_000)
-    thin = curve_figures(curve)
+    thin = columns_of(curve)
     assert len(thin["x"]) <= 2000 and thin["x"][0] == 0 and thin["value"][-1] == 0
     assert all(curve.at(x) == v for x, v in zip(thin["x"], thin["value"], strict=True))
 
 
 def test_the_gallery_goes_through_the_classes_and_names_its_images() -> None:
-    shown = gallery(evidence(ONE, TWO), [ONE, TWO])
-    assert {item["sample"] for item in shown} == {10, 11, 12, 13}
-    assert len({item["label"] for item in shown[:2]}) == 2
-    eleven = next(item for item in shown if item["sample"] == 11)
-    assert (eleven["attack"], eleven["record"], eleven["row"]) == ("two", "records/c", 0)
-    assert (eleven["clean"], eleven["clean_row"]) == ("records/a", 1)
+    shown = gallery(evidence(ONE, TWO))
+    assert {item.sample for item in shown} == {10, 11, 12, 13}
+    assert len({item.label for item in shown[:2]}) == 2
+    eleven = next(item for item in shown if item.sample == 11)
+    assert (eleven.attack, eleven.record, eleven.row) == ("two", "records/c", 0)
+    assert (eleven.clean, eleven.clean_row) == ("records/a", 1)
 
 
 def test_a_rate_of_nothing_is_unknown() -> None:

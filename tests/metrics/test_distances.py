@@ -7,6 +7,7 @@ from besiege.core.errors import InputError
 from besiege.metrics import Evidence, Rows, Trial, against_cost, quantile
 from besiege.metrics.distances import BEST, IN_ALL, distance_figures, smallest
 from besiege.metrics.figures import budget_curves, budget_figures, gallery, steps_figures
+from besiege.metrics.values import Descent
 
 INF = np.inf
 COUNT = 5
@@ -64,20 +65,20 @@ def test_a_quantile_is_a_budget_at_which_that_share_has_fallen() -> None:
 def test_figures_are_of_the_same_samples_and_infinite_ones_are_said() -> None:
     found = distance_figures(evidence(ONE, TWO))
     assert found is not None
-    assert (found["count"], found["broken"]) == (5, 3)
-    one, two = found["attacks"]
-    everything = found["all"]
+    assert (found.count, found.broken) == (5, 3)
+    one, two = found.attacks
+    everything = found.all
     # Smallest of all: 0 (wrong when clean), 0.1, 0.2, 0.6 and never.
-    assert everything["median"] == 0.2 and everything["area_to"] == 0.6
-    assert everything["area"] == pytest.approx((0.0 + 0.1 + 0.2 + 0.6 + 0.6) / 5)
-    assert everything["mean"] is None and everything["p90"] is None
-    assert everything["unbroken"] == 1
-    assert one["median"] == 0.4 and two["median"] == 0.3
-    assert (one["best"], two["best"]) == (2, 1)
-    assert (one["unbroken"], two["unbroken"]) == (1, 2)
-    areas = (one["area"], everything["area"])
-    assert one["optimality"] == pytest.approx(1 - (areas[0] - areas[1]) / (0.8 * 0.6 - areas[1]))
-    assert one["cost"] is None, "records of before it was noted"
+    assert everything.median == 0.2 and everything.area_to == 0.6
+    assert everything.area == pytest.approx((0.0 + 0.1 + 0.2 + 0.6 + 0.6) / 5)
+    assert everything.mean is None and everything.p90 is None
+    assert everything.unbroken == 1
+    assert one.median == 0.4 and two.median == 0.3
+    assert (one.best, two.best) == (2, 1)
+    assert (one.unbroken, two.unbroken) == (1, 2)
+    areas = (one.area, everything.area)
+    assert one.optimality == pytest.approx(1 - (areas[0] - areas[1]) / (0.8 * 0.6 - areas[1]))
+    assert one.cost is None, "records of before it was noted"
 
 
 def test_the_smallest_change_of_each_sample_with_the_norms_of_its_image() -> None:
@@ -92,24 +93,24 @@ def test_the_smallest_change_of_each_sample_with_the_norms_of_its_image() -> Non
 def test_each_attack_has_its_curve_and_no_curve_of_steps() -> None:
     case = evidence(ONE, TWO)
     together, each = budget_figures(case), budget_curves(case)
-    assert together is not None and [c["attack"] for c in each] == ["one", "two"]
-    assert together["x"] == [0.0, 0.1, 0.2, 0.6]
-    assert each[1]["x"] == [0.0, 0.1, 0.3] and each[1]["value"] == [0.8, 0.6, 0.4]
+    assert together is not None and [c.attack for c in each] == ["one", "two"]
+    assert together.x == (0.0, 0.1, 0.2, 0.6)
+    assert each[1].x == (0.0, 0.1, 0.3) and each[1].value == (0.8, 0.6, 0.4)
     assert all(
         low <= v <= high
-        for low, v, high in zip(*(each[1][k] for k in ("low", "value", "high")), strict=True)
+        for low, v, high in zip(each[1].low, each[1].value, each[1].high, strict=True)
     )
-    assert budget_curves(evidence(ONE)) == []
-    assert steps_figures(case) == []
+    assert budget_curves(evidence(ONE)) == ()
+    assert steps_figures(case) == ()
 
 
 def test_the_gallery_shows_what_is_nearest_to_the_median() -> None:
-    shown = gallery(evidence(ONE, TWO), [ONE, TWO])
-    assert [item["sample"] for item in shown] == [11, 10, 12], "from small to large"
-    assert [item["attack"] for item in shown] == ["two", "one", "one"]
-    assert shown[0]["distances"] == {"l2": 0.1, "linf": 0.05}
+    shown = gallery(evidence(ONE, TWO))
+    assert [item.sample for item in shown] == [11, 10, 12], "from small to large"
+    assert [item.attack for item in shown] == ["two", "one", "one"]
+    assert shown[0].distances == {"l2": 0.1, "linf": 0.05}
     many = trial("many", [0.1, 0.4, 0.5, 0.9, 0.0], "d")
-    assert gallery(evidence(many), [many])[0]["sample"] == 10
+    assert gallery(evidence(many))[0].sample == 10
 
 
 def test_the_median_against_cost_starts_infinite_and_falls() -> None:
@@ -131,9 +132,9 @@ def test_cost_from_records_of_different_lengths() -> None:
     found = distance_figures(evidence(mine))
     assert found is not None
     # The judge found no success for sample 13: what was claimed of it does not count.
-    cost = found["attacks"][0]["cost"]
-    assert cost == {"passes": [1, 2, 10], "median": [None, 0.5, 0.5], "in_all": 0.5, "spent": 10.0}
-    assert found["attacks"][0]["median"] == 0.5
+    cost = found.attacks[0].cost
+    assert cost == Descent((1, 2, 10), (None, 0.5, 0.5), 0.5, 10.0)
+    assert found.attacks[0].median == 0.5
 
 
 def test_the_descent_ends_with_what_the_whole_run_found_and_the_judge_measured() -> None:
@@ -146,10 +147,10 @@ def test_the_descent_ends_with_what_the_whole_run_found_and_the_judge_measured()
     mine = trial("mine", [0.5, 0.4, 0.6, INF, 0.0], "b", **noted)
     found = distance_figures(evidence(mine))
     assert found is not None
-    cost = found["attacks"][0]["cost"]
+    cost = found.attacks[0].cost
     # Of sample 12 a change of 0.3 was claimed, and the judge measured 0.6.
-    assert cost["median"] == [None, 0.6]
-    assert cost["in_all"] == found["attacks"][0]["median"] == 0.5
+    assert cost is not None and cost.median == (None, 0.6)
+    assert cost.in_all == found.attacks[0].median == 0.5
 
 
 def test_attacks_one_after_the_other_add_up_their_passes() -> None:
@@ -162,15 +163,15 @@ def test_attacks_one_after_the_other_add_up_their_passes() -> None:
     )
     found = distance_figures(evidence(first, second))
     assert found is not None
-    cost = found["all"]["cost"]
-    assert cost["passes"] == [1, 2, 5, 10, 20] and cost["spent"] == 20.0
+    cost = found.all.cost
+    assert cost is not None and cost.passes == (1, 2, 5, 10, 20) and cost.spent == 20.0
     # The second begins when the ten passes of the first are over, and is known after ten more.
-    assert cost["median"] == [None, None, None, 0.4, 0.1]
+    assert cost.median == (None, None, None, 0.4, 0.1)
     turned = distance_figures(evidence(second, first))
-    assert turned is not None
-    assert turned["all"]["cost"]["median"] == [0.6, 0.6, 0.6, 0.1, 0.1]
-    assert turned["all"]["cost"]["in_all"] == cost["in_all"] == 0.1
+    assert turned is not None and turned.all.cost is not None
+    assert turned.all.cost.median == (0.6, 0.6, 0.6, 0.1, 0.1)
+    assert turned.all.cost.in_all == cost.in_all == 0.1
     # Where records of one of them do not say, nothing is said of all.
     third = trial("third", [0.1, 0.1, 0.6, 0.6, 0.0], "d")
     found = distance_figures(evidence(first, third))
-    assert found is not None and found["all"]["cost"] is None
+    assert found is not None and found.all.cost is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from besiege.metrics import Evidence, Rate, Rows, Trial
-from besiege.metrics.evidence import Neighbour
+from besiege.metrics.comparing import COMPARING, Comparison, Outline, compared
 from besiege.metrics.warnings import RULES, findings
 
 N = 200
@@ -65,6 +65,11 @@ def ids(case: Evidence) -> list[str]:
     return [f.id for f in findings(case) if f.id != "W24"]
 
 
+def among(case: Evidence, **others: Any) -> list[str]:
+    """The ids of what is found when it is compared with other evaluations."""
+    return [f.id for f in compared(Comparison(Outline.of(case, "mine"), **others))]
+
+
 SOUND = trial("pgd", 180)
 
 
@@ -75,7 +80,7 @@ def test_a_sound_evaluation_is_quiet() -> None:
 
 
 def test_every_rule_gives_the_number_in_its_name() -> None:
-    for rule in RULES:
+    for rule in (*RULES, *COMPARING):
         number = rule.__name__[:3].upper()
         texts = [str(part) for part in rule.__code__.co_consts]
         others = {text for text in texts if re.fullmatch(r"W\d\d", text)}
@@ -93,9 +98,9 @@ def test_w01_accuracy_at_no_budget_is_the_clean_one(wrong: int) -> None:
 
 @pytest.mark.parametrize(("there", "fires"), [(0.10, False), (0.097, False), (0.09, True)])
 def test_w02_a_larger_budget_never_leaves_more(there: float, fires: bool) -> None:
-    case = evidence(SOUND, elsewhere={4 / 255: {"pgd": there}})  # 0.1 is left here
-    assert ("W02" in ids(case)) == fires
-    assert "W02" not in ids(evidence(SOUND, elsewhere={16 / 255: {"pgd": there}}))
+    case = evidence(SOUND)  # 0.1 is left here
+    assert ("W02" in among(case, elsewhere={4 / 255: {"pgd": there}})) == fires
+    assert "W02" not in among(case, elsewhere={16 / 255: {"pgd": there}})
 
 
 def test_w03_any_model_falls_to_a_change_without_limit() -> None:
@@ -213,8 +218,8 @@ def test_w22_a_model_without_a_defense_falls(left: int, fires: bool) -> None:
     )
     one = trial("fgsm", N - left, steps=1, one_step=True)
     assert "W22" not in ids(replace(case, trials=(one,))), "one step need not break everything"
-    beside = replace(case, undefended=False, counterpart=("public:x", Rate.of(left, N)))
-    assert ("W22" in ids(beside)) == fires
+    defended = replace(case, undefended=False)
+    assert ("W22" in among(defended, counterpart=("public:x", Rate.of(left, N)))) == fires
 
 
 @pytest.mark.parametrize(("more", "fires"), [(10, False), (11, True)])
@@ -330,11 +335,13 @@ def test_errors_come_first() -> None:
     assert [f.level for f in findings(case)] == ["error", "warning", "note"]
 
 
-def beside(threat: str, eps: float | None, *, searched: bool = True, **norms: Any) -> Neighbour:
+def beside(threat: str, eps: float | None, *, searched: bool = True, **norms: Any) -> Outline:
     """Another evaluation that found changes of these sizes for all samples."""
     columns = {name: np.broadcast_to(size, N).astype(float) for name, size in norms.items()}
-    rows = Rows({"sample": np.arange(N), **columns})
-    return Neighbour(threat, threat.partition(":")[0], eps, searched, rows)
+    found = trial("other", N, columns=columns)
+    norm = threat.partition(":")[0]
+    case = evidence(found, norm=norm, eps=eps, curve=found if searched else None)
+    return Outline.of(case, threat)
 
 
 @pytest.mark.parametrize(
@@ -354,12 +361,12 @@ def test_w20_nobody_stumbles_on_smaller_changes(
 ) -> None:
     found = trial("fmn", N, columns={norm: np.full(N, mine)})
     other = "l2" if norm == "linf" else "linf"
-    case = evidence(found, norm=norm, eps=None, curve=found, beside=[beside(other, None, **theirs)])
-    assert ("W20" in ids(case)) == fires
+    case = evidence(found, norm=norm, eps=None, curve=found)
+    assert ("W20" in among(case, beside=[beside(other, None, **theirs)])) == fires
     # Of the same norm, and of attacks that keep a budget, it says nothing.
-    same = replace(case, beside=[beside(norm, None, **theirs)])
-    fixed = replace(case, beside=[beside(f"{other}:1", 1.0, searched=False, **theirs)])
-    assert "W20" not in ids(same) and "W20" not in ids(fixed)
+    assert "W20" not in among(case, beside=[beside(norm, None, **theirs)])
+    fixed = beside(f"{other}:1", 1.0, searched=False, **theirs)
+    assert "W20" not in among(case, beside=[fixed])
 
 
 def test_w20_is_of_each_sample_and_of_those_searched() -> None:
@@ -367,15 +374,17 @@ def test_w20_is_of_each_sample_and_of_those_searched() -> None:
     found = trial("fmn", N, columns={"linf": np.full(N, 0.03)})
     found = replace(found, rows=found.rows.where(here))
     sizes = np.where(np.arange(N) < 3, 0.01, 0.5)
-    case = evidence(found, eps=None, curve=found, beside=[beside("l2", None, l2=0.5, linf=sizes)])
-    (told,) = [f.seen for f in findings(case) if f.id == "W20"]
+    case = evidence(found, eps=None, curve=found)
+    mine = Outline.of(case, "linf")
+    comparison = Comparison(mine, beside=[beside("l2", None, l2=0.5, linf=sizes)])
+    (told,) = [f.seen for f in compared(comparison) if f.id == "W20"]
     assert told.startswith("for 2 of 100 samples") and "'l2'" in told, "0 and 2 of the even ones"
     only_odd = np.where(np.arange(N) == 1, 0.01, 0.5)
-    quiet = replace(case, beside=[beside("l2", None, l2=0.5, linf=only_odd)])
-    assert "W20" not in ids(quiet)
+    assert "W20" not in among(case, beside=[beside("l2", None, l2=0.5, linf=only_odd)])
     nothing = trial("fmn", N - 1, columns={"linf": np.full(N, 0.03)})
-    case = evidence(nothing, eps=None, curve=nothing, beside=[beside("l2", None, l2=1, linf=0.5)])
-    assert "W20" in ids(case), "none was found at all for the last one"
+    case = evidence(nothing, eps=None, curve=nothing)
+    other = beside("l2", None, l2=1, linf=0.5)
+    assert "W20" in among(case, beside=[other]), "none was found at all for the last one"
 
 
 @pytest.mark.parametrize(("missed", "fires"), [(0, False), (1, False), (2, True)])
@@ -399,7 +408,8 @@ def test_w21_without_a_budget_compares_with_evaluations_that_had_one() -> None:
     found = trial("fmn", N, columns={"linf": np.full(N, 0.03)})
     terms: dict[str, Any] = {"eps": None, "curve": found}
     fallen = np.where(np.arange(N) < 5, 0.02, 0.05)
-    assert "W21" in ids(evidence(found, beside=[beside("linf:0.02", 0.02, linf=fallen)], **terms))
+    case = evidence(found, **terms)
+    assert "W21" in among(case, beside=[beside("linf:0.02", 0.02, linf=fallen)])
     # What its own search found beyond its budget proves nothing about the budget.
     beyond = np.where(np.arange(N) < 5, 0.025, 0.05)
     for quiet in (
@@ -407,4 +417,4 @@ def test_w21_without_a_budget_compares_with_evaluations_that_had_one() -> None:
         beside("linf:0.03", 0.03, linf=0.03),  # all of ours are within it
         beside("l2:0.02", 0.02, l2=0.02, linf=0.05),
     ):
-        assert "W21" not in ids(evidence(found, beside=[quiet], **terms))
+        assert "W21" not in among(case, beside=[quiet])

@@ -220,7 +220,7 @@ def test_it_is_a_model_in_files_layers_and_evaluations(tmp_path: Path) -> None:
         f"{source}:make", (images, right), threat="linf:0.2", attacks="square", queries=20
     )
     assert found.clean.value == 1.0 and found.robust is not None and found.robust.value < 1.0
-    assert found.figures["threat"]["text"].startswith("linf:0.2 score")
+    assert found.figures.threat.text.startswith("linf:0.2 score")
     layered = Defended(besiege.function_model(scores), BitDepth(2))
     assert layered.metered and layered.access is Access.SCORE
     assert isinstance(Classifier.of(layered), Defended)

@@ -1,33 +1,46 @@
-"""Made-up figures of the shape of figures.json, and pictures to go with them."""
+"""Made-up figures, and pictures to go with them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from besiege.metrics import Rate
+from besiege.core.errors import Finding
+from besiege.metrics import EvaluationFigures, Rate, RunFigures
+from besiege.metrics.values import (
+    AttackCurve,
+    AttackFigures,
+    AttackSizes,
+    AttackSpread,
+    BudgetCurve,
+    Cost,
+    DataFigures,
+    Descent,
+    Distances,
+    Draws,
+    ModelFigures,
+    Picture,
+    Sizes,
+    Spread,
+    Stage,
+    ThreatFigures,
+)
 
-Figures = dict[str, Any]
+Figures = RunFigures
 
 
-def rate(hits: int, count: int = 397) -> dict[str, Any]:
-    found = Rate.of(hits, count)
-    return {
-        "value": found.value,
-        "low": found.low,
-        "high": found.high,
-        "count": count,
-        "hits": hits,
-    }
+def rate(hits: int, count: int = 397) -> Rate:
+    return Rate.of(hits, count)
 
 
-def attack(text: str, left: int, alone: int = 0, **changes: Any) -> dict[str, Any]:
-    return {
-        "text": text,
+def attack(text: str, left: int, alone: int = 0, **changes: Any) -> AttackFigures:
+    usual: dict[str, Any] = {
         "told": f"What {text} does (Someone et al. 2018).",
         "steps": 40,
+        "transfer": False,
         "accuracy": rate(left),
         "broken": 383 - left,
         "alone": alone,
@@ -38,18 +51,26 @@ def attack(text: str, left: int, alone: int = 0, **changes: Any) -> dict[str, An
         "seconds": 3.24,
         "complete": True,
         "failure": None,
-    } | changes
+    }
+    return AttackFigures(text=text, **usual | changes)
 
 
-def curve(hits: list[int], x: list[float], count: int = 397, **about: Any) -> dict[str, Any]:
+def _points(hits: list[int], x: list[float], count: int) -> dict[str, Any]:
     rates = [rate(k, count) for k in hits]
-    columns = {key: [r[key] for r in rates] for key in ("value", "low", "high")}
-    return {"x": x, **columns, "count": count, **about}
+    columns = {key: tuple(getattr(r, key) for r in rates) for key in ("value", "low", "high")}
+    return {"x": tuple(x), **columns, "count": count}
 
 
-def item(sample: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "sample": sample,
+def curve(hits: list[int], x: list[float], count: int = 397, *, attack: str) -> AttackCurve:
+    return AttackCurve(attack, **_points(hits, x, count))
+
+
+def budget_curve(hits: list[int], x: list[float], count: int = 397, **about: Any) -> BudgetCurve:
+    return BudgetCurve(**_points(hits, x, count), **about)
+
+
+def item(sample: int, **changes: Any) -> Picture:
+    usual: dict[str, Any] = {
         "attack": "pgd",
         "label": 3,
         "clean_prediction": 3,
@@ -58,26 +79,25 @@ def item(sample: int, **changes: Any) -> dict[str, Any]:
         "confidence": 0.713,
         "distance": 0.15,
         "norm": "linf",
+        "distances": {},
         "clean": "records/aa",
         "clean_row": sample,
         "record": "records/bb",
         "row": sample,
-    } | changes
+    }
+    return Picture(sample=sample, **usual | changes)
 
 
-def stage(text: str, before: int, left: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "text": text,
-        "before": before,
-        "broken": before - left,
-        "left": left,
+def stage(text: str, before: int, left: int, **changes: Any) -> Stage:
+    usual: dict[str, Any] = {
         "unknown": 0,
         "queries_to_break": 12.0,
         "queries": 9000,
         "forwards": 9000,
         "backwards": 8500,
         "seconds": 3.24,
-    } | changes
+    }
+    return Stage(text, before, before - left, left, **usual | changes)
 
 
 def suite() -> Figures:
@@ -88,7 +108,7 @@ def suite() -> Figures:
         queries = None if left == before else 12.0
         stages.append(stage(text, before, left, queries_to_break=queries))
         before = left
-    attacks = [attack(s["text"], s["left"], broken=s["broken"]) for s in stages]
+    attacks = [attack(s.text, s.left, broken=s.broken) for s in stages]
     return figures(
         evaluation(mode="suite", suite="standard", robust=rate(78), attacks=attacks, cascade=stages)
     )
@@ -96,50 +116,59 @@ def suite() -> Figures:
 
 def by_chance() -> Figures:
     """A model that answers by chance."""
-    found = suite()
-    names = [attack["text"] for attack in found["evaluations"][0]["attacks"]]
-    found["evaluations"][0]["chance"] = {
-        "evaluations": 5,
-        "clean": {"mean": 0.9605, "deviation": 0.0031},
-        "robust": {"mean": 0.2151, "deviation": 0.0102},
-        "attacks": [{"text": name, "mean": 0.3, "deviation": 0.01} for name in names],
-    }
-    return found
+    (found,) = suite().evaluations
+    attacks = tuple(AttackSpread(0.3, 0.01, one.text) for one in found.attacks)
+    drawn = Draws(5, Spread(0.9605, 0.0031), Spread(0.2151, 0.0102), attacks)
+    return figures(replace(found, chance=drawn))
 
 
-def evaluation(**changes: Any) -> dict[str, Any]:
-    return {
+MODEL = ModelFigures(
+    "zoo:digits-natural",
+    "c951b60a92eb35bd" * 4,
+    "Classifier",
+    10,
+    12345,
+    (0.0, 1.0),
+    stochastic=False,
+    draws=1,
+    undefended=True,
+)
+DATA = DataFigures(
+    "digits",
+    "test",
+    397,
+    1797,
+    0,
+    "9f2c1b60a92eb35b" * 4,
+    ("zero", "one", "two", "three", *"4567", "eight", "nine"),
+    (1, 8, 8),
+    scaled=False,
+    standard=None,
+)
+
+
+def evaluation(**changes: Any) -> EvaluationFigures:
+    usual: dict[str, Any] = {
         "name": "0123456789abcdef",
-        "model": {
-            "name": "zoo:digits-natural",
-            "digest": "c951b60a92eb35bd" * 4,
-            "kind": "Classifier",
-            "classes": 10,
-            "parameters": 12345,
-        },
-        "data": {
-            "name": "digits",
-            "split": "test",
-            "count": 397,
-            "total": 1797,
-            "seed": 0,
-            "digest": "9f2c1b60a92eb35b" * 4,
-            "class_names": ["zero", "one", "two", "three", *"4567", "eight", "nine"],
-            "shape": [1, 8, 8],
-        },
+        "model": MODEL,
+        "data": DATA,
         "threat": threat("linf:0.15", 0.15),
         "mode": "attacks",
         "suite": None,
         "seed": 0,
+        "command": "",
+        "complete": True,
         "clean": rate(383),
         "robust": rate(47),
+        "chance": None,
         "attacks": [attack("fgsm", 69), attack("pgd", 51, 4), attack("mim", 60, 1)],
         "cascade": [stage("fgsm", 383, 69), stage("pgd", 69, 48), stage("mim", 48, 47)],
         "steps_curve": [
             curve([383, 200, 90, 60, 51], [0, 1, 2, 3, 4], attack="pgd"),
             curve([383, 300, 55], [0, 1, 2], attack="mim"),
         ],
-        "eps_curve": curve(
+        "queries_curve": (),
+        "eps_curve": budget_curve(
             [192, 150, 100, 40, 0],
             [0.0, 0.05, 0.1, 0.15, 0.21],
             200,
@@ -148,55 +177,53 @@ def evaluation(**changes: Any) -> dict[str, Any]:
             median=0.1,
             unbroken=0,
         ),
+        "eps_curves": (),
+        "distances": None,
+        "no_curve": None,
         "warnings": [
-            {
-                "id": "W24",
-                "level": "warning",
-                "seen": "The interval is 6.6 points wide.",
-                "advice": "Use more samples (--count).",
-            }
+            Finding("W24", "The interval is 6.6 points wide.", "Use more samples (--count).")
         ],
         "gallery": [item(sample) for sample in range(8)],
-        "cost": {
-            "forwards": 27000,
-            "backwards": 25500,
-            "queries": 27001,
-            "judged": 1588,
-            "seconds": 9.7,
-        },
-    } | changes
-
-
-def threat(text: str, eps: float | None, eps_text: str = "0.15") -> dict[str, Any]:
-    return {
-        "text": text,
-        "norm": text.partition(":")[0].split()[0],
-        "eps": eps,
-        "eps_text": None if eps is None else eps_text,
-        "goal": "untargeted",
-        "access": "gradient",
-        "queries": None,
-        "box": [0.0, 1.0],
-        "words": "Every pixel may change by at most 0.15. Any wrong answer counts as a success.",
+        "cost": Cost(27000, 25500, 27001, 1588, 9.7),
     }
+    given: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in (usual | changes).items()
+    }
+    return EvaluationFigures(**given)
 
 
-def figures(*evaluations: dict[str, Any], **changes: Any) -> Figures:
-    return {
+def threat(text: str, eps: float | None, eps_text: str = "0.15") -> ThreatFigures:
+    return ThreatFigures(
+        text,
+        text.partition(":")[0].split()[0],
+        eps,
+        None if eps is None else eps_text,
+        "untargeted",
+        "gradient",
+        None,
+        (),
+        (0.0, 1.0),
+        "Every pixel may change by at most 0.15. Any wrong answer counts as a success.",
+    )
+
+
+def figures(*evaluations: EvaluationFigures, **changes: Any) -> Figures:
+    usual: dict[str, Any] = {
         "schema": 1,
         "created": "2026-11-15T18:40:00+00:00",
         "command": "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15",
         "versions": {"besiege": "0.2.0", "python": "3.11.9", "torch": "2.13.0"},
         "complete": True,
-        "evaluations": list(evaluations) or [evaluation()],
-    } | changes
+        "evaluations": evaluations or (evaluation(),),
+    }
+    return RunFigures(**usual | changes)
 
 
 def pictures(
-    item: dict[str, Any], shape: tuple[int, int, int] = (1, 8, 8)
+    item: Picture, shape: tuple[int, int, int] = (1, 8, 8)
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """An image of whole bytes, and the same with every value moved by a tenth, within the box."""
-    random = np.random.default_rng(item["sample"])
+    random = np.random.default_rng(item.sample)
     clean = (random.integers(0, 256, shape) / 255).astype(np.float32)
     moved = clean + 0.1 * random.choice([-1.0, 1.0], shape)
     return clean, np.clip(moved, 0, 1).astype(np.float32)
@@ -204,62 +231,62 @@ def pictures(
 
 def broken_run() -> Figures:
     """An evaluation in which all went wrong that can: an error, a failure, an unfinished attack."""
-    error = {
-        "id": "W14",
-        "level": "error",
-        "seen": "The model answered the same images differently.",
-        "advice": "Make it deterministic.",
-    }
+    seen = "The model answered the same images differently."
+    error = Finding("W14", seen, "Make it deterministic.", "error")
     attacks = [
         attack("fgsm", 69, accuracy=None, failure="MemoryError: no room", complete=False, broken=0),
         attack("pgd(steps=100, restarts=5, loss=margin, schedule=cosine)", 51, complete=False),
         attack("mim", 60),
     ]
-    bad = evaluation(warnings=[error], attacks=attacks)
-    bad["model"] = {**bad["model"], "name": "path/to/a/deeply/nested/folder/models.py:make_network"}
-    return figures(bad, complete=False)
+    model = replace(MODEL, name="path/to/a/deeply/nested/folder/models.py:make_network")
+    return figures(evaluation(warnings=[error], attacks=attacks, model=model), complete=False)
 
 
 def minimal_run() -> Figures:
     """The smallest change, among a thousand classes with long names."""
     found = evaluation(threat=threat("linf", None), mode="suite", suite="standard", warnings=[])
-    names = [f"class number {i}, with its synonyms" for i in range(1000)]
-    found["data"] = {**found["data"], "class_names": names}
-    found["gallery"] = [item(1, label=999, clean_prediction=998, prediction=7)]
-    found["steps_curve"] = found["steps_curve"][:1]
-    return figures(found)
-
-
-def sizes(median: float | None, area: float, **changes: Any) -> dict[str, Any]:
-    found = {"median": median, "mean": 0.457, "p90": 0.805, "area": area, "area_to": 0.947}
-    return found | {"unbroken": 0} | changes
+    names = tuple(f"class number {i}, with its synonyms" for i in range(1000))
+    return figures(
+        replace(
+            found,
+            data=replace(DATA, class_names=names),
+            gallery=(item(1, label=999, clean_prediction=998, prediction=7),),
+            steps_curve=found.steps_curve[:1],
+        )
+    )
 
 
 def smallest_run(attacks: int = 4) -> Figures:
     """The smallest change by several attacks, one of which fails on most images."""
     names = ["fabt", "minimal(pgd(steps=100, restarts=5, loss=margin))", "cw", "ddn(steps=1000)"]
     names = names[:attacks]
-    marks = [*range(1, 10), 10, 12, 15, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000]
-    whole = {"passes": [10, 20, 50_000], "median": [None, 0.5, 0.46], "in_all": 0.459}
-    together_sizes = sizes(0.459, 0.457, cost=whole | {"spent": 20_500.0})
-    distances: dict[str, Any] = {"count": 397, "broken": 383, "all": together_sizes}
-    distances["attacks"] = [
-        sizes(0.459 + 0.1 * k, 0.457 + 0.05 * k)
-        | {"text": name, "best": 200 - 50 * k, "optimality": 1 - 0.1234 * k}
-        | {
-            "cost": {
-                "passes": marks[: 21 - k],
-                "median": [None] * 9 + [0.5 + k] * (12 - k),
-                "in_all": 0.459 + 0.1 * k,
-                "spent": 150.25 * (k + 1),
-            }
-        }
+    marks = (*range(1, 10), 10, 12, 15, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+    whole = Descent((10, 20, 50_000), (None, 0.5, 0.46), 0.459, 20_500.0)
+    each_sizes = [
+        AttackSizes(
+            0.459 + 0.1 * k,
+            0.457,
+            0.805,
+            0.457 + 0.05 * k,
+            0.947,
+            0,
+            Descent(
+                marks[: 21 - k],
+                (None,) * 9 + (0.5 + k,) * (12 - k),
+                None if k == 1 else 0.459 + 0.1 * k,
+                150.25 * (k + 1),
+            ),
+            name,
+            200 - 50 * k,
+            1 - 0.1234 * k,
+        )
         for k, name in enumerate(names)
     ]
     if attacks > 1:
-        distances["attacks"][1] |= {"median": None, "mean": None, "p90": None, "unbroken": 250}
-        distances["attacks"][1]["cost"]["in_all"] = None
-    together = curve(
+        each_sizes[1] = replace(each_sizes[1], median=None, mean=None, p90=None, unbroken=250)
+    all_sizes = Sizes(0.459, 0.457, 0.805, 0.457, 0.947, 0, whole)
+    distances = Distances(397, 383, all_sizes, tuple(each_sizes))
+    together = budget_curve(
         [383, 200, 40, 0],
         [0.0, 0.459, 0.805, 0.947],
         attack=", ".join(names),
@@ -290,9 +317,10 @@ def four() -> Figures:
     made = []
     for model, left in (("zoo:digits-natural", 47), ("zoo:digits-pgd-at", 297)):
         for against, eps, text in (("linf:8/255", 8 / 255, "8/255"), ("l2:0.5", 0.5, "0.5")):
-            one = evaluation(threat=threat(against, eps, text), robust=rate(left))
-            one["model"] = {**one["model"], "name": model}
-            made.append(one)
+            named = replace(MODEL, name=model)
+            made.append(
+                evaluation(threat=threat(against, eps, text), robust=rate(left), model=named)
+            )
             left += 30
     return figures(*made)
 

@@ -5,10 +5,10 @@ import math
 import pytest
 from tests.report.sample import rate, threat
 
+from besiege.bench.results import typed
 from besiege.core.errors import DataError
 from besiege.report.formats import (
     budget_unit,
-    checked,
     class_name,
     distance,
     each,
@@ -25,8 +25,8 @@ from besiege.report.formats import (
 @pytest.mark.parametrize(("count", "shown"), [(100, 1), (1000, 1), (1001, 2), (10_000, 2)])
 def test_one_sample_of_the_count_can_be_seen(count: int, shown: int) -> None:
     assert places(count) == shown
-    assert float(share({"value": 1 / count, "count": count}).split()[0]) > 0
-    assert float(share({"value": 1 - 1 / count, "count": count}).split()[0]) < 100
+    assert float(share(rate(1, count)).split()[0]) > 0
+    assert float(share(rate(count - 1, count)).split()[0]) < 100
 
 
 def test_a_rate_and_its_interval() -> None:
@@ -61,4 +61,4 @@ def test_a_class_without_a_name_has_a_number() -> None:
 
 def test_figures_of_another_schema_are_refused() -> None:
     with pytest.raises(DataError, match="schema 2"):
-        checked({"schema": 2, "evaluations": [{}]})
+        typed({"schema": 2, "evaluations": [{}]})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 from tests.report.sample import (
+    DATA,
+    MODEL,
     Figures,
     attack,
     broken_run,
@@ -28,7 +31,9 @@ from tests.report.sample import (
     threat,
 )
 
-from besiege.core.errors import DataError, StoreError
+from besiege.core.errors import DataError, Finding, StoreError
+from besiege.metrics import RunFigures
+from besiege.metrics.values import AttackCurve, Picture
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
 from besiege.report.page import rendered
@@ -131,13 +136,17 @@ def test_headings_are_in_order_and_ids_and_texts_are_there(case: str) -> None:
 
 def test_names_from_outside_are_text_never_markup() -> None:
     nasty = "<script>alert('x')</script>"
-    given = evaluation(warnings=[{"id": nasty, "level": "note", "seen": nasty, "advice": nasty}])
-    given["model"] = {**given["model"], "name": nasty, "digest": nasty, "kind": nasty}
-    given["data"] = {**given["data"], "name": nasty, "class_names": [nasty] * 10}
-    given["attacks"] = [attack(nasty, 51, told=nasty), attack("b", 9, failure=nasty)]
-    given["threat"] = {**given["threat"], "text": nasty, "words": nasty}
-    given["steps_curve"] = [{**given["steps_curve"][0], "attack": nasty}]
-    given["eps_curve"] = {**given["eps_curve"], "attack": nasty}
+    usual = evaluation()
+    assert usual.eps_curve is not None
+    given = evaluation(
+        warnings=[Finding(nasty, nasty, nasty, "note")],
+        model=replace(MODEL, name=nasty, digest=nasty, kind=nasty),
+        data=replace(DATA, name=nasty, class_names=(nasty,) * 10),
+        attacks=[attack(nasty, 51, told=nasty), attack("b", 9, failure=nasty)],
+        threat=replace(usual.threat, text=nasty, words=nasty),
+        steps_curve=[replace(usual.steps_curve[0], attack=nasty)],
+        eps_curve=replace(usual.eps_curve, attack=nasty),
+    )
     text = rendered(figures(given, command=nasty, versions={"besiege": nasty}), pictures)
     page = Reader(text)
     assert "<script" not in text.lower()
@@ -179,8 +188,8 @@ def test_the_answer_is_first_and_says_how_sure_and_against_what() -> None:
 def test_the_interval_is_drawn_where_it_lies() -> None:
     text = rendered(figures(), pictures)
     found = rate(47)
-    assert f'style="width:{100 * found["value"]:.2f}%"' in text
-    between = f"left:{100 * found['low']:.2f}%;right:{100 - 100 * found['high']:.2f}%"
+    assert f'style="width:{100 * found.value:.2f}%"' in text
+    between = f"left:{100 * found.low:.2f}%;right:{100 - 100 * found.high:.2f}%"
     assert between in text
 
 
@@ -202,12 +211,9 @@ def test_which_attack_broke_what_first_and_what_it_left() -> None:
     assert rows[3] == "square(steps=5000, rescale=True) 78 0 78 none 17,500 3.2 s"
     assert "Each attack ran on what those before it had left." in Reader(text).text
     assert "first attack in the list that broke it" in read(figures()).text
-    old = evaluation()
-    del old["cascade"]
-    assert "Which attack broke what first" not in read(figures(old)).text
-    short = suite()
-    short["evaluations"][0]["cascade"][3]["unknown"] = 5
-    assert "5 unknown" in read(short).text
+    (short,) = suite().evaluations
+    stages = (*short.cascade[:3], replace(short.cascade[3], unknown=5))
+    assert "5 unknown" in read(figures(replace(short, cascade=stages))).text
 
 
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
@@ -289,7 +295,7 @@ def test_no_confidence_is_told_where_the_model_tells_none() -> None:
     page = read(figures(evaluation(gallery=[silent])))
     assert "three misread as eight" in page.text
     assert "Confidence" not in page.text
-    before = read(figures(evaluation(gallery=[silent | {"clean_prediction": 9}])))
+    before = read(figures(evaluation(gallery=[replace(silent, clean_prediction=9)])))
     assert "Read as nine even before." in before.text
 
 
@@ -297,14 +303,14 @@ def test_attacks_on_a_substitute_have_no_steps_on_the_model() -> None:
     attacks = [attack("pgd", 51, transfer=True), attack("mim", 60, transfer=False)]
     drawn = steps_chart(evaluation(attacks=attacks))
     assert drawn is not None and [curve.name for curve in drawn.chart.curves] == ["mim"]
-    given = [one | {"transfer": True} for one in attacks]
+    given = [replace(one, transfer=True) for one in attacks]
     assert "Accuracy against steps" not in read(figures(evaluation(attacks=given))).text
     assert "Accuracy against steps" in read(figures()).text
 
 
 def test_broken_means_the_target_where_there_is_one() -> None:
     assert "right before, wrong under this attack" in read(figures()).text
-    aimed = threat("linf:0.15 targeted:random", 0.15) | {"goal": "targeted:random"}
+    aimed = replace(threat("linf:0.15 targeted:random", 0.15), goal="targeted:random")
     page = read(figures(evaluation(threat=aimed)))
     assert "right before, read as the target under this attack" in page.text
 
@@ -317,7 +323,7 @@ def test_the_three_pictures_of_a_sample_are_in_order() -> None:
 
 
 def test_a_picture_that_cannot_be_read_does_not_lose_the_page() -> None:
-    def none(_: dict[str, Any]) -> Any:
+    def none(_: Picture) -> Any:
         raise DataError("the record is damaged")
 
     text = Reader(rendered(figures(), none)).text
@@ -347,15 +353,15 @@ def test_several_evaluations_are_compared_first_and_linked() -> None:
 
 
 def test_the_comparison_marks_what_must_not_be_quoted() -> None:
-    given = four()
-    given["evaluations"][1]["warnings"] = broken_run()["evaluations"][0]["warnings"]
-    head = read(given).text
+    first, second, *rest = four().evaluations
+    second = replace(second, warnings=broken_run().evaluations[0].warnings)
+    head = read(figures(first, second, *rest)).text
     said = "The figures of zoo:digits-natural against l2:0.5 must not be quoted. W14"
     assert head.index(said) < head.index("do not quote") < head.index("Under attack,")
 
 
 def test_a_fragment_stands_alone() -> None:
-    text = fragment({"evaluations": [evaluation()], "complete": True})
+    text = fragment(RunFigures.of(evaluation()))
     page = Reader(text)
     assert page.open == []
     assert not {"html", "body", "script", "img"} & {tag for tag, _ in page.tags}
@@ -390,11 +396,15 @@ def test_the_file_is_written_whole_or_not_at_all(
 
 def test_long_curves_and_large_pictures_keep_the_page_small() -> None:
     x = [k / 10_000 for k in range(10_000)]
-    value = [1 - v for v in x]
-    long: dict[str, Any] = {"x": x, "value": value, "low": value, "high": value}
-    given = evaluation(gallery=[item(k) for k in range(24)])
-    given["steps_curve"] = [{**long, "attack": "square"}]
-    given["eps_curve"] = {**given["eps_curve"], **long}
+    value = tuple(1 - v for v in x)
+    long: dict[str, Any] = {"x": tuple(x), "value": value, "low": value, "high": value}
+    usual = evaluation()
+    assert usual.eps_curve is not None
+    given = evaluation(
+        gallery=[item(k) for k in range(24)],
+        steps_curve=[AttackCurve("square", **long, count=10_000)],
+        eps_curve=replace(usual.eps_curve, **long),
+    )
     text = rendered(figures(given), partial(pictures, shape=(3, 224, 224)))
     assert len(text) < 3_000_000
     assert "400 of 10,000 points are drawn and listed" in Reader(text).text
@@ -423,21 +433,20 @@ def test_the_smallest_changes_are_told_by_attack_and_together() -> None:
     assert f"all, one after the other none {before} 0.46 0.459 20,500 None:" in page.text
 
 
-def test_figures_without_the_end_of_the_descent_are_shown() -> None:
-    given = smallest_run(2)
-    for one in (*given["evaluations"][0]["distances"]["attacks"],):
-        one["cost"] = {"passes": one["cost"]["passes"], "median": one["cost"]["median"]}
-    del given["evaluations"][0]["distances"]["all"]["cost"]
-    page = read(given)
-    assert "0.5 0.5 0.5 unknown minimal(" in page.text and "one after the other" not in page.text
+def test_records_that_do_not_note_the_descent_of_all_are_shown() -> None:
+    (given,) = smallest_run(2).evaluations
+    assert given.distances is not None
+    sizes = replace(given.distances, all=replace(given.distances.all, cost=None))
+    page = read(figures(replace(given, distances=sizes)))
+    assert "0.459 150.2 minimal(" in page.text and "one after the other" not in page.text
 
 
 def test_each_attack_is_drawn_beside_the_best_of_all_and_cut() -> None:
-    (figure,) = charts(smallest_run()["evaluations"][0])
+    (figure,) = charts(smallest_run().evaluations[0])
     assert [c.name for c in figure.chart.curves][:2] == ["best of all", "fabt"]
     assert max(c.x[-1] for c in figure.chart.curves) <= 1.3 * 0.947
     assert figure.caption.endswith("Curves that go on to larger changes are cut.")
     assert figure.wide.count('class="band"') == 1, "that of the best of all"
-    (alone,) = charts(smallest_run(1)["evaluations"][0])
+    (alone,) = charts(smallest_run(1).evaluations[0])
     assert [c.name for c in alone.chart.curves] == ["fabt"]
     assert alone.wide.count('class="band"') == 1 and "cut" not in alone.caption

@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import io
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from PIL import Image
 from tests.report.sample import item, pictures
 
 from besiege.core.errors import DataError
+from besiege.metrics.values import Picture
 from besiege.report.pictures import encoded, gallery, magnification
 
 
@@ -79,8 +79,8 @@ def test_a_large_gallery_is_shown_smaller_and_says_so() -> None:
 
 
 def test_an_image_that_cannot_be_read_is_named_and_the_others_are_shown() -> None:
-    def some(given: dict[str, Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if given["sample"] == 1:
+    def some(given: Picture) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        if given.sample == 1:
             raise DataError("images.safetensors is truncated")
         return pictures(given)
 

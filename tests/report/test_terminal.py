@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from tests.report.sample import (
+    MODEL,
     Figures,
     attack,
     broken_run,
@@ -73,7 +74,7 @@ def test_a_narrow_terminal_loses_columns_and_no_names(case: str, width: int) -> 
     given = CASES[case]()
     text = printed(given, width)
     assert max(map(len, text.splitlines())) <= width
-    names = {re.split(r"\W", attack["text"])[0] for attack in given["evaluations"][0]["attacks"]}
+    names = {re.split(r"\W", attack.text)[0] for attack in given.evaluations[0].attacks}
     begun = {re.split(r"\W", line)[0] for line in text.splitlines()}
     assert names <= begun
     assert ("passes" in text.split("* broke most")[0]) >= (width == 60)
@@ -116,8 +117,10 @@ def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
 
 
 def test_distances_in_the_unit_of_the_budget() -> None:
-    given = evaluation(threat=threat("linf:8/255", 8 / 255, "8/255"))
-    given["attacks"] = [attack("pgd", 51, median_distance=6.5 / 255)]
+    given = evaluation(
+        threat=threat("linf:8/255", 8 / 255, "8/255"),
+        attacks=[attack("pgd", 51, median_distance=6.5 / 255)],
+    )
     assert "6.5/255" in printed(figures(given))
 
 
@@ -149,16 +152,14 @@ def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
 
 
 def test_a_warning_of_some_evaluations_names_them() -> None:
-    given = four()
-    for one in given["evaluations"][:3]:
-        one["warnings"] = []
-    assert "(zoo:digits-pgd-at against l2:0.5)" in printed(given)
+    *quiet, last = four().evaluations
+    given = [*(replace(one, warnings=()) for one in quiet), last]
+    assert "(zoo:digits-pgd-at against l2:0.5)" in printed(figures(*given))
 
 
 def test_a_name_is_never_taken_for_markup() -> None:
-    given = evaluation()
-    given["model"] = {**given["model"], "name": "[red]model[/red]"}
-    given["attacks"] = [attack("[bold]x[/bold]", 51)]
+    named = replace(MODEL, name="[red]model[/red]")
+    given = evaluation(model=named, attacks=[attack("[bold]x[/bold]", 51)])
     text = printed(figures(given))
     assert "[red]model[/red]" in text and "[bold]x[/bold]" in text
 
@@ -167,7 +168,7 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
     file = io.StringIO()
     with bar("zoo:x", Console(file=file, width=80)) as tell:
         for done, text in ((0, "pgd"), (50, "pgd"), (100, "mim [1]")):
-            tell(SimpleNamespace(done=done, total=200, text=text))
+            tell(Event(done, 200, text))
     lines = file.getvalue().splitlines()
     assert [line.partition(" after")[0] for line in lines] == [
         "zoo:x: pgd, 0 % done",
@@ -178,7 +179,7 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
 def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
     file = io.StringIO()
     with bar("zoo:x", Console(file=file, force_terminal=True, width=100)) as tell:
-        tell(SimpleNamespace(done=50, total=200, text="pgd"))
+        tell(Event(50, 200, "pgd"))
     text = file.getvalue()
     assert "zoo:x: pgd" in text and "25 %" in text and "left" in text
 

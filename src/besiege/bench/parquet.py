@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import numpy as np
 from fsspec import AbstractFileSystem
 
 from besiege.metrics.rows import Column
+
+if TYPE_CHECKING:
+    import duckdb
 
 _NEVER = datetime.fromtimestamp(0, UTC)
 
@@ -110,6 +112,8 @@ class _Written(BytesIO):
 
 @contextmanager
 def _duck(memory: _Memory) -> Iterator[duckdb.DuckDBPyConnection]:
+    import duckdb  # slow to import, and not needed where figures are kept
+
     # One thread: the rows keep their order, and the cores belong to the attacks.
     duck = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
     try:

@@ -14,11 +14,10 @@ from besiege.bench.kinds import KINDS
 from besiege.bench.store import DamagedError, Record, Store
 from besiege.bench.task import Stage, Task
 from besiege.core.errors import Finding
-from besiege.core.threat import Access, Goal, Norm, Threat
+from besiege.core.threat import Access, Goal, Threat
 from besiege.metrics import warnings
 from besiege.metrics.distances import BEST, IN_ALL
-from besiege.metrics.evidence import Evidence, Neighbour, Trial
-from besiege.metrics.intervals import Rate
+from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.rows import Column, Rows
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def gather(store: Store, plan: Plan) -> Gathered:
         plan.model.classes,
         curve,
         plan.data.standard,
-        undefended=_is_free(plan, threat) and plan.model.undefended,
+        undefended=is_free(plan, threat) and plan.model.undefended,
         others=others,
     )
     return Gathered(
@@ -88,88 +87,7 @@ def gather(store: Store, plan: Plan) -> Gathered:
     )
 
 
-def elsewhere(gathered: Gathered, others: Sequence[Gathered]) -> dict[float, dict[str, float]]:
-    """The same attacks on the same victim and samples, but for the size of the budget."""
-    threat = Threat.parse(gathered.plan.threat)
-    found: dict[float, dict[str, float]] = {}
-    for other in _comparable(gathered, others):
-        their = Threat.parse(other.plan.threat)
-        if (
-            threat.eps is None
-            or their.eps is None
-            or other.plan.chained
-            or their.norm != threat.norm
-            or other.plan.request.seed != gathered.plan.request.seed
-        ):
-            continue
-        accuracy = {
-            t.text: other.evidence.accuracy(t) for t in other.evidence.trials if t.rows.count
-        }
-        found.setdefault(float(their.eps), {}).update(accuracy)
-    return found
-
-
-def beside(gathered: Gathered, others: Sequence[Gathered]) -> list[Neighbour]:
-    """What was found of the same victim and samples in other norms or with other budgets."""
-    threat = Threat.parse(gathered.plan.threat)
-    found: list[Neighbour] = []
-    for other in _comparable(gathered, others):
-        # Classes drawn at random are the same with the same seed alone; of given ones who knows.
-        if threat.goal is Goal.GIVEN or (
-            threat.goal is Goal.RANDOM and other.plan.request.seed != gathered.plan.request.seed
-        ):
-            continue
-        evidence = other.evidence
-        rows = [
-            trial.rows.where(trial.rows["success"].astype(bool)) for trial in evidence.searches()
-        ]
-        columns = {
-            name: np.concatenate([part[name] for part in rows])
-            for name in ("sample", *map(str, Norm))
-        }
-        searched = evidence.curve is not None
-        found.append(
-            Neighbour(other.plan.threat, evidence.norm, evidence.eps, searched, Rows(columns))
-        )
-    return found
-
-
-def _comparable(gathered: Gathered, others: Sequence[Gathered]) -> Iterator[Gathered]:
-    """Other evaluations of the same victim, samples, goal and access, with as many queries."""
-    plan, threat = gathered.plan, Threat.parse(gathered.plan.threat)
-    for other in others:
-        theirs, their = other.plan, Threat.parse(other.plan.threat)
-        if (
-            theirs.name != plan.name
-            and (their.goal, their.access) == (threat.goal, threat.access)
-            and theirs.model.digest == plan.model.digest
-            and theirs.shards == plan.shards
-            and theirs.request.queries == plan.request.queries
-        ):
-            yield other
-
-
-def counterpart(gathered: Gathered, others: Sequence[Gathered]) -> tuple[str, Rate] | None:
-    """A victim without a defense under the same attacks on the same samples, if there is one."""
-    plan = gathered.plan
-    if plan.model.undefended or not _is_free(plan, Threat.parse(plan.threat)):
-        return None
-    for other in others:
-        theirs = other.plan
-        known = other.evidence.covered_by_all()
-        if (
-            theirs.model.undefended
-            and theirs.threat == plan.threat
-            and theirs.shards == plan.shards
-            and [w.spelled for w in theirs.attacks] == [w.spelled for w in plan.attacks]
-            and known.any()
-        ):
-            left = int(other.evidence.standing()[known].sum())
-            return theirs.model.name, Rate.of(left, int(known.sum()))
-    return None
-
-
-def _is_free(plan: Plan, threat: Threat) -> bool:
+def is_free(plan: Plan, threat: Threat) -> bool:
     """Whether nothing held the attacks back: any error counts, gradients, any number of answers."""
     allowed = threat.goal is Goal.UNTARGETED and threat.access is Access.GRADIENT
     return allowed and plan.request.queries is None

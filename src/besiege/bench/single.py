@@ -39,6 +39,7 @@ from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows
+from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.models.black_box import black_box, paid
 from besiege.models.endpoint import kept_below
 
@@ -58,8 +59,9 @@ class Evaluation:
         attack that failed is not in it. What became of each sample is in `by_sample`.
     warnings : tuple of Finding
         Signs that a figure may not mean what it seems to.
-    figures : dict
-        All figures as plain values: curves, costs, the gallery.
+    figures : EvaluationFigures
+        All figures: curves, costs, the gallery. ``figures.plain()`` gives them as ``figures.json``
+        has them, in dictionaries and lists.
     folder : Path
         The run folder.
     paid : dict, optional
@@ -71,10 +73,11 @@ class Evaluation:
     robust: Rate | None
     by_attack: Mapping[str, Rate]
     warnings: tuple[Finding, ...]
-    figures: Mapping[str, Any]
+    figures: EvaluationFigures
     folder: Path
     complete: bool
     _plan: Plan
+    _run: RunFigures
     paid: Mapping[str, tuple[int, int]] | None = None
 
     @cached_property
@@ -122,7 +125,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         found = self.figures
-        lines = [f"{found['model']['name']} on {found['data']['name']}, {found['threat']['text']}"]
+        lines = [f"{found.model.name} on {found.data.name}, {found.threat.text}"]
         lines.append(f"  clean     {self.clean}")
         known = self.robust or "unknown: no image was judged under every attack"
         lines.append(f"  robust    {known}")
@@ -133,7 +136,7 @@ class Evaluation:
     def _repr_html_(self) -> str:
         from besiege.report import fragment
 
-        return str(fragment({"evaluations": [self.figures], "complete": self.complete}))
+        return str(fragment(RunFigures.of(self.figures)))
 
 
 def evaluate(
@@ -328,27 +331,25 @@ def _run(
         runner = Runner(plan, context_of(store, resolved, plan, how), watch)
         plan = runner.run(lambda decided: write_run(store, run.with_plan(decided)))
         found = write_figures(store.folder)
-    mine = next(e for e in found["evaluations"] if e["name"] == plan.name)
-    return _evaluation(mine, store.folder, plan, paid(resolved.victim))
+    return _evaluation(found, store.folder, plan, paid(resolved.victim))
 
 
 def _evaluation(
-    found: dict[str, Any], folder: Path, plan: Plan, counts: Mapping[str, tuple[int, int]] | None
+    run: RunFigures, folder: Path, plan: Plan, counts: Mapping[str, tuple[int, int]] | None
 ) -> Evaluation:
-    def rate(figure: Mapping[str, Any]) -> Rate:
-        return Rate(figure["value"], figure["low"], figure["high"], figure["count"])
-
-    if found["clean"] is None:
-        failed = next((w["seen"] for w in found["warnings"] if w["id"] == "FAILED"), "")
+    found = next(one for one in run.evaluations if one.name == plan.name)
+    if found.clean is None:
+        failed = next((one.seen for one in found.warnings if one.id == "FAILED"), "")
         raise VictimError(f"the model answered none of the clean images. {failed}")
     return Evaluation(
-        rate(found["clean"]),
-        None if found["robust"] is None else rate(found["robust"]),
-        {a["text"]: rate(a["accuracy"]) for a in found["attacks"] if a["accuracy"] is not None},
-        tuple(Finding(**finding) for finding in found["warnings"]),
+        found.clean,
+        found.robust,
+        {one.text: one.accuracy for one in found.attacks if one.accuracy is not None},
+        found.warnings,
         found,
         folder,
-        found["complete"],
+        found.complete,
         plan,
+        run,
         counts,
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -285,23 +286,25 @@ def _duration(seconds: float) -> str:
 
 
 def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
-    figures = json.loads((folder / "figures.json").read_bytes())
+    run = found._run
     # The folder may hold other evaluations; their place is the page.
-    figures |= {"evaluations": [found.figures], "complete": found.complete}
+    mine = replace(run, evaluations=(found.figures,), complete=found.complete)
     if found.paid is not None:
-        figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in found.paid.items()}
         asked, sent = (sum(pair[k] for pair in found.paid.values()) for k in (0, 1))
         screen.note(f"{asked:,} answers were asked for, and {sent:,} images sent for them.")
     if as_json:
+        figures = mine.plain()
+        if found.paid is not None:
+            figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in found.paid.items()}
         screen.print_json(figures)
     else:
         from besiege.report import table
 
-        screen.out().print(table(figures))
+        screen.out().print(table(mine))
     if page:
         from besiege.report import write_page
 
-        written = write_page(folder)
+        written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
     return 0 if found.complete else 3

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.grammar import AsJson, Flag, Place, examples, flowing
+
+if TYPE_CHECKING:
+    from besiege.metrics.values import RunFigures
 
 command = App(
     name="report",
@@ -46,7 +49,7 @@ def report(
 
     figures = summarise(run)
     if as_json:
-        screen.print_json(figures)
+        screen.print_json(figures.plain())
     else:
         from besiege.report import table
 
@@ -59,10 +62,10 @@ def report(
 
         if not webbrowser.open(page.resolve().as_uri()):
             screen.note("No browser could be opened: open the page yourself.")
-    return 0 if figures["complete"] else 3
+    return 0 if figures.complete else 3
 
 
-def _page(run: Path, out: Path | None, figures: dict[str, Any], needed: bool) -> Path | None:
+def _page(run: Path, out: Path | None, figures: RunFigures, needed: bool) -> Path | None:
     """Write the page; a run that may only be read has none, unless it is put elsewhere."""
     from besiege.bench.folder import ReadOnlyError
     from besiege.report import write_page

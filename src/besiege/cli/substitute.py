@@ -31,7 +31,6 @@ from besiege.cli.grammar import (
     known_architectures,
     laid_out,
 )
-from besiege.cli.train import Steps
 from besiege.core.errors import EndpointError
 from besiege.core.shell import shell
 from besiege.report.progress import bar
@@ -131,6 +130,7 @@ def substitute(
     asked: Victim | None = None
     try:
         with bar(f"{arch} from {model}", console) as watch:  # first: importing torch takes seconds
+            from besiege.bench.work_estimate import Event
             from besiege.cli.machine import prepare
             from besiege.defenses import load
             from besiege.training import fit_substitute
@@ -155,7 +155,7 @@ def substitute(
                 resume=resume,
                 about={"command": typed},
                 watch=told,
-                tick=lambda done, total: watch(Steps(done, total, "labels")),
+                tick=lambda done, total: watch(Event(done, total, "labels")),
                 **given,
             )
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -116,6 +115,7 @@ def train(
     console = screen.err()
     try:
         with bar(f"{recipe} on {data}", console) as watch:  # first: importing torch takes seconds
+            from besiege.bench.work_estimate import Event
             from besiege.cli.machine import prepare
             from besiege.training import fit
 
@@ -134,7 +134,7 @@ def train(
                 seed=seed,
                 device=where,
                 watch=told,
-                tick=lambda done, total: watch(Steps(done, total, recipe)),
+                tick=lambda done, total: watch(Event(done, total, recipe)),
                 resume=resume,
                 half=half,
                 every=every,
@@ -158,15 +158,6 @@ def train(
         console.print(Text(f"went on after epoch {history[0].number - 1}", "dim"))
     screen.verbatim(screen.out(), Text(f"weights  {path}\ncard     {card}"))
     return 0
-
-
-@dataclass(frozen=True)
-class Steps:
-    """How far training is, as a progress bar takes it."""
-
-    done: int
-    total: int
-    text: str
 
 
 def _line(epoch: Epoch) -> str:

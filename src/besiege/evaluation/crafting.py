@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
+from besiege.core import rules
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.door import out_of_memory
@@ -236,19 +237,9 @@ def _run(
 
 def _left_open(record: Record) -> list[Finding]:
     """What speaks against calling the samples that were not broken robust."""
-    findings: list[Finding] = []
     many = len(record.labels)
-    gone = record.vanished & ~record.success
-    if bool(gone.any()):
-        findings.append(
-            Finding(
-                "W11",
-                f"the gradient was zero or not finite for {int(gone.sum())} of {many} "
-                "samples that were not broken.",
-                "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
-                "or give a non-differentiable layer its surrogate.",
-            )
-        )
+    gone = int((record.vanished & ~record.success).sum())
+    findings = [*rules.vanished(gone, f"of {many} samples that were not broken")]
     idle = record.no_start & ~record.success
     if bool(idle.any()):
         findings.append(

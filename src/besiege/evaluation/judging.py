@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from besiege.core import criterion
+from besiege.core import criterion, rules
 from besiege.core.ball import ball
 from besiege.core.dice import Dice, random_targets
 from besiege.core.errors import Finding
@@ -239,20 +239,7 @@ def _sober(
         with afresh(victim):  # a ledger says the same for ever
             if any(_strays(victim, once, few) for _ in range(again)):
                 findings.append(_chance(victim))
-    right, chance = float(correct.double().mean()), 1.0 / clean.shape[2]
-    slack = 2 * (chance * (1 - chance) / len(samples)) ** 0.5
-    if len(samples) >= 20 and right <= chance + slack:
-        findings.append(
-            Finding(
-                "W15",
-                f"the model is right on only {100 * right:.1f} % of the clean images, and chance "
-                f"is {100 * chance:.1f} %.",
-                "Check mean and std (in the units of the images: 0.485, not 123.7), the order of "
-                "the channels and the labels.",
-                "error",
-            )
-        )
-    return findings
+    return [*findings, *rules.chance(int(correct.sum()), len(samples), clean.shape[2])]
 
 
 def _strays(victim: Victim, once: Tensor, images: Tensor) -> bool:
@@ -331,18 +318,7 @@ def differ(once: Tensor, again: Tensor) -> bool:
 def _reproduced(crafted: Crafted | Claims, success: Tensor) -> list[Finding]:
     """Whether what the attack called a success is one."""
     lost = int((crafted.success & ~success).sum())
-    if not lost:
-        return []
-    return [
-        Finding(
-            "W17",
-            f"{lost} of {int(crafted.success.sum())} successes the attack saw do not hold when the "
-            "model is asked again.",
-            "They are not counted, and these rows left early: their robustness is overstated. The "
-            "model is not deterministic, or the attack breaks the rules.",
-            "error",
-        )
-    ]
+    return [*rules.reproduced(lost, int(crafted.success.sum()), "the attack")]
 
 
 def _targets(

@@ -12,13 +12,21 @@ if TYPE_CHECKING:
     from besiege.metrics.evidence import Evidence, Trial
     from besiege.metrics.intervals import Rate, clopper_pearson
     from besiege.metrics.optimality import area, envelope, global_optimality, local_optimality
+    from besiege.metrics.registry import Case, Figure, Row, Section, register
     from besiege.metrics.rows import Rows
+    from besiege.metrics.values import EvaluationFigures, RunFigures
 
 __all__ = [
+    "Case",
     "Curve",
+    "EvaluationFigures",
     "Evidence",
+    "Figure",
     "Rate",
+    "Row",
     "Rows",
+    "RunFigures",
+    "Section",
     "Trial",
     "against_budget",
     "against_cost",
@@ -30,6 +38,7 @@ __all__ = [
     "global_optimality",
     "local_optimality",
     "quantile",
+    "register",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -40,6 +49,8 @@ __getattr__, __dir__ = lazily(
         "evidence": "Evidence Trial",
         "intervals": "Rate clopper_pearson",
         "optimality": "area envelope global_optimality local_optimality",
+        "registry": "Case Figure Row Section register",
         "rows": "Rows",
+        "values": "EvaluationFigures RunFigures",
     },
 )

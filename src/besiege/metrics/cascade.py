@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.rows import Rows, places
+from besiege.metrics.values import Stage
 
 COSTS = ("queries", "forwards", "backwards")
 Counts = NDArray[np.int64]
@@ -32,8 +33,8 @@ def fates(evidence: Evidence) -> Rows:
     step = np.full(len(samples), -1, np.int64)
     distance = np.full(len(samples), np.nan)
     for number, trial in enumerate(evidence.trials):
-        rows = trial.rows.where(np.isin(trial.rows["sample"], samples))
-        where = places(samples, rows["sample"])
+        where = places(samples, trial.rows["sample"])
+        rows, where = trial.rows.where(where >= 0), where[where >= 0]
         counts = evidence.right[where] & ((place[where] < 0) | (place[where] >= number))
         rows, where = rows.where(counts), where[counts]
         breaks = place[where] == number
@@ -71,13 +72,15 @@ def first_place(evidence: Evidence) -> Counts:
     return place
 
 
-def cascade_figures(evidence: Evidence) -> list[dict[str, Any]]:
+def cascade_figures(
+    evidence: Evidence, seconds: Mapping[str, float] | None = None
+) -> tuple[Stage, ...]:
     """For every attack in its order: what stood before it, what it broke, what it left.
 
     ``before`` is ``broken + left + unknown``; unknown are samples it was not judged on.
     ``queries_to_break`` is the median over what it was first to break, of its own queries.
     """
-    place, told = first_place(evidence), []
+    place, stages = first_place(evidence), []
     for number, trial in enumerate(evidence.trials):
         before = evidence.right & ((place < 0) | (place >= number))
         left = before & (place != number)
@@ -85,15 +88,16 @@ def cascade_figures(evidence: Evidence) -> list[dict[str, Any]]:
         mine = np.isin(trial.rows["sample"], evidence.clean["sample"][place == number])
         asked = trial.rows["first_query"][mine]
         asked = asked[asked >= 0]
-        told.append(
-            {
-                "text": trial.text,
-                "before": int(before.sum()),
-                "broken": int((before & (place == number)).sum()),
-                "left": int((left & ~unknown).sum()),
-                "unknown": int(unknown.sum()),
-                "queries_to_break": float(np.median(asked)) if len(asked) else None,
+        stages.append(
+            Stage(
+                trial.text,
+                int(before.sum()),
+                int((before & (place == number)).sum()),
+                int((left & ~unknown).sum()),
+                int(unknown.sum()),
+                float(np.median(asked)) if len(asked) else None,
+                seconds=(seconds or {}).get(trial.text, 0.0),
                 **{what: int(trial.rows[what].sum()) for what in COSTS},
-            }
+            )
         )
-    return told
+    return tuple(stages)

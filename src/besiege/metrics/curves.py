@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from besiege.metrics.evidence import Evidence, Trial
 
@@ -58,6 +57,8 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
 
 def bands(hits: NDArray[np.int64], count: int, level: float = 0.95) -> tuple[Numbers, Numbers]:
     """Clopper-Pearson intervals of many counts at once."""
+    from scipy.special import betaincinv  # slow to import, and kept figures do without
+
     hits = np.asarray(hits)
     tail = (1 - level) / 2
     misses = count - hits

@@ -13,6 +13,7 @@ from besiege.core.errors import InputError
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.optimality import area, fall, local_optimality
 from besiege.metrics.rows import Rows, places
+from besiege.metrics.values import AttackSizes, Descent, Distances, Sizes
 
 BEST = "best_after_"
 """How columns begin that hold the smallest distance claimed within so many passes."""
@@ -91,8 +92,9 @@ def smallest(evidence: Evidence) -> Rows:
     attack = np.full(count, "", dtype=object)
     record, row = np.full(count, "", dtype=object), np.full(count, -1, np.int64)
     for trial in evidence.searches():
-        rows = trial.rows.where(evidence.broken(trial) & np.isin(trial.rows["sample"], ids))
-        where = places(ids, rows["sample"])
+        where = places(ids, trial.rows["sample"])
+        broken = evidence.broken(trial) & (where >= 0)
+        rows, where = trial.rows.where(broken), where[broken]
         mine = (rows[evidence.norm] == ends[where]) & (attack[where] == "")
         rows, where = rows.where(mine), where[mine]
         attack[where] = trial.text
@@ -104,7 +106,7 @@ def smallest(evidence: Evidence) -> Rows:
     return Rows({**columns, **found, "record": record.astype(str), "row": row})
 
 
-def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
+def distance_figures(evidence: Evidence) -> Distances | None:
     """How large the smallest changes are, by each attack and by the best of all.
 
     All are of the same samples, those that every attack was judged on; a sample that was wrong
@@ -114,23 +116,23 @@ def distance_figures(evidence: Evidence) -> dict[str, Any] | None:
     if evidence.eps is not None or not len(ids):
         return None
     end = fall(best)
-    told = []
+    sizes = []
     traces = [_trace(evidence, trial, ids) for trial in evidence.trials]
     for trial, trace in zip(evidence.trials, traces, strict=True):
         mine = evidence.smallest([trial])[1]
-        told.append(
-            {
-                "text": trial.text,
+        sizes.append(
+            AttackSizes(
                 **_sizes(mine, end),
-                "best": int(((mine == best) & np.isfinite(best) & (best > 0)).sum()),
-                "optimality": local_optimality(mine, best),
-                "cost": None if trace is None else _cost(trace.marks, trace.table, trace.spent),
-            }
+                cost=None if trace is None else _cost(trace.marks, trace.table, trace.spent),
+                text=trial.text,
+                best=int(((mine == best) & np.isfinite(best) & (best > 0)).sum()),
+                optimality=local_optimality(mine, best),
+            )
         )
     broken = int((np.isfinite(best) & (best > 0)).sum())
     known = [trace for trace in traces if trace is not None]
-    whole = {**_sizes(best, end), "cost": _in_turn(known) if len(known) == len(traces) else None}
-    return {"count": len(ids), "broken": broken, "all": whole, "attacks": told}
+    whole = Sizes(**_sizes(best, end), cost=_in_turn(known) if len(known) == len(traces) else None)
+    return Distances(len(ids), broken, whole, tuple(sizes))
 
 
 def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
@@ -187,7 +189,7 @@ def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace |
     return _Trace(marks, table, (rows["queries"] + rows["backwards"]).astype(np.int64))
 
 
-def _in_turn(traces: Sequence[_Trace]) -> dict[str, Any]:
+def _in_turn(traces: Sequence[_Trace]) -> Descent:
     """The same of all attacks, one after the other: what a sample had cost and come to by then."""
     spent = np.sum([trace.spent for trace in traces], axis=0)
     marks = [m * 10**k for k in range(len(str(spent.max()))) for m in (1, 2, 5)]
@@ -202,15 +204,10 @@ def _in_turn(traces: Sequence[_Trace]) -> dict[str, Any]:
     return _cost(marks[: last + 1], np.stack(columns, 1), spent)
 
 
-def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> dict[str, Any]:
+def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> Descent:
     """The median of the best distances within so many passes and in all, and the mean passes."""
     *medians, in_all = (_finite(value) for value in against_cost(table))
-    return {
-        "passes": list(marks),
-        "median": medians,
-        "in_all": in_all,
-        "spent": float(spent.mean()),
-    }
+    return Descent(tuple(marks), tuple(medians), in_all, float(spent.mean()))
 
 
 def _finite(value: float) -> float | None:

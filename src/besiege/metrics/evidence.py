@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows, places
 
 Mask = NDArray[np.bool_]
@@ -74,27 +73,6 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbour:
-    """What another evaluation found out about the same victim and samples.
-
-    Attributes
-    ----------
-    threat, norm, eps
-        Its threat, as text and in parts.
-    searched : bool
-        Whether its attacks looked for the smallest change.
-    rows : Rows
-        Its successes: ``sample`` and the distance in every norm.
-    """
-
-    threat: str
-    norm: str
-    eps: float | None
-    searched: bool
-    rows: Rows
-
-
-@dataclass(frozen=True, eq=False)
 class Evidence:
     """All that was found out about one victim under one threat.
 
@@ -114,14 +92,8 @@ class Evidence:
         The search for the smallest change.
     standard : float, optional
         The budget usual for these data.
-    elsewhere : mapping
-        Accuracy of the same attacks at other budgets, by budget and text.
-    beside : sequence of Neighbour
-        What attacks found in other norms, or with other budgets.
     undefended : bool
         Whether the victim is known to have no defense, and the attacks were free to break it.
-    counterpart : (str, Rate), optional
-        A victim of the same run that has no defense, and what the same attacks left of it.
     others : mapping
         Rows of other kinds of task, by stage.
     """
@@ -136,10 +108,7 @@ class Evidence:
     classes: int
     curve: Trial | None = None
     standard: float | None = None
-    elsewhere: Mapping[float, Mapping[str, float]] = field(default_factory=dict)
-    beside: Sequence[Neighbour] = ()
     undefended: bool = False
-    counterpart: tuple[str, Rate] | None = None
     others: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
@@ -261,6 +230,6 @@ class Evidence:
         ends = np.where(self.right[searched], np.inf, 0.0)
         for trial in self.searches() if trials is None else trials:
             won = trial.rows.where(trial.rows["success"].astype(bool))
-            mine = np.isin(won["sample"], ids)
-            np.minimum.at(ends, places(ids, won["sample"][mine]), won[self.norm][mine])
+            where = places(ids, won["sample"])
+            np.minimum.at(ends, where[where >= 0], won[self.norm][where >= 0])
         return ids, ends

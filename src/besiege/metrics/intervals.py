@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scipy.special import betaincinv
-
 from besiege.core.errors import InputError
 
 
@@ -40,6 +38,8 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
         )
     if not 0 < level < 1:
         raise InputError(f"the level is {level}, but coverage lies between 0 and 1, such as 0.95")
+    from scipy.special import betaincinv  # slow to import, and kept figures do without
+
     tail = (1 - level) / 2
     failures = count - successes
     low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
@@ -49,7 +49,7 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of a number of samples, with its interval.
+    """A share of a number of samples, with its interval: ``hits`` of ``count``.
 
     Examples
     --------
@@ -61,12 +61,13 @@ class Rate:
     low: float
     high: float
     count: int
+    hits: int
 
     @classmethod
     def of(cls, successes: int, count: int, level: float = 0.95) -> Rate:
         """The rate of successes among a count, with its Clopper-Pearson interval."""
         low, high = clopper_pearson(successes, count, level)
-        return cls(successes / count, low, high, count)
+        return cls(successes / count, low, high, count, successes)
 
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"

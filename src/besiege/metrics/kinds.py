@@ -40,17 +40,10 @@ def w08_without_gradients(evidence: Evidence) -> Iterator[Finding]:
 
 
 def w22_undefended(evidence: Evidence) -> Iterator[Finding]:
-    """What has no defense must fall at the usual budget, or the attacks do not work."""
-    if evidence.eps is None or evidence.standard is None or evidence.count == 0:
-        return
-    usual = evidence.eps >= evidence.standard * (1 - 1e-9)
-    if not usual or evidence.pixels < SIZES.get(evidence.norm, evidence.pixels + 1):
-        return
-    if not any(trial.iterates for trial in evidence.trials):
-        return
+    """A model without a defense must fall at the usual budget, or the attacks do not work."""
     known = evidence.covered_by_all()
     left, count = int(evidence.standing()[known].sum()), int(known.sum())
-    if evidence.undefended and count and _too_many(left, count):
+    if evidence.undefended and count and breaks_undefended(evidence) and too_many(left, count):
         yield Finding(
             "W22",
             f"this model has no defense, and {left} of {count} samples survived attacks of many "
@@ -59,20 +52,18 @@ def w22_undefended(evidence: Evidence) -> Iterator[Finding]:
             "are at fault. Check the preprocessing, the budget's units and the gradients.",
             "error",
         )
-    if evidence.counterpart is not None:
-        name, rate = evidence.counterpart
-        if _too_many(round(rate.value * rate.count), rate.count):
-            yield Finding(
-                "W22",
-                f"'{name}' has no defense, and {100 * rate.value:.1f} % of the same samples "
-                "survived the same attacks there.",
-                "The attacks do not even break a model without a defense: what they leave of "
-                "this one is no robustness.",
-                "error",
-            )
 
 
-def _too_many(left: int, count: int) -> bool:
+def breaks_undefended(evidence: Evidence) -> bool:
+    """Whether the attacks are such that every model without a defense falls to them."""
+    if evidence.eps is None or evidence.standard is None or evidence.count == 0:
+        return False
+    usual = evidence.eps >= evidence.standard * (1 - 1e-9)
+    large = evidence.pixels >= SIZES.get(evidence.norm, evidence.pixels + 1)
+    return usual and large and any(trial.iterates for trial in evidence.trials)
+
+
+def too_many(left: int, count: int) -> bool:
     """More than one in a hundred, and more than a single sample."""
     return left > max(1, LEFT * count)
 

@@ -13,11 +13,19 @@ from besiege.core.errors import InputError, near
 Column = NDArray[Any]
 
 
-def places(ids: Column, wanted: Column) -> Column:
-    """Where each wanted id stands among the ids; all of them must be there."""
+def places(ids: Column, wanted: Column) -> NDArray[np.int64]:
+    """The row of each wanted id among `ids`, the first of equal ones; -1 where it is not there.
+
+    Examples
+    --------
+    >>> places(np.array([7, 3, 5]), np.array([5, 4, 7])).tolist()
+    [2, -1, 0]
+    """
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
     order = np.argsort(ids, kind="stable")
-    found: Column = order[np.searchsorted(ids[order], wanted)]
-    return found
+    found = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
+    return np.where(ids[found] == wanted, found, -1)
 
 
 class Rows(Mapping[str, Column]):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence, Mask
 from besiege.metrics.rows import Rows, places
+from besiege.metrics.values import AttackSpread, Draws, Spread
 
 Wins = NDArray[np.bool_]
 
 
-def chance_figures(evidence: Evidence, draws: int) -> dict[str, Any] | None:
+def chance_figures(evidence: Evidence, draws: int) -> Draws | None:
     """Mean and standard deviation over evaluations, each one draw of every sample.
 
     The first half of the judge's draws chooses, for every sample, the image that fools most
@@ -23,10 +22,12 @@ def chance_figures(evidence: Evidence, draws: int) -> dict[str, Any] | None:
 
     None where the draws were not kept, or no sample was judged under every attack.
     """
+    if draws < 2:
+        return None
     known = evidence.covered_by_all()
     clean = _wins(evidence.clean, draws)
     tables = [_wins(trial.rows, draws) for trial in evidence.trials]
-    if draws < 2 or not known.any() or clean is None or any(table is None for table in tables):
+    if not known.any() or clean is None or any(table is None for table in tables):
         return None
     half = draws // 2
     worst = ~clean  # what is right when clean is what the draws of clean images count
@@ -35,18 +36,14 @@ def chance_figures(evidence: Evidence, draws: int) -> dict[str, Any] | None:
         assert table is not None
         sound = trial.rows["valid"].astype(bool) & trial.rows["within"].astype(bool)
         mine = worst.copy() if evidence.chained else ~clean
-        there = np.isin(trial.rows["sample"], evidence.clean["sample"])
-        rows = places(evidence.clean["sample"], trial.rows["sample"][there])
-        own = (table & sound[:, None])[there]
+        rows = places(evidence.clean["sample"], trial.rows["sample"])
+        own = (table & sound[:, None])[rows >= 0]
+        rows = rows[rows >= 0]
         mine[rows] = _stronger(mine[rows], own, half) if evidence.chained else own
         worst = _stronger(worst, mine, half)
-        attacks.append({"text": trial.text, **_spread(mine, known, half)})
-    return {
-        "evaluations": draws - half,
-        "clean": _spread(~clean, known, half),
-        "robust": _spread(worst, known, half),
-        "attacks": attacks,
-    }
+        attacks.append(AttackSpread(*_spread(mine, known, half), trial.text))
+    clean_spread, robust = (Spread(*_spread(wins, known, half)) for wins in (~clean, worst))
+    return Draws(draws - half, clean_spread, robust, tuple(attacks))
 
 
 def _wins(rows: Rows, draws: int) -> Wins | None:
@@ -66,8 +63,8 @@ def _stronger(one: Wins, other: Wins, half: int) -> Wins:
     return np.where(more[:, None], other, one)
 
 
-def _spread(wins: Wins, known: Mask, half: int) -> dict[str, float]:
+def _spread(wins: Wins, known: Mask, half: int) -> tuple[float, float]:
     """Mean and standard deviation of the accuracy over the other half of the draws."""
     accuracy = 1 - wins[known][:, half:].mean(0)
     deviation = float(accuracy.std(ddof=1)) if len(accuracy) > 1 else 0.0
-    return {"mean": float(accuracy.mean()), "deviation": deviation}
+    return float(accuracy.mean()), deviation

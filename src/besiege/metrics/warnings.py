@@ -11,6 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
+from besiege.core import rules
 from besiege.core.errors import Finding, Level
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
@@ -22,7 +23,7 @@ from besiege.metrics.kinds import (
     w39_few_classes,
     w42_small_probes,
 )
-from besiege.metrics.searches import w20_norm_order, w21_consistency
+from besiege.metrics.searches import w21_consistency
 
 TOLERANCE = 0.005
 _FEW = 20
@@ -54,24 +55,6 @@ def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
             "it should not: no figure here can be trusted.",
             "error",
         )
-
-
-def w02_monotone_budget(evidence: Evidence) -> Iterator[Finding]:
-    """The same attack must not leave more right with a larger budget."""
-    if evidence.eps is None:
-        return
-    for trial in evidence.trials:
-        here = evidence.accuracy(trial)
-        for eps, accuracies in sorted(evidence.elsewhere.items()):
-            there = accuracies.get(trial.text)
-            if there is not None and eps < evidence.eps and here > there + TOLERANCE:
-                yield Finding(
-                    "W02",
-                    f"'{trial.text}' leaves {_percent(here)} right at {evidence.eps:.4g}, but "
-                    f"{_percent(there)} at the smaller budget {eps:.4g}.",
-                    "A larger budget contains every smaller one: the attack is failing at the "
-                    "larger one. Use more steps, restarts or another loss.",
-                )
 
 
 def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
@@ -242,14 +225,7 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
         stands = _stands(evidence, trial)
         gone = int((stands & trial.rows["vanished"]).sum())
         blind.append(gone > 0 and gone == int(stands.sum()))
-        if gone:
-            yield Finding(
-                "W11",
-                f"the gradient was zero or not finite for {gone} samples that '{trial.text}' did "
-                "not break.",
-                "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
-                "or give a non-differentiable layer its surrogate.",
-            )
+        yield from rules.vanished(gone, f"samples that '{trial.text}' did not break")
     holes = {t.text: _blank(t) for t in evidence.trials if t.sees}
     worst = max(holes, key=lambda text: holes[text], default=None)
     if worst is not None and holes[worst] > HOLES:
@@ -273,18 +249,7 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
 
 def w15_chance(evidence: Evidence) -> Iterator[Finding]:
     """A model no better than chance was not given what it was trained on."""
-    if evidence.count < _FEW:
-        return
-    right, chance = Rate.of(int(evidence.right.sum()), evidence.count), 1.0 / evidence.classes
-    if right.low <= chance:
-        yield Finding(
-            "W15",
-            f"the model is right on only {_percent(right.value)} of the clean images, which is "
-            f"hardly more than chance ({_percent(chance)}).",
-            "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
-            "channels, and the order of the classes.",
-            "error",
-        )
+    yield from rules.chance(int(evidence.right.sum()), evidence.count, evidence.classes)
 
 
 def w16_validity(evidence: Evidence) -> Iterator[Finding]:
@@ -308,15 +273,8 @@ def w17_reproduced(evidence: Evidence) -> Iterator[Finding]:
         rows = trial.rows
         claimed = int(rows["claimed"].sum())
         lost = int((rows["claimed"] & rows["valid"] & rows["within"] & ~rows["success"]).sum())
-        if lost and not rows["chance"].any():
-            yield Finding(
-                "W17",
-                f"{lost} of {claimed} successes '{trial.text}' saw do not hold when the model is "
-                "asked again.",
-                "They are not counted, and these samples left early: their robustness is "
-                "overstated. The model is not deterministic, or the attack breaks the rules.",
-                "error",
-            )
+        if not rows["chance"].any():
+            yield from rules.reproduced(lost, claimed, f"'{trial.text}'")
 
 
 def w24_few_samples(evidence: Evidence) -> Iterator[Finding]:
@@ -354,7 +312,6 @@ def w28_budget(evidence: Evidence) -> Iterator[Finding]:
 
 RULES: Sequence[Rule] = (
     w01_zero_budget,
-    w02_monotone_budget,
     w03_large_budget,
     w04_single_step,
     w05_more_steps,
@@ -365,7 +322,6 @@ RULES: Sequence[Rule] = (
     w15_chance,
     w16_validity,
     w17_reproduced,
-    w20_norm_order,
     w21_consistency,
     w22_undefended,
     w23_loss,

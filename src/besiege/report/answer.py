@@ -3,160 +3,139 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
-from besiege.report.formats import budget_unit, distance, interval, listed, percent, share
-
-Evaluation = dict[str, Any]
+from besiege.core.errors import Finding
+from besiege.metrics.intervals import Rate
+from besiege.metrics.values import AttackFigures, Descent
+from besiege.metrics.values import EvaluationFigures as Evaluation
+from besiege.report.formats import budget_unit, distance, interval, listed, share
 
 IN_TURN = "all, one after the other"
 """The row of all attacks where passes are counted."""
 
 
-def failed(evaluation: Evaluation) -> list[dict[str, Any]]:
+def failed(evaluation: Evaluation) -> list[AttackFigures]:
     """The attacks that raised an error: where they did, they say nothing."""
-    return [attack for attack in evaluation["attacks"] if attack["failure"]]
+    return [attack for attack in evaluation.attacks if attack.failure]
 
 
-def unfinished(evaluation: Evaluation) -> list[dict[str, Any]]:
+def unfinished(evaluation: Evaluation) -> list[AttackFigures]:
     """The attacks that have not seen all their images, and did not fail."""
-    return [a for a in evaluation["attacks"] if not a["complete"] and not a["failure"]]
+    return [a for a in evaluation.attacks if not a.complete and not a.failure]
 
 
-def counted(evaluation: Evaluation) -> list[dict[str, Any]]:
+def counted(evaluation: Evaluation) -> list[AttackFigures]:
     """The attacks that were judged on something."""
-    return [attack for attack in evaluation["attacks"] if attack["accuracy"] is not None]
+    return [attack for attack in evaluation.attacks if attack.accuracy is not None]
 
 
-def distances(evaluation: Evaluation) -> dict[str, Any] | None:
-    """How large the smallest changes are, where the attacker looked for them.
-
-    Figures of before there was such a table have none.
-    """
-    found: dict[str, Any] | None = evaluation.get("distances")
-    return found
-
-
-def strongest(evaluation: Evaluation) -> list[dict[str, Any]]:
+def strongest(evaluation: Evaluation) -> list[AttackFigures]:
     """The attacks that broke most images, several when they are equal, none when none broke any.
 
     Where the smallest change was looked for: the attacks under whose curve the area is smallest.
     """
     shown = counted(evaluation)
-    if (sizes := distances(evaluation)) is not None and any(a["broken"] for a in shown):
-        areas = {attack["text"]: attack["area"] for attack in sizes["attacks"]}
-        least = min(areas[attack["text"]] for attack in shown)
-        return [attack for attack in shown if areas[attack["text"]] == least]
-    most = max((attack["broken"] for attack in shown), default=0)
-    return [attack for attack in shown if attack["broken"] == most] if most else []
+    if (sizes := evaluation.distances) is not None and any(a.broken for a in shown):
+        areas = {attack.text: attack.area for attack in sizes.attacks}
+        least = min(areas[attack.text] for attack in shown)
+        return [attack for attack in shown if areas[attack.text] == least]
+    most = max((attack.broken for attack in shown), default=0)
+    return [attack for attack in shown if attack.broken == most] if most else []
 
 
-def robust(evaluation: Evaluation) -> dict[str, Any] | None:
+def robust(evaluation: Evaluation) -> Rate | None:
     """The robust accuracy, or nothing when no attack was judged: then nothing is known."""
-    found: dict[str, Any] | None = evaluation["robust"] if counted(evaluation) else None
-    return found
+    return evaluation.robust if counted(evaluation) else None
 
 
-def errors(evaluation: Evaluation) -> list[dict[str, Any]]:
+def errors(evaluation: Evaluation) -> list[Finding]:
     """The warnings that forbid to quote the figures."""
-    return [warning for warning in evaluation["warnings"] if warning["level"] == "error"]
+    return [warning for warning in evaluation.warnings if warning.level == "error"]
 
 
 def is_minimal(evaluation: Evaluation) -> bool:
     """Whether the attacker looked for the smallest change instead of keeping a budget."""
-    return evaluation["threat"]["eps"] is None
-
-
-def cascade(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """What stood before each attack, what it was first to break, and what it left.
-
-    Figures of before there was such a table have none.
-    """
-    found: list[dict[str, Any]] = evaluation.get("cascade") or []
-    return found
-
-
-def chance(evaluation: Evaluation) -> dict[str, Any] | None:
-    """Mean and deviation over evaluations of a model that answers by chance, where it does."""
-    found: dict[str, Any] | None = evaluation.get("chance")
-    return found
-
-
-def spread(figure: dict[str, float]) -> str:
-    """A mean and its standard deviation, as percentages.
-
-    Examples
-    --------
-    >>> spread({"mean": 0.4556, "deviation": 0.002})
-    '45.56 % (0.20)'
-    """
-    return f"{percent(figure['mean'], 2)} ({100 * figure['deviation']:.2f})"
+    return evaluation.threat.eps is None
 
 
 def is_cascade(evaluation: Evaluation) -> bool:
-    """Whether each attack ran on what the ones before left, and the figures say so."""
-    return evaluation["mode"] == "suite" and bool(cascade(evaluation))
+    """Whether each attack ran only on what the ones before left."""
+    return evaluation.mode == "suite"
 
 
 def median_change(evaluation: Evaluation) -> float | None:
     """The median smallest change, where a curve or an attack states one."""
-    curve = evaluation["eps_curve"]
-    stated = [curve["median"]] if curve else [a["median_distance"] for a in counted(evaluation)]
+    curve = evaluation.eps_curve
+    stated = [curve.median] if curve else [a.median_distance for a in counted(evaluation)]
     return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
 
 
-def typical(evaluation: Evaluation, attack: dict[str, Any]) -> float | None:
+def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:
     """The median size of an attack's changes.
 
     Over all images where the smallest change counts, as for all attacks together; over those that
     it broke where there is a budget.
     """
-    sizes = distances(evaluation) or {"attacks": []}
-    mine = {one["text"]: one["median"] for one in sizes["attacks"]}
-    found: float | None = mine.get(attack["text"], attack["median_distance"])
-    return found
+    sizes = evaluation.distances
+    mine = {} if sizes is None else {one.text: one.median for one in sizes.attacks}
+    return mine.get(attack.text, attack.median_distance)
 
 
-def descent(evaluation: Evaluation, digits: str = "125") -> dict[str, Any] | None:
-    """The median change against passes: a few round numbers of them, and a row for each attack.
+@dataclass(frozen=True)
+class Passed:
+    """The median perturbation of an attack against passes.
 
-    From the first number within which one of them broke half of the images. `digits` are those
-    that a number of passes may begin with, the others being 0. ``rows`` has, for each attack and
-    for all of them one after the other, a cell for each number (the median, and whether the attack
-    had ended before), then the median in all and the mean passes of an image.
+    A cell has the median after a number of passes, and whether the attack had ended before.
     """
-    sizes = distances(evaluation) or {"attacks": [], "all": {}}
-    noted = {a["text"]: a["cost"] for a in sizes["attacks"] if a["cost"] is not None}
-    if len(noted) > 1 and (whole := sizes["all"].get("cost")) is not None:
-        noted[IN_TURN] = whole
-    known = [m for cost in noted.values() for m in zip(cost["passes"], cost["median"], strict=True)]
+
+    cells: tuple[tuple[float | None, bool], ...]
+    in_all: float | None
+    spent: float
+
+
+@dataclass(frozen=True)
+class Fall:
+    """The median perturbation after a few round numbers of passes, with a row for each attack."""
+
+    marks: tuple[int, ...]
+    rows: dict[str, Passed]
+
+
+def descent(evaluation: Evaluation, digits: str = "125") -> Fall | None:
+    """The median perturbation against passes, of each attack and of all one after the other.
+
+    From the first number of passes within which one of them broke half of the images. `digits`
+    are those that a number of passes may begin with, the others being 0.
+    """
+    if (sizes := evaluation.distances) is None:
+        return None
+    noted = {a.text: a.cost for a in sizes.attacks if a.cost is not None}
+    if len(noted) > 1 and sizes.all.cost is not None:
+        noted[IN_TURN] = sizes.all.cost
+    known = [m for cost in noted.values() for m in zip(cost.passes, cost.median, strict=True)]
     begin = min((mark for mark, median in known if median is not None), default=None)
     if begin is None:
         return None
     round_ones = {mark for mark, _ in known if str(mark).rstrip("0") in (*digits,)}
-    marks = sorted(mark for mark in round_ones if mark >= begin)
+    marks = tuple(sorted(mark for mark in round_ones if mark >= begin))
     rows = {
-        text: {
-            "cells": [_after(cost, mark) for mark in marks],
-            "in_all": cost.get("in_all", cost["median"][-1]),
-            "spent": cost.get("spent"),
-        }
+        text: Passed(tuple(_after(cost, mark) for mark in marks), cost.in_all, cost.spent)
         for text, cost in noted.items()
     }
-    return {"marks": marks, "rows": rows}
+    return Fall(marks, rows)
 
 
-def _after(cost: dict[str, Any], mark: int) -> tuple[float | None, bool]:
+def _after(cost: Descent, mark: int) -> tuple[float | None, bool]:
     """The median after so many passes, and whether the attack had ended before."""
-    before = [place for place, one in enumerate(cost["passes"]) if one <= mark]
-    median: float | None = cost["median"][before[-1]] if before else None
-    return median, mark > cost["passes"][-1]
+    before = [place for place, one in enumerate(cost.passes) if one <= mark]
+    return cost.median[before[-1]] if before else None, mark > cost.passes[-1]
 
 
 def headline(evaluation: Evaluation) -> str:
     """The answer in one sentence."""
-    threat, rate = evaluation["threat"], robust(evaluation)
-    clean = share(evaluation["clean"])
+    threat, rate = evaluation.threat, robust(evaluation)
+    clean = share(evaluation.clean)
     if rate is None:
         return f"No attack finished, so nothing is known of its robustness; {clean} clean accuracy."
     if is_minimal(evaluation):
@@ -164,9 +143,9 @@ def headline(evaluation: Evaluation) -> str:
         if median is None:
             return f"No smallest change is known; without an attack {clean} are right."
         size = distance(median, budget_unit(threat))
-        return f"The median smallest change that fools it is {size} ({threat['norm']})."
+        return f"The median smallest change that fools it is {size} ({threat.norm})."
     kept = "still classified correctly"
-    if threat["goal"] != "untargeted":
+    if threat.goal != "untargeted":
         kept = "still right and kept from the target class"
     return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
 
@@ -179,19 +158,19 @@ def meaning(evaluation: Evaluation) -> list[tuple[str, str]]:
     return [_certainty(evaluation, rate), _bound(evaluation), _breakers(evaluation)]
 
 
-def _certainty(evaluation: Evaluation, rate: dict[str, Any]) -> tuple[str, str]:
+def _certainty(evaluation: Evaluation, rate: Rate) -> tuple[str, str]:
     low, high = interval(rate)[1:-1].split(", ")
-    hits = f"{rate['hits']:,} of {rate['count']:,} images" if "hits" in rate else share(rate)
     size = ", whatever the size of the change" if is_minimal(evaluation) else ""
     return (
         "How sure",
-        f"{hits} survived every attack{size}. For images like these, and these attacks, the share "
-        f"lies between {low} and {high} % with 95 % confidence.",
+        f"{rate.hits:,} of {rate.count:,} images survived every attack{size}. For images like "
+        f"these, and these attacks, the share lies between {low} and {high} % with 95 % "
+        "confidence.",
     )
 
 
 def _bound(evaluation: Evaluation) -> tuple[str, str]:
-    names = [attack["text"] for attack in counted(evaluation)]
+    names = [attack.text for attack in counted(evaluation)]
     tried = f"the {len(names)} attacks tried" if len(names) > 1 else f"{names[0]} alone"
     if is_minimal(evaluation):
         return (
@@ -210,37 +189,36 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
     most = strongest(evaluation)
     if not most:
         return "What broke it", "No attack changed a single correct answer."
-    if (sizes := distances(evaluation)) is not None:
-        best = {attack["text"]: attack["best"] for attack in sizes["attacks"]}
-        names = listed([attack["text"] for attack in most])
-        found = max(best[attack["text"]] for attack in most)
+    if (sizes := evaluation.distances) is not None:
+        best = {attack.text: attack.best for attack in sizes.attacks}
+        names = listed([attack.text for attack in most])
+        found = max(best[attack.text] for attack in most)
         return (
             "What broke it",
             f"{names} found the smallest changes overall, and the smallest of all for "
-            f"{found:,} of {sizes['broken']:,} images.",
+            f"{found:,} of {sizes.broken:,} images.",
         )
-    names = listed([attack["text"] for attack in most])
-    right = (evaluation["clean"] or {}).get("hits")
-    broken = f"{most[0]['broken']:,}" + (" each," if len(most) > 1 else "")
-    of = f" of the {right:,} images that were right before" if right is not None else " images"
+    names = listed([attack.text for attack in most])
+    broken = f"{most[0].broken:,}" + (" each," if len(most) > 1 else "")
+    right = evaluation.clean
+    of = " images" if right is None else f" of the {right.hits:,} images that were right before"
     return "What broke it", f"{names} broke most: {broken}{of}."
 
 
 def is_complete(evaluation: Evaluation) -> bool:
     """Whether every attack was judged on all its images."""
-    stated: bool = evaluation.get("complete", True)
-    return stated and all(a["complete"] and not a["failure"] for a in evaluation["attacks"])
+    return evaluation.complete and all(a.complete and not a.failure for a in evaluation.attacks)
 
 
 def troubles(evaluation: Evaluation) -> list[str]:
     """What is missing and no warning says, in sentences."""
-    told = {warning["id"] for warning in errors(evaluation)}
+    told = {warning.id for warning in errors(evaluation)}
     said = []
     if (lost := failed(evaluation)) and "FAILED" not in told:
-        names = listed([attack["text"] for attack in lost])
+        names = listed([attack.text for attack in lost])
         said.append(f"{names} failed: that counts as not attacked, never as robust.")
     if (short := unfinished(evaluation)) and "UNFINISHED" not in told:
-        names = listed([attack["text"] for attack in short])
+        names = listed([attack.text for attack in short])
         have = "have" if len(short) > 1 else "has"
         said.append(f"{names} {have} not finished: what is missing never counts as robust.")
     return said
@@ -248,18 +226,18 @@ def troubles(evaluation: Evaluation) -> list[str]:
 
 def sample_choice(evaluation: Evaluation) -> str:
     """Which images were used."""
-    data = evaluation["data"]
-    where = f"{data['name']} ({data['split']})" if data.get("split") else data["name"]
-    count, total = data["count"], data["total"]
+    data = evaluation.data
+    where = f"{data.name} ({data.split})" if data.split else data.name
+    count, total = data.count, data.total
     if total is None or count == total:
         return f"all {count:,} images of {where}"
-    chosen = "" if data["seed"] is None else f", chosen with seed {data['seed']}"
+    chosen = "" if data.seed is None else f", chosen with seed {data.seed}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 
 def elsewhere(evaluation: Evaluation) -> str:
     """On what attacks were crafted that need gradients, where it was not the model itself."""
-    models = evaluation["threat"].get("substitute") or []
-    if not any(attack.get("transfer") for attack in evaluation["attacks"]):
+    models = evaluation.threat.substitute
+    if not any(attack.transfer for attack in evaluation.attacks):
         return ""
     return f"transfer: crafted on {' and '.join(models)}, judged on the model"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from besiege.metrics.values import AttackCurve, EvaluationFigures
 from besiege.report.drawing import BANDS
 from besiege.report.formats import budget_unit, distance
 from besiege.report.plot import Chart, Curve, Mark
@@ -56,27 +57,27 @@ class Figure:
         ]
 
 
-def charts(evaluation: dict[str, Any]) -> list[Figure]:
+def charts(evaluation: EvaluationFigures) -> list[Figure]:
     """The charts an evaluation has points for."""
     found = (steps_chart(evaluation), queries_chart(evaluation), eps_chart(evaluation))
     return [figure for figure in found if figure is not None]
 
 
-def steps_chart(evaluation: dict[str, Any]) -> Figure | None:
+def steps_chart(evaluation: EvaluationFigures) -> Figure | None:
     """Accuracy against the steps of each attack that takes them on the model itself."""
-    elsewhere = {a["text"] for a in evaluation["attacks"] if a.get("transfer")}
-    here = [curve for curve in evaluation["steps_curve"] if curve["attack"] not in elsewhere]
+    elsewhere = {a.text for a in evaluation.attacks if a.transfer}
+    here = [curve for curve in evaluation.steps_curve if curve.attack not in elsewhere]
     return _progress(here, "steps", "step")
 
 
-def queries_chart(evaluation: dict[str, Any]) -> Figure | None:
+def queries_chart(evaluation: EvaluationFigures) -> Figure | None:
     """Accuracy against the queries of each attack that only asks."""
-    return _progress(evaluation.get("queries_curve") or [], "queries", "query")
+    return _progress(evaluation.queries_curve, "queries", "query")
 
 
-def _progress(given: list[dict[str, Any]], what: str, one: str) -> Figure | None:
+def _progress(given: Sequence[AttackCurve], what: str, one: str) -> Figure | None:
     """How fast attacks break the model."""
-    curves = [Curve.of(each["attack"], each) for each in given]
+    curves = [Curve.of(each) for each in given]
     curves = [curve for curve in curves if len(curve)]
     if not curves:
         return None
@@ -98,54 +99,49 @@ def _progress(given: list[dict[str, Any]], what: str, one: str) -> Figure | None
     return Figure(title, caption, Chart(title, curves, named, one, by_tens=uneven))
 
 
-def eps_chart(evaluation: dict[str, Any]) -> Figure | None:
+def eps_chart(evaluation: EvaluationFigures) -> Figure | None:
     """Accuracy against the size of the change."""
-    given, threat = evaluation["eps_curve"], evaluation["threat"]
+    given, threat = evaluation.eps_curve, evaluation.threat
     if not given:
         return None
-    curve = Curve.of(given["attack"], given)
+    curve = Curve.of(given)
     if not len(curve):
         return None
     unit = budget_unit(threat)
     marks = []
-    if threat["eps"] is not None:
-        marks.append(Mark(threat["eps"], f"budget {threat['eps_text']}"))
-    median = given["median"]
+    if threat.eps is not None:
+        marks.append(Mark(threat.eps, f"budget {threat.eps_text}"))
+    median = given.median
     if median is not None and math.isfinite(median):
         marks.append(Mark(median, f"median {distance(median, unit)}", "median"))
     title = "Accuracy against the size of the change"
     caption = (
-        f"How large a change it takes: the smallest one that {given['attack']} found for each of "
-        f"{given['count']:,} images. The curve falls where an image is lost."
+        f"How large a change it takes: the smallest one that {given.attack} found for each of "
+        f"{given.count:,} images. The curve falls where an image is lost."
     )
     curves = [curve]
     if others := _each(evaluation, curve.x[-1]):
         curves = [replace(curve, name=TOGETHER), *others]
         caption = (
             f"How large a change it takes: the smallest one that was found for each of "
-            f"{given['count']:,} images, by each attack and by the best of all of them, image by "
+            f"{given.count:,} images, by each attack and by the best of all of them, image by "
             "image. A curve falls where an image is lost; the lowest is the strongest attack."
         )
         if len(curves) > BANDS:
             caption += " The band is that of the best of all; those of the others are in the data."
-        if sum(map(len, others)) < sum(len(one["x"]) for one in _given(evaluation)):
+        if sum(map(len, others)) < sum(len(one.x) for one in evaluation.eps_curves):
             caption += " Curves that go on to larger changes are cut."
-    if given["unbroken"]:
-        caption += f" {given['unbroken']:,} images were not broken at any size tried."
-    named = f"size of the change, {given['norm']}"
+    if given.unbroken:
+        caption += f" {given.unbroken:,} images were not broken at any size tried."
+    named = f"size of the change, {given.norm}"
     chart = Chart(title, curves, named, "change", True, unit, marks, banded=1)
     return Figure(title, caption, chart)
 
 
-def _given(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = evaluation.get("eps_curves") or []
-    return found
-
-
-def _each(evaluation: dict[str, Any], end: float) -> list[Curve]:
+def _each(evaluation: EvaluationFigures, end: float) -> list[Curve]:
     """The curve of every attack, cut where it goes far beyond the end of the best of all."""
     found = []
-    for given in _given(evaluation):
-        curve = Curve.of(given["attack"], given)
+    for given in evaluation.eps_curves:
+        curve = Curve.of(given)
         found.append(curve.at([row for row, x in enumerate(curve.x) if x <= BEYOND * end]))
     return [curve for curve in found if len(curve)]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from besiege.bench.results import picture, summarise, write_figures
+from besiege.bench.pictures import pictures
+from besiege.bench.results import summarise, write_figures
+from besiege.bench.store import Store
+from besiege.metrics.values import RunFigures
 from besiege.report.page import write
 
 
 def write_page(
-    folder: Path | str, path: Path | str | None = None, figures: dict[str, Any] | None = None
+    folder: Path | str, path: Path | str | None = None, figures: RunFigures | None = None
 ) -> Path:
     """Write the page of a run folder; ``report.html`` inside it where no path is given.
 
@@ -22,4 +23,5 @@ def write_page(
     if path is None:
         write_figures(folder, found)
     target = Path(folder) / "report.html" if path is None else Path(path)
-    return write(found, partial(picture, folder), target)
+    shown = [item for evaluation in found.evaluations for item in evaluation.gallery]
+    return write(found, pictures(Store(folder), shown), target)

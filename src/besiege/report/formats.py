@@ -6,24 +6,17 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from besiege.core.errors import DataError
-
-SCHEMA = 1
+from besiege.metrics.intervals import Rate
+from besiege.metrics.values import RunFigures, ThreatFigures
 
 NOTHING = "n/a"
 
 
-def checked(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures, or an error when they are of another schema or hold no evaluation."""
-    found = figures.get("schema", SCHEMA)
-    if found != SCHEMA:
-        raise DataError(
-            f"the figures have schema {found!r}, but this version of besiege shows schema "
-            f"{SCHEMA}: make them again with it, or show them with the version that made them"
-        )
-    if not figures.get("evaluations"):
+def checked(figures: RunFigures) -> RunFigures:
+    """The figures, or an error when they hold no evaluation."""
+    if not figures.evaluations:
         raise DataError("the figures hold no evaluation: run one first, with besiege evaluate")
     return figures
 
@@ -50,23 +43,23 @@ def percent(value: float | None, decimals: int = 1) -> str:
     return NOTHING if value is None else f"{100 * value:.{decimals}f} %"
 
 
-def share(rate: dict[str, Any] | None) -> str:
+def share(rate: Rate | None) -> str:
     """The value of a rate, with as many decimals as its count deserves."""
-    return NOTHING if rate is None else percent(rate["value"], places(rate["count"]))
+    return NOTHING if rate is None else percent(rate.value, places(rate.count))
 
 
-def interval(rate: dict[str, Any] | None) -> str:
+def interval(rate: Rate | None) -> str:
     """The interval of a rate.
 
     Examples
     --------
-    >>> interval({"value": 0.5, "low": 0.4685, "high": 0.5315, "count": 1000})
+    >>> interval(Rate.of(500, 1000))
     '[46.9, 53.1]'
     """
     if rate is None:
         return ""
-    decimals = places(rate["count"])
-    return f"[{100 * rate['low']:.{decimals}f}, {100 * rate['high']:.{decimals}f}]"
+    decimals = places(rate.count)
+    return f"[{100 * rate.low:.{decimals}f}, {100 * rate.high:.{decimals}f}]"
 
 
 def number(value: float | None) -> str:
@@ -86,10 +79,10 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-def budget_unit(threat: dict[str, Any]) -> int | None:
+def budget_unit(threat: ThreatFigures) -> int | None:
     """The denominator distances are shown over: 255 where the budget was written so."""
-    text = str(threat.get("eps_text") or "")
-    return 255 if text.endswith("/255") and threat["norm"] == "linf" else None
+    text = threat.eps_text or ""
+    return 255 if text.endswith("/255") and threat.norm == "linf" else None
 
 
 def distance(value: float | None, unit: int | None = None) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from besiege.bench.folder import telling
 from besiege.core.files import replace_file
+from besiege.metrics.registry import registered
+from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, formats
 from besiege.report.charts import charts
 from besiege.report.pictures import ROOM, Pictures, gallery
@@ -21,13 +24,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _FIRST = 6  # pictures shown at once; the rest unfolds
 
 
-def write(figures: dict[str, Any], pictures: Pictures, path: Path | str) -> Path:
+def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
     """Write the page; whoever reads the file meanwhile sees the old one or the new one, whole.
 
     Parameters
     ----------
-    figures : dict
-        The content of ``figures.json``.
+    figures : RunFigures
+        The figures of the run.
     pictures : callable
         From an item of a gallery to its clean and adversarial image, float arrays
         ``[channels, height, width]`` in the threat's box.
@@ -42,13 +45,16 @@ def write(figures: dict[str, Any], pictures: Pictures, path: Path | str) -> Path
     Examples
     --------
     >>> import besiege
-    >>> from functools import partial
-    >>> from besiege.bench.results import picture, summarise
+    >>> from besiege.bench.pictures import pictures
+    >>> from besiege.bench.results import summarise
+    >>> from besiege.bench.store import Store
     >>> found = besiege.evaluate(
     ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
     ... )
     >>> folder = found.folder  # lasts as long as what was found
-    >>> write(summarise(folder), partial(picture, folder), folder / "report.html").name
+    >>> figures = summarise(folder)
+    >>> read = pictures(Store(folder), figures.evaluations[0].gallery)
+    >>> write(figures, read, folder / "report.html").name
     'report.html'
     """
     target = Path(path)
@@ -59,16 +65,14 @@ def write(figures: dict[str, Any], pictures: Pictures, path: Path | str) -> Path
     return target
 
 
-def rendered(figures: dict[str, Any], pictures: Pictures) -> str:
+def rendered(figures: RunFigures, pictures: Pictures) -> str:
     """The page as text."""
-    evaluations = formats.checked(figures)["evaluations"]
+    evaluations = formats.checked(figures).evaluations
     room = ROOM // len(evaluations)
     sections = []
     for order, evaluation in enumerate(evaluations, 1):
-        shown = gallery(evaluation["gallery"], pictures, evaluation["threat"]["box"], room)
-        sections.append(
-            {**_section(evaluation, order), "first": shown[:_FIRST], "rest": shown[_FIRST:]}
-        )
+        shown = gallery(evaluation.gallery, pictures, evaluation.threat.box, room)
+        sections.append(_section(evaluation, order, first=shown[:_FIRST], rest=shown[_FIRST:]))
     return (
         _environment()
         .get_template("page.html")
@@ -81,13 +85,13 @@ def rendered(figures: dict[str, Any], pictures: Pictures) -> str:
     )
 
 
-def fragment(figures: dict[str, Any]) -> str:
+def fragment(figures: RunFigures) -> str:
     """The answer, the attacks, the curves and the warnings as a piece of HTML for a notebook.
 
     Parameters
     ----------
-    figures : dict
-        The content of ``figures.json``.
+    figures : RunFigures
+        The figures of a run, or of one evaluation: ``RunFigures.of(found.figures)``.
 
     Returns
     -------
@@ -97,14 +101,15 @@ def fragment(figures: dict[str, Any]) -> str:
     Examples
     --------
     >>> import besiege
+    >>> from besiege.metrics import RunFigures
     >>> found = besiege.evaluate(
     ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
     ... )
-    >>> "Under attack" in fragment({"complete": True, "evaluations": [found.figures]})
+    >>> "Under attack" in fragment(RunFigures.of(found.figures))
     True
     """
-    evaluations = formats.checked(figures)["evaluations"]
-    sections = [_section(evaluation, order) for order, evaluation in enumerate(evaluations, 1)]
+    evaluations = formats.checked(figures).evaluations
+    sections = [_section(one, order, notebook=True) for order, one in enumerate(evaluations, 1)]
     return (
         _environment()
         .get_template("fragment.html")
@@ -114,12 +119,14 @@ def fragment(figures: dict[str, Any]) -> str:
     )
 
 
-def _section(evaluation: dict[str, Any], order: int) -> dict[str, Any]:
+def _section(
+    evaluation: EvaluationFigures, order: int, notebook: bool = False, **pictures: Any
+) -> dict[str, Any]:
     """All that the templates say about one evaluation."""
-    return {
+    section = {
         "anchor": f"evaluation-{order}",
         "e": evaluation,
-        "unit": formats.budget_unit(evaluation["threat"]),
+        "unit": formats.budget_unit(evaluation.threat),
         "robust": answer.robust(evaluation),
         "minimal": answer.is_minimal(evaluation),
         "median": answer.median_change(evaluation),
@@ -128,35 +135,50 @@ def _section(evaluation: dict[str, Any], order: int) -> dict[str, Any]:
         "complete": answer.is_complete(evaluation),
         "troubles": answer.troubles(evaluation),
         "errors": answer.errors(evaluation),
-        "most": [attack["text"] for attack in answer.strongest(evaluation)],
+        "most": [attack.text for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),
         "transfer": answer.elsewhere(evaluation),
         "charts": charts(evaluation),
-        "chance": answer.chance(evaluation),
-        "cascade": answer.cascade(evaluation) if _in_order(evaluation) else [],
-        "distances": answer.distances(evaluation),
-        "sizes": {a["text"]: answer.typical(evaluation, a) for a in evaluation["attacks"]},
+        "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
         "in_turn": answer.IN_TURN,
+        **pictures,
     }
+    return {**section, "parts": [*_parts(section, evaluation, notebook)]}
 
 
-def _in_order(evaluation: dict[str, Any]) -> bool:
-    """Whether it matters which attack broke what first: not where the smallest change counts."""
-    return len(evaluation["attacks"]) > 1 and answer.distances(evaluation) is None
+def _parts(
+    section: dict[str, Any], evaluation: EvaluationFigures, notebook: bool
+) -> Iterator[tuple[str, Markup]]:
+    """The registered sections that have something to show: a title, and a body."""
+    environment = _environment()
+    for figure in registered():
+        part = figure.section
+        if part is None or (notebook and not part.notebook):
+            continue
+        if part.template:
+            template = environment.get_template(f"sections/{part.template}")
+        else:
+            template = environment.from_string(part.markup)
+        body = template.render(
+            value=evaluation.figure(figure.name), e=evaluation, section=section, notebook=notebook
+        )
+        title = part.title if isinstance(part.title, str) else part.title(evaluation)
+        if body.strip():
+            yield title, Markup(body)  # templates escape what they print
 
 
 def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
     """Models as rows and threats as columns, with the sections of each cell."""
-    several = len({section["e"]["data"]["name"] for section in sections}) > 1
+    several = len({section["e"].data.name for section in sections}) > 1
     cells: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
-        row = section["e"]["model"]["name"]
+        row = section["e"].model.name
         if several:
-            row += f" on {section['e']['data']['name']}"
-        column = section["e"]["threat"]["text"]
+            row += f" on {section['e'].data.name}"
+        column = section["e"].threat.text
         cells.setdefault(row, {}).setdefault(column, []).append(section)
-    columns = dict.fromkeys(section["e"]["threat"]["text"] for section in sections)
+    columns = dict.fromkeys(section["e"].threat.text for section in sections)
     return {"columns": list(columns), "rows": cells}
 
 
@@ -221,6 +243,6 @@ def _environment() -> Environment:
         breakable=_breakable,
         first=lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
         listed=formats.listed,
-        spread=_joined(answer.spread),
+        spread=_joined(str),
     )
     return found

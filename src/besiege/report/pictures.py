@@ -6,16 +6,16 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from besiege.core.errors import BesiegeError
+from besiege.metrics.values import Picture
 
 Pixels = NDArray[np.float32]
-Pictures = Callable[[dict[str, Any]], tuple[Pixels, Pixels]]
+Pictures = Callable[[Picture], tuple[Pixels, Pixels]]
 
 ROOM = 2_000_000
 """Characters the pictures of a page may take; above it they are drawn smaller."""
@@ -55,7 +55,7 @@ class Shown:
 
     Parameters
     ----------
-    item : dict
+    item : Picture
         What the gallery says about the sample.
     clean, change, adversarial : str
         ``data:`` addresses of PNG files; empty when the images could not be read.
@@ -69,7 +69,7 @@ class Shown:
         Why there are no pictures.
     """
 
-    item: dict[str, Any]
+    item: Picture
     clean: str = ""
     change: str = ""
     adversarial: str = ""
@@ -95,13 +95,13 @@ class Shown:
 
 
 def gallery(
-    items: Sequence[dict[str, Any]],
+    items: Sequence[Picture],
     pictures: Pictures,
     box: Sequence[float] = (0.0, 1.0),
     room: int = ROOM,
 ) -> list[Shown]:
     """The pictures of a gallery, as large as they are, or smaller when they need too much room."""
-    read: list[tuple[dict[str, Any], Pixels, Pixels] | Shown] = []
+    read: list[tuple[Picture, Pixels, Pixels] | Shown] = []
     for item in items:
         try:
             clean, adversarial = pictures(item)
@@ -151,7 +151,7 @@ def encoded(pixels: Pixels) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _shown(item: dict[str, Any], clean: Pixels, adversarial: Pixels, reduced: int) -> Shown:
+def _shown(item: Picture, clean: Pixels, adversarial: Pixels, reduced: int) -> Shown:
     change = adversarial - clean
     times = magnification(change)
     # A mean would wash the change out: of each block its first pixel is shown.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from besiege.metrics.values import AttackCurve, BudgetCurve
 from besiege.report.drawing import Drawing
 from besiege.report.formats import distance
 
@@ -32,16 +32,9 @@ class Curve:
         return Curve(self.name, *([column[row] for row in rows] for column in columns))
 
     @classmethod
-    def of(cls, name: str, given: dict[str, Sequence[float | None]]) -> Curve:
-        """The finite points of a curve of figures.json."""
-        columns = [given[key] for key in ("x", "value", "low", "high")]
-        finite = [
-            tuple(map(float, point))
-            for point in zip(*columns, strict=True)
-            if all(v is not None and math.isfinite(v) for v in point)
-        ]
-        x, value, low, high = map(list, zip(*finite, strict=True)) if finite else ([], [], [], [])
-        return cls(name, x, value, low, high)
+    def of(cls, given: AttackCurve | BudgetCurve) -> Curve:
+        """A curve of the figures."""
+        return cls(given.attack, given.x, given.value, given.low, given.high)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -22,43 +22,8 @@ from besiege.core.errors import Finding
 from besiege.report.console import Harmless
 from besiege.report.formats import seconds, sentence
 
-
-class Stage(Protocol):
-    """How far one attack is; `besiege.bench.work_estimate` says what each means."""
-
-    @property
-    def attack(self) -> str: ...
-
-    @property
-    def before(self) -> int: ...
-
-    @property
-    def left(self) -> int: ...
-
-    @property
-    def share(self) -> float: ...
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def failed(self) -> int: ...
-
-
-class Event(Protocol):
-    """How much of the work is done, and what is going on.
-
-    It may have a ``stage`` and ``findings`` besides.
-    """
-
-    @property
-    def done(self) -> float: ...
-
-    @property
-    def total(self) -> float: ...
-
-    @property
-    def text(self) -> str: ...
+if TYPE_CHECKING:  # slow to import
+    from besiege.bench.work_estimate import Event, Stage
 
 
 @contextmanager
@@ -82,11 +47,11 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     Examples
     --------
     >>> import io
-    >>> from types import SimpleNamespace
     >>> from rich.console import Console
+    >>> from besiege.bench.work_estimate import Event
     >>> from besiege.report import bar
     >>> with bar("zoo:digits-natural", Console(file=io.StringIO())) as tell:
-    ...     tell(SimpleNamespace(done=100, total=400, text="pgd"))
+    ...     tell(Event(100, 400, "pgd"))
     """
     shown = Harmless(stderr=True) if console is None else console
     if not shown.is_terminal:
@@ -116,9 +81,9 @@ class _Shown:
         self.begun = False
 
     def tell(self, event: Event) -> None:
-        for finding in getattr(event, "findings", ()):
+        for finding in event.findings:
             self.progress.console.print(_told(finding))
-        stage: Stage | None = getattr(event, "stage", None)
+        stage = event.stage
         about = f"{self.title}: {event.text}" if stage is None else self.title
         self.progress.update(self.whole, completed=event.done, total=event.total, description=about)
         if stage is None or stage.share >= 1:
@@ -173,9 +138,9 @@ def _lines(title: str, console: Console) -> Callable[[Event], None]:
 
     def tell(event: Event) -> None:
         nonlocal last
-        for finding in getattr(event, "findings", ()):
+        for finding in event.findings:
             console.print(_told(finding), soft_wrap=True)
-        stage: Stage | None = getattr(event, "stage", None)
+        stage = event.stage
         if event.text != last:
             last = event.text
             share = 100 * event.done / event.total if event.total else 0.0

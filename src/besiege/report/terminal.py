@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from besiege.core.errors import Finding
+from besiege.metrics.intervals import Rate
+from besiege.metrics.registry import registered
+from besiege.metrics.values import AttackFigures, RunFigures, Sizes, Spread, Stage
+from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
-    Evaluation,
-    cascade,
-    chance,
+    Fall,
     descent,
-    distances,
     elsewhere,
     errors,
     headline,
@@ -27,7 +28,6 @@ from besiege.report.answer import (
     median_change,
     robust,
     sample_choice,
-    spread,
     strongest,
     troubles,
     typical,
@@ -40,6 +40,7 @@ from besiege.report.formats import (
     each,
     interval,
     listed,
+    number,
     seconds,
     sentence,
     share,
@@ -51,13 +52,13 @@ _NAME = 12  # with less room for the name of an attack, the last columns are lef
 _NONE = "-"
 
 
-def table(figures: dict[str, Any], page: Path | str | None = None) -> RenderableType:
+def table(figures: RunFigures, page: Path | str | None = None) -> RenderableType:
     """What an evaluation found, to be printed with rich.
 
     Parameters
     ----------
-    figures : dict
-        The content of ``figures.json``.
+    figures : RunFigures
+        The figures of a run, or of one evaluation: ``RunFigures.of(found.figures)``.
     page : path, optional
         Where the HTML page is; named in the last line. Printed with ``soft_wrap=True``, a path
         that is longer than a line stays whole.
@@ -71,12 +72,12 @@ def table(figures: dict[str, Any], page: Path | str | None = None) -> Renderable
     Examples
     --------
     >>> import besiege
+    >>> from besiege.metrics import RunFigures
     >>> from rich.console import Console
     >>> found = besiege.evaluate(
     ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
     ... )
-    >>> figures = {"complete": found.complete, "evaluations": [found.figures]}
-    >>> Console(width=80).print(table(figures))  # doctest: +ELLIPSIS
+    >>> Console(width=80).print(table(RunFigures.of(found.figures)))  # doctest: +ELLIPSIS
     zoo:digits-natural against linf:0.15
     on 20 of the 397 images of digits (test), chosen with seed 0
     ...
@@ -86,14 +87,14 @@ def table(figures: dict[str, Any], page: Path | str | None = None) -> Renderable
 
 @dataclass(frozen=True)
 class _Report:
-    figures: dict[str, Any]
+    figures: RunFigures
     page: str | None
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        evaluations = self.figures["evaluations"]
-        if not self.figures["complete"]:
+        evaluations = self.figures.evaluations
+        if not self.figures.complete:
             again = "Run the same command again to go on."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
             yield ""
@@ -104,7 +105,7 @@ class _Report:
             yield from _details(evaluation, options.max_width)
         yield Text(_legend(evaluations), "dim")
         yield ""
-        if any(evaluation["warnings"] for evaluation in evaluations):
+        if any(evaluation.warnings for evaluation in evaluations):
             yield _warnings(evaluations)
             yield ""
         if self.page is not None:
@@ -113,7 +114,7 @@ class _Report:
 
 def _legend(evaluations: Sequence[Evaluation]) -> str:
     """What the columns mean that are there."""
-    sizes = [distances(evaluation) is not None for evaluation in evaluations]
+    sizes = [evaluation.distances is not None for evaluation in evaluations]
     words = ["* smallest changes." if all(sizes) else "* broke most."]
     if any(map(is_cascade, evaluations)):
         words.append("before, left: images standing before the attack and after it.")
@@ -145,14 +146,14 @@ def _page(path: str, options: ConsoleOptions) -> Iterator[RenderableType]:
 
 
 def _name(evaluation: Evaluation) -> str:
-    return f"{evaluation['model']['name']} against {evaluation['threat']['text']}"
+    return f"{evaluation.model.name} against {evaluation.threat.text}"
 
 
 def _figure(evaluation: Evaluation) -> str:
     """What the comparison says of an evaluation: a share, or the median smallest change."""
     median = median_change(evaluation)
     if is_minimal(evaluation) and median is not None:
-        return f"median {distance(median, budget_unit(evaluation['threat']))}"
+        return f"median {distance(median, budget_unit(evaluation.threat))}"
     return share(robust(evaluation))
 
 
@@ -169,9 +170,9 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
         rate = robust(evaluation)
         mark = Text("!", "bold red")
         rows.add_row(
-            Text(evaluation["model"]["name"]),
-            Text(evaluation["threat"]["text"]),
-            share(evaluation["clean"]),
+            Text(evaluation.model.name),
+            Text(evaluation.threat.text),
+            share(evaluation.clean),
             Text(_figure(evaluation), "bold"),
             "" if is_minimal(evaluation) else interval(rate),
             mark if errors(evaluation) or not is_complete(evaluation) else "",
@@ -185,61 +186,66 @@ def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
     if transfer := elsewhere(evaluation):
         yield Text(transfer, "bold", overflow="fold")
     for error in errors(evaluation):
-        yield Text(
-            f"DO NOT QUOTE THESE FIGURES ({error['id']}): {sentence(error['seen'])}", "bold red"
-        )
+        yield Text(f"DO NOT QUOTE THESE FIGURES ({error.id}): {sentence(error.seen)}", "bold red")
     for trouble in troubles(evaluation):
         yield Text(f"NOT COMPLETE: {trouble}", "bold red")
     yield ""
-    yield _answer(evaluation, width)
+    yield _answer(evaluation)
     yield ""
     yield _attacks(evaluation, width)
-    if (sizes := distances(evaluation)) is not None:
+    if evaluation.distances is not None:
         yield ""
-        yield _sizes(evaluation, sizes, width)
+        yield _sizes(evaluation, width)
         if (fall := descent(evaluation, "1")) is not None:
             yield ""
             yield _descent(evaluation, fall, width)
-    for attack in evaluation["attacks"]:
-        if attack["failure"]:
-            yield Text(f"{attack['text']} failed: {attack['failure']}", "red", overflow="fold")
+    for attack in evaluation.attacks:
+        if attack.failure:
+            yield Text(f"{attack.text} failed: {attack.failure}", "red", overflow="fold")
     yield ""
 
 
-def _answer(evaluation: Evaluation, width: int) -> RenderableType:
-    rate, count = robust(evaluation), len(evaluation["attacks"])
-    if rate is None:
+def _answer(evaluation: Evaluation) -> RenderableType:
+    """The rows of all figures that have one."""
+    if robust(evaluation) is None:
         return Text(headline(evaluation), "bold red")
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(2):
         grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(overflow="fold")
-    name = "never broken" if is_minimal(evaluation) else "robust"
-    against = f"worst of {count} attacks" if count > 1 else "under this attack"
-    bold = (Text(text, "bold") for text in (name, share(rate).rjust(7), interval(rate)))
-    grid.add_row(*bold, against)
-    clean = evaluation["clean"]
-    grid.add_row("clean", share(clean).rjust(7), interval(clean), "95 % intervals")
-    if (drawn := chance(evaluation)) is not None:
-        mean, deviation = spread(drawn["robust"]).rsplit(" ", 1)
-        said = f"mean (sd) of {drawn['evaluations']} draws, clean {spread(drawn['clean'])}"
-        grid.add_row("by chance", mean.rjust(7), deviation, said)
+    for figure in registered():
+        row = None if figure.row is None else figure.row(evaluation)
+        if row is not None:
+            cells = (row.label, *_shown(row.value))
+            grid.add_row(*(Text(cell, "bold" if row.bold else "") for cell in cells), row.words)
     if not is_minimal(evaluation):
         return grid
     return Group(Text(headline(evaluation), "bold"), grid)
 
 
+def _shown(value: Rate | Spread | float | str) -> tuple[str, str]:
+    """A value and how sure it is."""
+    if isinstance(value, Rate):
+        return share(value).rjust(7), interval(value)
+    if isinstance(value, Spread):
+        mean, deviation = str(value).rsplit(" ", 1)
+        return mean.rjust(7), deviation
+    return (value if isinstance(value, str) else number(value)).rjust(7), ""
+
+
 def _attacks(evaluation: Evaluation, width: int) -> Table:
     """One row per attack."""
     narrow = width < _NARROW
-    stages = cascade(evaluation) if is_cascade(evaluation) else [None] * len(evaluation["attacks"])
+    stages: Sequence[Stage | None] = [None] * len(evaluation.attacks)
+    if is_cascade(evaluation):
+        stages = evaluation.cascade
     middle = ["before", "broken", "left"] if any(stages) else ["broken", "alone", "median"]
     headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, "passes", "time"]
-    unit = budget_unit(evaluation["threat"])
+    unit = budget_unit(evaluation.threat)
     cells = [
-        _cells(attack | {"median_distance": typical(evaluation, attack)}, stage, unit, narrow)
-        for attack, stage in zip(evaluation["attacks"], stages, strict=True)
+        _cells(attack, typical(evaluation, attack), stage, unit, narrow)
+        for attack, stage in zip(evaluation.attacks, stages, strict=True)
     ]
     kept, room = _fitting(headings, cells, width)
     rows = _rows(width)
@@ -247,10 +253,10 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
     for heading in headings[:kept]:
         rows.add_column(heading, justify="right", no_wrap=True)
     most = strongest(evaluation)
-    for attack, shown in zip(evaluation["attacks"], cells, strict=True):
+    for attack, shown in zip(evaluation.attacks, cells, strict=True):
         strong = attack in most
-        name = broken_up(attack["text"] + (" *" if strong else ""), max(room, 8))
-        whole = attack["complete"] and not attack["failure"]
+        name = broken_up(attack.text + (" *" if strong else ""), max(room, 8))
+        whole = attack.complete and not attack.failure
         rows.add_row(
             Text(name, "bold" if strong else ""),
             *(Text(text, "" if whole else "bold red") for text in shown[:kept]),
@@ -258,32 +264,30 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
     return rows
 
 
-def _sizes(evaluation: Evaluation, sizes: dict[str, Any], width: int) -> Table:
-    """How large the smallest changes are, by each attack and by the best of all."""
-    unit = budget_unit(evaluation["threat"])
-    several = len(sizes["attacks"]) > 1
-    headings = ["median", "mean", "90 %", f"area to {distance(sizes['all']['area_to'], unit)}"]
+def _sizes(evaluation: Evaluation, width: int) -> Table:
+    """How large the smallest perturbations are, by each attack and by the best of all."""
+    sizes, unit = evaluation.distances, budget_unit(evaluation.threat)
+    assert sizes is not None
+    several = len(sizes.attacks) > 1
+    headings = ["median", "mean", "90 %", f"area to {distance(sizes.all.area_to, unit)}"]
     headings += ["optimality"] if several else []
-    listed_rows = [(one["text"], one) for one in sizes["attacks"]]
+    rows: list[tuple[str, Sizes, float]] = [(a.text, a, a.optimality) for a in sizes.attacks]
+    rows += [("best of all", sizes.all, 1.0)] if several else []
     cells = []
-    for name, one in [*listed_rows, *([("best of all", sizes["all"])] if several else [])]:
-        shown = [
-            "infinite" if one[key] is None else distance(one[key], unit)
-            for key in ("median", "mean", "p90", "area")
-        ]
-        if several:
-            shown.append(f"{one.get('optimality', 1.0):.3f}")
-        cells.append((name, shown))
+    for name, one, optimality in rows:
+        values = (one.median, one.mean, one.p90, one.area)
+        shown = ["infinite" if value is None else distance(value, unit) for value in values]
+        cells.append((name, [*shown, *([f"{optimality:.3f}"] if several else [])]))
     return _named("smallest changes", headings, cells, width)
 
 
-def _descent(evaluation: Evaluation, fall: dict[str, Any], width: int) -> Table:
+def _descent(evaluation: Evaluation, fall: Fall, width: int) -> Table:
     """The median change after so many passes, by each attack and by all of them in turn."""
-    unit = budget_unit(evaluation["threat"])
-    headings = [*(f"{mark:,}" for mark in fall["marks"]), "in all"]
+    unit = budget_unit(evaluation.threat)
+    headings = [*(f"{mark:,}" for mark in fall.marks), "in all"]
     cells = []
-    for name, row in fall["rows"].items():
-        medians = [*(median for median, _ in row["cells"]), row["in_all"]]
+    for name, row in fall.rows.items():
+        medians = [*(median for median, _ in row.cells), row.in_all]
         cells.append((name, [_NONE if m is None else distance(m, unit) for m in medians]))
     return _named("median after passes", headings, cells, width)
 
@@ -313,31 +317,27 @@ def _fitting(headings: list[str], cells: list[list[str]], width: int) -> tuple[i
 
 
 def _cells(
-    attack: dict[str, Any], stage: dict[str, Any] | None, unit: int | None, narrow: bool
+    attack: AttackFigures, size: float | None, stage: Stage | None, unit: int | None, narrow: bool
 ) -> list[str]:
     """The figures of an attack; a failure stands where the interval would."""
-    rate = attack["accuracy"]
+    rate = attack.accuracy
     sure = interval(rate)
-    if attack["failure"] or not attack["complete"]:
-        sure = "FAILED" if attack["failure"] else "unfinished"
+    if attack.failure or not attack.complete:
+        sure = "FAILED" if attack.failure else "unfinished"
     accuracy = share(rate) if rate else _NONE
+    if rate is None:
+        middle = [_NONE] * 3
+    elif stage is not None:  # in a suite, of what stood before it
+        middle = [f"{count:,}" for count in (stage.before, stage.broken, stage.left)]
+    else:
+        middle = [f"{attack.broken:,}", f"{attack.alone:,}"]
+        middle.append(_NONE if size is None else distance(size, unit))
     return [
         *([f"{accuracy}\n{sure}"] if narrow else [accuracy, sure]),
-        *_middle(attack, stage, unit),
-        each(attack["forwards"] + attack["backwards"], rate["count"]) if rate else _NONE,
-        _short(seconds(attack["seconds"])),
+        *middle,
+        each(attack.forwards + attack.backwards, rate.count) if rate else _NONE,
+        _short(seconds(attack.seconds)),
     ]
-
-
-def _middle(attack: dict[str, Any], stage: dict[str, Any] | None, unit: int | None) -> list[str]:
-    """What it broke: of what stood before it in a suite, else beside the other attacks."""
-    if attack["accuracy"] is None:
-        return [_NONE] * 3
-    if stage is not None:
-        return [f"{stage[key]:,}" for key in ("before", "broken", "left")]
-    median = attack["median_distance"]
-    size = _NONE if median is None else distance(median, unit)
-    return [f"{attack['broken']:,}", f"{attack['alone']:,}", size]
 
 
 def _short(duration: str) -> str:
@@ -347,18 +347,17 @@ def _short(duration: str) -> str:
 
 def _warnings(evaluations: Sequence[Evaluation]) -> RenderableType:
     """Every warning once, with the evaluations it is about where that is not all of them."""
-    told: dict[tuple[str, str, str, str], list[str]] = {}
+    told: dict[Finding, list[str]] = {}
     for evaluation in evaluations:
-        for warning in evaluation["warnings"]:
-            key = (warning["level"], warning["id"], warning["seen"], warning["advice"])
-            told.setdefault(key, []).append(_name(evaluation))
+        for warning in evaluation.warnings:
+            told.setdefault(warning, []).append(_name(evaluation))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for (level, rule, seen, advice), about in told.items():
-        text = Text(f"{sentence(seen)} {sentence(advice)}")
+    for finding, about in told.items():
+        text = Text(f"{sentence(finding.seen)} {sentence(finding.advice)}")
         if len(about) < len(evaluations):
             text.append(f" ({listed(about)})", "dim")
-        name = f"{rule} {level}" if rule[-1:].isdigit() else rule
-        grid.add_row(Text(name, _STYLES.get(level, "")), text)
+        name = f"{finding.id} {finding.level}" if finding.id[-1:].isdigit() else finding.id
+        grid.add_row(Text(name, _STYLES[finding.level]), text)
     return grid

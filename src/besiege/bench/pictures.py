@@ -1,0 +1,111 @@
+"""The images of galleries: read from their records once, then kept together in one small file.
+
+``figures/pictures.safetensors`` is derived, as all of that folder. An image in it is used only
+while the file system says that the images of its record are what they were.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from besiege.bench.store import Store
+from besiege.bench.summaries import FOLDER, about
+from besiege.core.errors import BesiegeError, StoreError
+from besiege.core.files import read_file
+from besiege.metrics.rows import Column
+from besiege.metrics.values import Picture
+
+Place = tuple[str, int]
+"""The record that holds an image, and its row there."""
+_FILE = f"{FOLDER}/pictures.safetensors"
+_MOST = 8_000_000
+"""Bytes of images that are kept; of larger galleries none are."""
+
+
+def pictures(store: Store, items: Iterable[Picture]) -> Callable[[Picture], tuple[Column, Column]]:
+    """From an item of a gallery to its clean and its adversarial image, ``[channels, h, w]``.
+
+    Every record is read once for all `items`, and not at all where its images were kept.
+    """
+    shown = [*items]
+    wanted = {(one.clean, one.clean_row) for one in shown} | {(o.record, o.row) for o in shown}
+    stamps = {record: _stamp(store, record) for record, _ in wanted}
+    known = {place: image for place, image in _kept(store, stamps).items() if place in wanted}
+    lacking = {record for record, row in wanted if (record, row) not in known}
+    failed: dict[str, BesiegeError] = {}
+    for record in lacking:
+        try:
+            images = _images(store, record)
+        except BesiegeError as problem:
+            failed[record] = problem
+            continue
+        known |= {
+            place: images[place[1]].copy()
+            for place in wanted
+            if place[0] == record and place[1] in images
+        }
+    if lacking and not failed:
+        _keep(store, stamps, known)
+
+    def both(item: Picture) -> tuple[Column, Column]:
+        for record in (item.clean, item.record):
+            if record in failed:
+                raise failed[record]
+        found = known.get((item.record, item.row))
+        if found is None:
+            raise StoreError(f"the image of sample {item.sample} is not in {item.record}")
+        return known[item.clean, item.clean_row], found
+
+    return both
+
+
+def _images(store: Store, record: str) -> dict[int, Column]:
+    arrays = store.images(record.removeprefix("records/"))
+    images = stored_images(arrays)
+    rows = arrays.get("rows", np.arange(len(images)))
+    return dict(zip(rows.tolist(), images, strict=True))
+
+
+def _stamp(store: Store, record: str) -> list[int] | None:
+    return about(store.folder / record / "images.safetensors")
+
+
+def _kept(store: Store, stamps: dict[str, list[int] | None]) -> dict[Place, Column]:
+    """The images that were kept, of records that have not changed since."""
+    try:
+        content = read_file(store.folder / _FILE)
+        arrays = load(content)
+        (size,) = struct.unpack("<Q", content[:8])
+        then = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["stamps"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, struct.error):
+        return {}
+    found = {}
+    for name, image in arrays.items():
+        record, _, row = name.rpartition(":")
+        if then.get(record) is not None and then[record] == stamps.get(record):
+            found[record, int(row)] = image
+    return found
+
+
+def _keep(store: Store, stamps: dict[str, list[int] | None], known: dict[Place, Column]) -> None:
+    if sum(image.nbytes for image in known.values()) > _MOST:
+        return
+    arrays = {f"{record}:{row}": image for (record, row), image in known.items()}
+    with suppress(OSError, StoreError):  # a folder that may only be read works without
+        (store.folder / FOLDER).mkdir(exist_ok=True)
+        store.write_file(_FILE, save(arrays, {"stamps": json.dumps(stamps)}))
+
+
+def stored_images(arrays: dict[str, Column]) -> Column:
+    """Clean images as float32; those of whole bytes are stored as bytes."""
+    images = arrays["images"]
+    if images.dtype == np.uint8:
+        images = images.astype(np.float32) / np.float32(255)
+    return images

@@ -1,0 +1,271 @@
+"""The figures of one evaluation: computed once from its records, then kept beside them.
+
+``figures/NAME.json`` holds the figures of a complete evaluation, and the outline that comparisons
+with other evaluations need. It is derived: delete it at will. It is used only while it was made by
+the same code, of the same plan, and of the same records: their keys, and what the file system says
+of their files, which changes when a file does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from pydantic import TypeAdapter
+
+import besiege
+from besiege.bench.plan import Plan
+from besiege.bench.reading import Gathered, gather, is_free
+from besiege.bench.store import Store, key_of
+from besiege.bench.words import in_words, incomplete
+from besiege.core.errors import Finding, StoreError
+from besiege.core.files import read_file
+from besiege.core.threat import Goal, Threat
+from besiege.metrics import warnings
+from besiege.metrics.comparing import Comparison, Outline
+from besiege.metrics.intervals import Rate
+from besiege.metrics.registry import Case, registered
+from besiege.metrics.rows import Rows
+from besiege.metrics.values import (
+    DataFigures,
+    EvaluationFigures,
+    ModelFigures,
+    ThreatFigures,
+    plain,
+)
+
+FOLDER = "figures"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of an evaluation, before it is compared with others, and its outline."""
+
+    plan: Plan
+    figures: EvaluationFigures
+    outline: Outline
+
+
+def summary_of(store: Store, plan: Plan) -> Summary:
+    """The summary of an evaluation: the one that was kept, or computed now from the records."""
+    stamp = _stamp(store, plan)  # before records are read: one that changes meanwhile is noticed
+    path = store.folder / FOLDER / f"{plan.name}.json"
+    kept = _read(path, stamp)
+    if kept is not None:
+        return Summary(plan, *kept)
+    gathered = gather(store, plan)
+    made = _computed(gathered)
+    if gathered.complete:
+        with suppress(OSError, StoreError):  # a folder that may only be read works without
+            path.parent.mkdir(exist_ok=True)
+            store.write_file(f"{FOLDER}/{path.name}", _written(made, stamp))
+    return made
+
+
+def _computed(gathered: Gathered) -> Summary:
+    plan, evidence = gathered.plan, gathered.evidence
+    threat = Threat.parse(plan.threat)
+    model = plan.model
+    case = Case(
+        evidence,
+        model.draws if model.stochastic else 0,
+        gathered.judged,
+        gathered.seconds,
+        gathered.failures,
+        {spec.text: spec.described for spec in plan.attacks},
+        gathered.missing.keys(),
+    )
+    computed = {one.name: one.compute(case) for one in registered() if one.compute is not None}
+    own = {one.name for one in fields(EvaluationFigures)}
+    findings = [
+        *threat.findings(model.box),
+        *gathered.findings,
+        *warnings.findings(evidence),
+        *incomplete(gathered),
+    ]
+    figures = EvaluationFigures(
+        name=plan.name,
+        model=ModelFigures(**dict(model)),
+        data=DataFigures(**dict(plan.data)),
+        threat=ThreatFigures(
+            plan.threat,
+            str(threat.norm),
+            None if threat.eps is None else float(threat.eps),
+            threat.written,
+            str(threat.goal),
+            str(threat.access),
+            plan.request.queries,
+            plan.request.substitute,
+            model.box,
+            in_words(plan, evidence, computed["chance"]),
+        ),
+        mode="suite" if plan.chained else "attacks",
+        suite=plan.request.suite,
+        seed=plan.request.seed,
+        command=plan.request.command,
+        complete=gathered.complete,
+        no_curve=plan.no_curve,
+        warnings=tuple(findings),
+        others={name: value for name, value in computed.items() if name not in own},
+        **{name: value for name, value in computed.items() if name in own},
+    )
+    return Summary(plan, figures, Outline.of(evidence, plan.threat))
+
+
+# Comparing.
+
+
+def comparison(mine: Summary, others: list[Summary]) -> Comparison:
+    """An evaluation among the others of its run folder."""
+    plan, threat = mine.plan, Threat.parse(mine.plan.threat)
+    elsewhere: dict[float, dict[str, float]] = {}
+    beside: list[Outline] = []
+    for other in _comparable(mine, others):
+        their, same_seed = other.outline, other.plan.request.seed == plan.request.seed
+        # Random targets are the same with the same seed only; given ones may always differ.
+        if threat.goal is not Goal.GIVEN and (threat.goal is not Goal.RANDOM or same_seed):
+            beside.append(their)
+        fixed = mine.outline.eps is not None and their.eps is not None
+        if fixed and same_seed and their.norm == mine.outline.norm and not other.plan.chained:
+            elsewhere.setdefault(their.eps or 0.0, {}).update(their.accuracy)
+    return Comparison(mine.outline, elsewhere, beside, _counterpart(mine, others))
+
+
+def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
+    """Other evaluations of the same victim, samples, goal and access, with as many queries."""
+    plan, threat = mine.plan, Threat.parse(mine.plan.threat)
+    for other in others:
+        theirs, their = other.plan, Threat.parse(other.plan.threat)
+        if (
+            theirs.name != plan.name
+            and (their.goal, their.access) == (threat.goal, threat.access)
+            and theirs.model.digest == plan.model.digest
+            and theirs.shards == plan.shards
+            and theirs.request.queries == plan.request.queries
+        ):
+            yield other
+
+
+def _counterpart(mine: Summary, others: list[Summary]) -> tuple[str, Rate] | None:
+    """A victim without a defense under the same attacks on the same samples, if there is one."""
+    plan = mine.plan
+    if plan.model.undefended or not is_free(plan, Threat.parse(plan.threat)):
+        return None
+    for other in others:
+        theirs = other.plan
+        if (
+            theirs.model.undefended
+            and theirs.threat == plan.threat
+            and theirs.shards == plan.shards
+            and [one.spelled for one in theirs.attacks] == [one.spelled for one in plan.attacks]
+            and other.outline.count
+        ):
+            return theirs.model.name, Rate.of(other.outline.left, other.outline.count)
+    return None
+
+
+# Keeping.
+
+
+def _stamp(store: Store, plan: Plan) -> str:
+    """A digest of all that the figures follow from: code, plan, and the files of the records."""
+    records = [
+        (key, *(about(store.records / key / name) for name in ("record.json", "rows.parquet")))
+        for key in sorted({task.key for task in plan.tasks()})
+    ]
+    asked = plan.model_dump(mode="json", by_alias=True)
+    return key_of({"code": _code(), "plan": asked, "changed": plan.changed, "records": records})
+
+
+def about(path: Path) -> list[int] | None:
+    """What the file system says of a file that changes when its content does."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+
+
+def _code() -> list[object]:
+    """What changes when figures may be computed in another way: our files, and others' figures."""
+    ours = Path(besiege.__file__).parent
+    files = [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").rglob("*.py"))]
+    modules = {one.compute.__module__ for one in registered() if one.compute is not None}
+    found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
+    files += [Path(path) for path in found if path is not None]
+    return [besiege.__version__, *((path.name, about(path)) for path in files)]
+
+
+def _written(made: Summary, stamp: str) -> bytes:
+    outline = {
+        one.name: _packed(value)
+        if isinstance(value := getattr(made.outline, one.name), Rows)
+        else value
+        for one in fields(Outline)
+    }
+    own = plain(made.figures)
+    for name in made.figures.others:
+        del own[name]
+    body = {"figures": own, "others": plain(made.figures.others), "outline": outline}
+    text = json.dumps(body, allow_nan=False).encode()
+    head = {"stamp": stamp, "digest": hashlib.sha256(text).hexdigest()}
+    return json.dumps(head).encode() + b"\n" + text
+
+
+def _read(path: Path, stamp: str) -> tuple[EvaluationFigures, Outline] | None:
+    """What was kept, None where it is not of what is there now, or not whole."""
+    try:
+        head, _, text = read_file(path).partition(b"\n")
+        if json.loads(head) != {"stamp": stamp, "digest": hashlib.sha256(text).hexdigest()}:
+            return None
+        body = json.loads(text)
+        others = {name: _adapter(name).validate_python(v) for name, v in body["others"].items()}
+        figures = _figures().validate_python({**body["figures"], "others": others})
+        outline = body["outline"] | {name: _unpacked(body["outline"][name]) for name in _TABLES}
+        return figures, Outline(**outline)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+@cache
+def _figures() -> TypeAdapter[EvaluationFigures]:
+    return TypeAdapter(EvaluationFigures)
+
+
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """How a figure from outside is read back: as its function says it returns."""
+    compute = next(one.compute for one in registered() if one.name == name)
+    return TypeAdapter(get_type_hints(compute).get("return", Any))
+
+
+_TABLES = ("smallest", "nearest")
+
+
+def _packed(rows: Rows) -> dict[str, list[str]]:
+    return {
+        name: [column.dtype.str, base64.b64encode(column.tobytes()).decode()]
+        for name, column in rows.items()
+    }
+
+
+def _unpacked(packed: dict[str, list[str]]) -> Rows:
+    return Rows(
+        {name: np.frombuffer(base64.b64decode(text), kind) for name, (kind, text) in packed.items()}
+    )
+
+
+def ordered(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Every finding once, errors first."""
+    unique = {(one.id, one.seen): one for one in findings}
+    order = {"error": 0, "warning": 1, "note": 2}
+    return tuple(sorted(unique.values(), key=lambda one: (order[one.level], one.id)))

@@ -1,0 +1,75 @@
+"""Warning rules that are applied to single batches as well as to whole evaluations.
+
+What craft and judge see of one batch, the metrics see of all rows; thresholds and words are these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import exp, lgamma, log
+from typing import Final
+
+from besiege.core.errors import Finding
+
+FEW: Final = 20
+"""Below so many samples a share says nothing."""
+_TAIL: Final = 0.025
+"""Of the exact 95 % interval."""
+
+
+def vanished(gone: int, samples: str) -> Iterator[Finding]:
+    """W11: an attack learns nothing from a gradient that is exactly zero."""
+    if gone:
+        yield Finding(
+            "W11",
+            f"the gradient was zero or not finite for {gone} {samples}.",
+            "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
+            "or give a non-differentiable layer its surrogate.",
+        )
+
+
+def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
+    """W15: a model no better than chance was not given the images it was trained on.
+
+    It fires where the lower end of the exact 95 % interval of the accuracy is not above chance:
+    exactly where guessing would be right on so many images, or more, in 2.5 % of all cases.
+    """
+    guess = 1 / classes
+    if count < FEW:
+        return
+    if right / count > guess and _at_least(right, count, guess) < _TAIL:
+        return
+    yield Finding(
+        "W15",
+        f"the model is right on only {100 * right / count:.1f} % of the clean images, which is "
+        f"hardly more than chance ({100 * guess:.1f} %).",
+        "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
+        "channels, and the order of the classes.",
+        "error",
+    )
+
+
+def _at_least(right: int, count: int, guess: float) -> float:
+    """The probability that guesses are right on so many images, or more; above the mean."""
+    ways = lgamma(count + 1) - lgamma(right + 1) - lgamma(count - right + 1)
+    term = exp(ways + right * log(guess) + (count - right) * log(1 - guess))
+    total = 0.0
+    for k in range(right, count + 1):  # terms only fall above the mean
+        total += term
+        term *= (count - k) / (k + 1) * guess / (1 - guess)
+        if term < 1e-18 * total:
+            break
+    return total
+
+
+def reproduced(lost: int, claimed: int, attack: str) -> Iterator[Finding]:
+    """W17: a success must be one when the model is asked again."""
+    if lost:
+        yield Finding(
+            "W17",
+            f"{lost} of {claimed} successes {attack} saw do not hold when the model is "
+            "asked again.",
+            "They are not counted, and these samples left early: their robustness is "
+            "overstated. The model is not deterministic, or the attack breaks the rules.",
+            "error",
+        )

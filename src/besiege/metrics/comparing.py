@@ -1,0 +1,189 @@
+"""Rules that compare an evaluation with others of the same run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from besiege.core.errors import Finding
+from besiege.metrics.distances import NORMS
+from besiege.metrics.evidence import Evidence
+from besiege.metrics.intervals import Rate
+from besiege.metrics.kinds import breaks_undefended, too_many
+from besiege.metrics.rows import Rows, places
+from besiege.metrics.searches import ROUNDING, beyond
+from besiege.metrics.warnings import TOLERANCE
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """The part of an evaluation that comparisons with others need.
+
+    Attributes
+    ----------
+    threat, norm, eps
+        Its threat, as text and in parts.
+    accuracy : mapping
+        The accuracy under each attack that was judged on some sample.
+    searched : bool
+        Whether an attack searched for the smallest perturbation.
+    smallest : Rows
+        ``sample`` and ``distance``: the smallest perturbation found for each searched sample.
+    nearest : Rows
+        Per sample with a success, the smallest distance of any success in every norm.
+    left, count : int
+        Samples that withstood every attack, of those that every attack was judged on.
+    breaks_undefended : bool
+        Whether models without a defense are known to fall to such attacks.
+    """
+
+    threat: str
+    norm: str
+    eps: float | None
+    accuracy: Mapping[str, float]
+    searched: bool
+    smallest: Rows
+    nearest: Rows
+    left: int
+    count: int
+    breaks_undefended: bool
+
+    @classmethod
+    def of(cls, evidence: Evidence, threat: str) -> Outline:
+        """The outline of an evaluation."""
+        known = evidence.covered_by_all()
+        ids, ends = evidence.smallest()
+        trials = [trial for trial in evidence.trials if trial.rows.count]
+        return cls(
+            threat,
+            evidence.norm,
+            evidence.eps,
+            {trial.text: evidence.accuracy(trial) for trial in trials},
+            evidence.curve is not None,
+            Rows({"sample": ids, "distance": ends}),
+            _nearest(evidence),
+            int(evidence.standing()[known].sum()),
+            int(known.sum()),
+            breaks_undefended(evidence),
+        )
+
+
+def _nearest(evidence: Evidence) -> Rows:
+    won = [trial.rows.where(trial.rows["success"].astype(bool)) for trial in evidence.searches()]
+    samples = np.concatenate([rows["sample"] for rows in won]) if won else np.zeros(0, np.int64)
+    ids, where = np.unique(samples, return_inverse=True)
+    found = {}
+    for norm in (norm for norm in NORMS if all(norm in rows for rows in won)):
+        found[norm] = np.full(len(ids), np.inf)
+        distances = np.concatenate([rows[norm] for rows in won]) if won else np.zeros(0)
+        np.minimum.at(found[norm], where, distances.astype(np.float64))
+    return Rows({"sample": ids, **found})
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """An evaluation among others of the same victim and samples.
+
+    Attributes
+    ----------
+    mine : Outline
+        The evaluation.
+    elsewhere : mapping
+        Accuracy of the same attacks at other budgets, by budget and text.
+    beside : sequence of Outline
+        Evaluations in other norms, or with other budgets.
+    counterpart : (str, Rate), optional
+        A victim without a defense, and what the same attacks left of it.
+    """
+
+    mine: Outline
+    elsewhere: Mapping[float, Mapping[str, float]] = field(default_factory=dict)
+    beside: Sequence[Outline] = ()
+    counterpart: tuple[str, Rate] | None = None
+
+
+def compared(comparison: Comparison) -> list[Finding]:
+    """The findings of all rules that compare evaluations."""
+    return [finding for rule in COMPARING for finding in rule(comparison)]
+
+
+def w02_monotone_budget(comparison: Comparison) -> Iterator[Finding]:
+    """The same attack must not leave more right with a larger budget."""
+    mine = comparison.mine
+    for text, here in mine.accuracy.items() if mine.eps is not None else ():
+        for eps, accuracies in sorted(comparison.elsewhere.items()):
+            there = accuracies.get(text)
+            if there is not None and eps < (mine.eps or 0.0) and here > there + TOLERANCE:
+                yield Finding(
+                    "W02",
+                    f"'{text}' leaves {100 * here:.1f} % right at {mine.eps:.4g}, but "
+                    f"{100 * there:.1f} % at the smaller budget {eps:.4g}.",
+                    "A larger budget contains every smaller one: the attack is failing at the "
+                    "larger one. Use more steps, restarts or another loss.",
+                )
+
+
+def w20_norm_order(comparison: Comparison) -> Iterator[Finding]:
+    """An image found in another norm must not be closer in this one.
+
+    A perturbation is at most as large in linf as in l2, and at most sqrt(pixels) times as large in
+    l2 as in linf. Where the smallest ones of two searches are in another order, the image that one
+    of them found is smaller in the norm of the other: so it is the images that are compared.
+    """
+    mine, ids, ends = _searched(comparison)
+    for other in comparison.beside:
+        if other.norm == mine.norm or not other.searched or not len(ids):
+            continue
+        where = places(other.nearest["sample"], ids)
+        theirs = np.full(len(ids), np.inf)
+        theirs[where >= 0] = other.nearest[mine.norm][where[where >= 0]]
+        missed = int((theirs < ends * (1 - ROUNDING)).sum())
+        if missed:
+            yield Finding(
+                "W20",
+                f"for {missed} of {len(ids)} samples an attack against '{other.threat}' found a "
+                f"change that is smaller in {mine.norm} than the smallest found here.",
+                "The attacks here fall short of what is possible, so that these distances are too "
+                "large: give them more steps, or add others (the suite minimum).",
+            )
+
+
+def w21_consistency(comparison: Comparison) -> Iterator[Finding]:
+    """An image without a perturbation within a budget must not fall to attacks with that budget."""
+    mine, ids, ends = _searched(comparison)
+    for other in comparison.beside if mine.eps is None and mine.searched else ():
+        if other.norm == mine.norm and other.eps is not None:
+            within = other.nearest[other.norm] <= other.eps * (1 + ROUNDING)
+            fallen = np.isin(ids, other.nearest["sample"][within])
+            yield from beyond(ends, other.eps, fallen, "the attacks here")
+
+
+def w22_undefended(comparison: Comparison) -> Iterator[Finding]:
+    """The same attacks must break the same model without its defense."""
+    if comparison.counterpart is None or not comparison.mine.breaks_undefended:
+        return
+    name, rate = comparison.counterpart
+    if too_many(rate.hits, rate.count):
+        yield Finding(
+            "W22",
+            f"'{name}' has no defense, and {100 * rate.value:.1f} % of the same samples "
+            "survived the same attacks there.",
+            "The attacks do not even break a model without a defense: what they leave of "
+            "this one is no robustness.",
+            "error",
+        )
+
+
+COMPARING: Sequence[Callable[[Comparison], Iterator[Finding]]] = (
+    w02_monotone_budget,
+    w20_norm_order,
+    w21_consistency,
+    w22_undefended,
+)
+
+
+def _searched(comparison: Comparison) -> tuple[Outline, np.ndarray, np.ndarray]:
+    found = comparison.mine.smallest
+    return comparison.mine, found["sample"], found["distance"]

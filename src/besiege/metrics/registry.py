@@ -1,0 +1,128 @@
+"""The registry of figures: how each is computed, where it is on the page, its terminal row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from besiege.core.errors import InputError
+from besiege.core.registry import Registry
+from besiege.metrics.evidence import Evidence
+from besiege.metrics.intervals import Rate
+from besiege.metrics.values import EvaluationFigures, Spread
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What figures are computed from: the judged rows of an evaluation, and what they cost.
+
+    Attributes
+    ----------
+    evidence : Evidence
+        The judged rows and the terms of the threat.
+    draws : int
+        How often a stochastic model was asked about each image; 0 for others.
+    judged : int
+        How many images the judge asked about.
+    seconds, failures, described : mapping
+        By the text of an attack: how long it took, what it raised, what it does in words.
+    unfinished : set of str
+        The attacks of which records are missing.
+    """
+
+    evidence: Evidence
+    draws: int = 0
+    judged: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, str] = field(default_factory=dict)
+    unfinished: AbstractSet[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of an evaluation's page; left out where its template prints nothing.
+
+    Attributes
+    ----------
+    title : str or callable
+        The heading, or a function from the evaluation's figures to it.
+    template : str
+        A file of ``report/templates/sections``.
+    markup : str
+        A Jinja template as text instead. Templates are given ``value``, this figure, ``e``, all
+        figures of the evaluation, and ``section``, what the shipped templates share.
+    notebook : bool
+        Whether a notebook shows it, too.
+    """
+
+    title: str | Callable[[EvaluationFigures], str]
+    template: str = ""
+    markup: str = ""
+    notebook: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row below the answer in the terminal; a rate brings its interval."""
+
+    label: str
+    value: Rate | Spread | float | str
+    words: str = ""
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of an evaluation.
+
+    Attributes
+    ----------
+    name : str
+        Its name in ``figures.json``.
+    compute : callable, optional
+        From a `Case` to a number, a text, a frozen dataclass or None. The annotation of what it
+        returns is how it is read back. None for what follows from the plan.
+    place : float
+        Where it is among the others on the page and in the terminal, ascending.
+    section : Section, optional
+        Its section of the page.
+    row : callable, optional
+        From the figures of the evaluation to its row in the terminal, or None.
+    """
+
+    name: str
+    compute: Callable[[Case], Any] | None
+    place: float = 100.0
+    section: Section | None = None
+    row: Callable[[EvaluationFigures], Row | None] | None = None
+
+
+_FIGURES: Registry[Figure] = Registry(
+    "figure", ("besiege.metrics.shipped",), group="besiege.figures"
+)
+
+
+def register(figure: Figure) -> Figure:
+    """Add a figure to ``figures.json``, to the page and to the terminal.
+
+    Examples
+    --------
+    See ``tests/house/figure_from_outside.py`` for a whole one.
+
+    >>> register(Figure("clean", lambda case: 1.0))
+    Traceback (most recent call last):
+        ...
+    besiege.core.errors.InputError: figures.json has a 'clean' already; choose another name
+    """
+    if figure.name in {one.name for one in fields(EvaluationFigures)}:
+        raise InputError(f"figures.json has a '{figure.name}' already; choose another name")
+    _FIGURES.add(figure.name, figure)
+    return figure
+
+
+def registered() -> list[Figure]:
+    """All figures in the order of their places."""
+    return sorted((figure for _, figure in _FIGURES.items()), key=lambda figure: figure.place)

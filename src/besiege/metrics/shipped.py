@@ -1,0 +1,80 @@
+"""The figures that besiege ships: how each is computed, its section and its terminal row."""
+
+from __future__ import annotations
+
+from besiege.metrics import figures
+from besiege.metrics.cascade import cascade_figures
+from besiege.metrics.distances import distance_figures
+from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
+from besiege.metrics.stochastic import chance_figures
+from besiege.metrics.values import Draws, EvaluationFigures, Stage
+
+
+def _robust_row(found: EvaluationFigures) -> Row | None:
+    label = "never broken" if found.threat.eps is None else "robust"
+    count = len(found.attacks)
+    against = f"worst of {count} attacks" if count > 1 else "under this attack"
+    return None if found.robust is None else Row(label, found.robust, against, bold=True)
+
+
+def _clean_row(found: EvaluationFigures) -> Row | None:
+    return None if found.clean is None else Row("clean", found.clean, "95 % intervals")
+
+
+def _chance_row(found: EvaluationFigures) -> Row | None:
+    if found.chance is None:
+        return None
+    words = f"mean (sd) of {found.chance.evaluations} draws, clean {found.chance.clean}"
+    return Row("by chance", found.chance.robust, words)
+
+
+def _gallery_title(found: EvaluationFigures) -> str:
+    return "Images it misread" if found.distances is None else "Images at the median change"
+
+
+def _cascade(case: Case) -> tuple[Stage, ...]:
+    return cascade_figures(case.evidence, case.seconds)
+
+
+def _chance(case: Case) -> Draws | None:
+    return chance_figures(case.evidence, case.draws)
+
+
+SHIPPED = (
+    Figure("robust", lambda case: figures.robust_rate(case.evidence), 1, row=_robust_row),
+    Figure("clean", lambda case: figures.clean_rate(case.evidence), 2, row=_clean_row),
+    Figure(
+        "attacks",
+        figures.attack_figures,
+        10,
+        Section("The attacks", "attacks.html", notebook=True),
+    ),
+    Figure(
+        "distances",
+        lambda case: distance_figures(case.evidence),
+        20,
+        Section("The smallest changes", "distances.html", notebook=True),
+    ),
+    Figure("cascade", _cascade, 30, Section("Which attack broke what first", "cascade.html")),
+    Figure("chance", _chance, 40, Section("By chance", "chance.html"), _chance_row),
+    Figure(
+        "steps_curve",
+        lambda case: figures.steps_figures(case.evidence),
+        50,
+        Section("How it falls", "charts.html", notebook=True),
+    ),
+    Figure("queries_curve", lambda case: figures.queries_figures(case.evidence), 51),
+    Figure("eps_curve", lambda case: figures.budget_figures(case.evidence), 52),
+    Figure("eps_curves", lambda case: figures.budget_curves(case.evidence), 53),
+    Figure(
+        "gallery",
+        lambda case: figures.gallery(case.evidence),
+        60,
+        Section(_gallery_title, "gallery.html"),
+    ),
+    Figure("warnings", None, 70, Section("Warnings", "warnings.html", notebook=True)),
+    Figure("threat", None, 80, Section("What the attacker may do", "threat.html")),
+    Figure("cost", figures.cost_figures, 90),
+)
+for one in SHIPPED:
+    _FIGURES.add(one.name, one)

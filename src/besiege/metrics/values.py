@@ -1,0 +1,313 @@
+"""The figures of an evaluation as frozen values; ``figures.json`` has the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from besiege.core.errors import Finding
+from besiege.metrics.intervals import Rate
+
+SCHEMA = 1
+"""Of ``figures.json``."""
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AttackCurve:
+    """Accuracy under one attack: from ``x[i]`` up to ``x[i + 1]`` it is ``value[i]``."""
+
+    attack: str
+    x: Numbers
+    value: Numbers
+    low: Numbers
+    high: Numbers
+    count: int
+
+
+@dataclass(frozen=True)
+class BudgetCurve:
+    """Accuracy against the budget, its median, and how many images no attack broke."""
+
+    attack: str
+    norm: str
+    x: Numbers
+    value: Numbers
+    low: Numbers
+    high: Numbers
+    count: int
+    median: float | None
+    unbroken: int
+
+
+@dataclass(frozen=True)
+class AttackFigures:
+    """What one attack did and cost; ``accuracy`` is None where it was judged on nothing."""
+
+    text: str
+    told: str
+    steps: int | None
+    transfer: bool
+    accuracy: Rate | None
+    broken: int
+    alone: int
+    median_distance: float | None
+    forwards: int
+    backwards: int
+    queries: int
+    seconds: float
+    complete: bool
+    failure: str | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One attack of the list: ``before`` is ``broken + left + unknown``."""
+
+    text: str
+    before: int
+    broken: int
+    left: int
+    unknown: int
+    queries_to_break: float | None
+    queries: int
+    forwards: int
+    backwards: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of an accuracy over evaluations of one draw each.
+
+    Examples
+    --------
+    >>> str(Spread(0.4556, 0.002))
+    '45.56 % (0.20)'
+    """
+
+    mean: float
+    deviation: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.2f} % ({100 * self.deviation:.2f})"
+
+
+@dataclass(frozen=True)
+class AttackSpread(Spread):
+    """The spread of the accuracy under one attack."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The accuracy of a stochastic model, clean, under each attack and under the worst."""
+
+    evaluations: int
+    clean: Spread
+    robust: Spread
+    attacks: tuple[AttackSpread, ...]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The median of the best distances within so many passes and in all, and the mean passes."""
+
+    passes: tuple[int, ...]
+    median: tuple[float | None, ...]
+    in_all: float | None
+    spent: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the smallest perturbations are; None where infinite."""
+
+    median: float | None
+    mean: float | None
+    p90: float | None
+    area: float
+    area_to: float
+    unbroken: int
+    cost: Descent | None
+
+
+@dataclass(frozen=True)
+class AttackSizes(Sizes):
+    """Those of one attack.
+
+    ``best`` counts the images for which it found the smallest perturbation of all;
+    ``optimality`` is how near its curve comes to that of all attacks.
+    """
+
+    text: str
+    best: int
+    optimality: float
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The sizes by each attack and by the best of all, of the same samples."""
+
+    count: int
+    broken: int
+    all: Sizes
+    attacks: tuple[AttackSizes, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A successful image: what the model answered, and where both images lie."""
+
+    sample: int
+    attack: str
+    label: int
+    clean_prediction: int
+    clean_confidence: float | None
+    prediction: int
+    confidence: float | None
+    distance: float
+    norm: str
+    distances: Mapping[str, float]
+    clean: str
+    clean_row: int
+    record: str
+    row: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the whole evaluation cost."""
+
+    forwards: int
+    backwards: int
+    queries: int
+    judged: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """The model that was attacked."""
+
+    name: str
+    digest: str
+    kind: str
+    classes: int
+    parameters: int | None
+    box: tuple[float, float]
+    stochastic: bool
+    draws: int
+    undefended: bool
+
+
+@dataclass(frozen=True)
+class DataFigures:
+    """The samples that it was attacked on."""
+
+    name: str
+    split: str
+    count: int
+    total: int | None
+    seed: int | None
+    digest: str
+    class_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    scaled: bool
+    standard: float | None
+
+
+@dataclass(frozen=True)
+class ThreatFigures:
+    """What the attacker may do, in parts and in words."""
+
+    text: str
+    norm: str
+    eps: float | None
+    eps_text: str | None
+    goal: str
+    access: str
+    queries: int | None
+    substitute: tuple[str, ...]
+    box: tuple[float, float]
+    words: str
+
+
+@dataclass(frozen=True)
+class EvaluationFigures:
+    """All figures of one evaluation.
+
+    ``others`` holds the figures registered outside this package, by name (`register`);
+    `plain` and ``figures.json`` list them beside the rest.
+    """
+
+    name: str
+    model: ModelFigures
+    data: DataFigures
+    threat: ThreatFigures
+    mode: str
+    suite: str | None
+    seed: int
+    command: str
+    complete: bool
+    clean: Rate | None
+    robust: Rate | None
+    chance: Draws | None
+    attacks: tuple[AttackFigures, ...]
+    cascade: tuple[Stage, ...]
+    steps_curve: tuple[AttackCurve, ...]
+    queries_curve: tuple[AttackCurve, ...]
+    eps_curve: BudgetCurve | None
+    eps_curves: tuple[AttackCurve, ...]
+    distances: Distances | None
+    no_curve: str | None
+    warnings: tuple[Finding, ...]
+    gallery: tuple[Picture, ...]
+    cost: Cost
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+    def figure(self, name: str) -> Any:
+        """The figure of a name, one registered outside included; None where it is not there."""
+        return self.others.get(name, getattr(self, name, None))
+
+    def plain(self) -> dict[str, Any]:
+        """The figures as ``figures.json`` has them: dictionaries, lists and numbers."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """The figures of a run folder: all of ``figures.json``."""
+
+    schema: int
+    created: str
+    command: str
+    versions: Mapping[str, str]
+    complete: bool
+    evaluations: tuple[EvaluationFigures, ...]
+
+    @classmethod
+    def of(cls, evaluation: EvaluationFigures) -> RunFigures:
+        """The figures of one evaluation without its run."""
+        return cls(SCHEMA, "", evaluation.command, {}, evaluation.complete, (evaluation,))
+
+    def plain(self) -> dict[str, Any]:
+        """The content of ``figures.json``."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: frozen dataclasses as dictionaries, tuples as lists."""
+    if is_dataclass(value):
+        found = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return found | found.pop("others") if isinstance(value, EvaluationFigures) else found
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, (tuple, list)):
+        numbers = value and isinstance(value[0], (int, float, str, type(None)))
+        return list(value) if numbers else [plain(one) for one in value]
+    return value
