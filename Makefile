@@ -42,7 +42,7 @@ demo: $(STAMP)
 # One torch thread per process: results are compared bitwise, and two workers fill two cores.
 test: $(STAMP)
 	@echo "Testing with $(WORKERS) processes, one torch thread each ..."
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(STAMP)
 	@echo "Checking format, lint and types ..."

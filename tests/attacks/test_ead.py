@@ -72,7 +72,7 @@ def test_what_is_not_needed_stays_exactly_as_it_was() -> None:
 
 def test_the_rules_choose_as_they_say() -> None:
     """The L1 rule is sparser and larger in l2 than the elastic net."""
-    samples = digits(20)
+    samples = digits(10)
     l1, en = (
         smallest(natural(), EAD(rounds=6, steps=40, rule=r), samples, L1) for r in ("l1", "en")
     )
@@ -180,6 +180,7 @@ def test_a_limit_on_queries_takes_no_success_back(more: str) -> None:
     assert int(some.success.sum()) > 6
 
 
+@pytest.mark.slow
 def test_aborting_saves_passes_and_loses_nothing() -> None:
     victim, samples = natural(), digits(24)
     whole, cut = (

@@ -83,8 +83,8 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
         "digits",
         threat="linf:0.05",
         suite="quick",
-        count=60,
-        shard=25,
+        count=30,
+        shard=12,
         out=tmp_path,
     )
     shares = [rate.value for rate in chain.by_attack.values()]
@@ -95,7 +95,7 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
     broken = rows["sample"][(rows["attack"] == first) & (rows["success"] | ~rows["correct"])]
     assert len(broken)
     tried = rows["sample"][rows["attack"] == second]
-    assert not set(broken) & set(tried) and len(broken) + len(tried) == 60
+    assert not set(broken) & set(tried) and len(broken) + len(tried) == 30
     assert chain.figures["mode"] == "suite"
 
 

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.children import from_a_child
 from torch import nn
 
 import besiege
 from besiege.attacks.ascent import pgd
-from besiege.attacks.attack import Attack, spelled
+from besiege.attacks.attack import Attack, parse, spelled
 from besiege.attacks.pieces import Given
 from besiege.bench import index
 from besiege.bench.overview import open_run, status
@@ -76,7 +75,7 @@ def test_shards_an_attack_failed_on_are_not_robust(
 def test_a_chain_waits_for_the_verdicts_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = ["pgd(steps=20)", "pgd(steps=20, loss=margin)"]
+    texts = ["pgd(steps=5)", "pgd(steps=5, loss=margin)"]
     terms: dict[str, Any] = {
         "threat": "linf:0.1", "suite": texts, "count": 20, "shard": 5, "curve": False,
     }  # fmt: skip
@@ -143,13 +142,7 @@ class Mine(Attack):
     for scale, shift in ((0, 0.0), (1, 0.0), (1, 0.1)):
         (tmp_path / "neighbour.py").write_text(f"SHIFT = {shift}\n")
         file.write_text(code.format(scale=scale))
-        text = (
-            "import json, sys; from besiege.attacks.attack import parse, spelled;"
-            f"print(json.dumps(spelled(parse({str(file)!r} + ':Mine'))))"
-        )
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        keys.append(done.stdout)
+        keys.append(from_a_child(lambda: json.dumps(spelled(parse(f"{file}:Mine")))))
     assert len(set(keys)) == 3
 
 
@@ -309,12 +302,14 @@ def test_keys_change_with_what_decides_and_with_nothing_else(
             assert not before[kind] & after[kind], kind
 
 
-def test_the_curve_is_short_and_by_the_strongest_attack() -> None:
-    plan = plan_of(attacks="fgsm, pgd(steps=30)", count=CURVE_SAMPLES + 20)
+def test_the_curve_is_short_and_by_the_strongest_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CURVE_SAMPLES == 200
+    monkeypatch.setattr("besiege.bench.planning.CURVE_SAMPLES", 12)
+    plan = plan_of(attacks="fgsm, pgd(steps=30)", count=16)
     assert plan.curve is not None
     assert plan.curve.attack.text == "minimal(pgd(steps=20), tolerance=0.01)"
-    assert sum(shard.count for shard in plan.curve.shards) == CURVE_SAMPLES
-    whole = plan_of(attacks="pgd(steps=30)", count=20, curve="full")
+    assert sum(shard.count for shard in plan.curve.shards) == 12
+    whole = plan_of(attacks="pgd(steps=30)", count=16, curve="full")
     assert whole.curve is not None and whole.curve.attack.text == "minimal(pgd(steps=30))"
 
 
