@@ -12,6 +12,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_docstring_examples_run(name: str) -> None:
 
 
 def test_the_demo_runs_on_a_few_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    brief = {"count": 8, "attacks": "fgsm, bim(steps=2)"}
+    brief: dict[str, Any] = {"count": 8, "attacks": "fgsm, bim(steps=2)"}
     monkeypatch.setattr(besiege, "evaluate", partial(besiege.evaluate, **brief))
     runpy.run_path(str(ROOT / "examples" / "demo.py"))["main"](tmp_path)
     figures = json.loads((tmp_path / "figures.json").read_text())

@@ -305,7 +305,7 @@ def test_keys_change_with_what_decides_and_with_nothing_else(
 def test_the_curve_is_short_and_by_the_strongest_attack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CURVE_SAMPLES == 200
     monkeypatch.setattr("besiege.bench.planning.CURVE_SAMPLES", 12)
-    plan = plan_of(attacks="fgsm, pgd(steps=30)", count=16)
+    plan = plan_of(attacks="fgsm, pgd(steps=30)", count=60)
     assert plan.curve is not None
     assert plan.curve.attack.text == "minimal(pgd(steps=20), tolerance=0.01)"
     assert sum(shard.count for shard in plan.curve.shards) == 12

@@ -31,6 +31,9 @@ COMPOSED = [
     "repeat(sinifgsm, 2)",
 ]
 
+# What it is made of is tried in the fast run: a search, and several attacks in a search.
+COVERED = {"minimal(cascade(fgsm, bim))"}
+
 # Pieces may be put together that do not suit a norm; such an attack is weak, and lawful otherwise.
 UNSUITED = {
     "bim": {"not_idle:linear": "its moves are not the steepest of the norms it is tried in here"}
@@ -80,14 +83,16 @@ def _can_wait(attack: Attack, case: Case) -> bool:
     return later and (case.law in SAME_IN_EVERY_NORM or attack.title() in LONG)
 
 
-def one_of_each() -> list[tuple[Attack, Case]]:
+def one_of_each() -> list[ParameterSet]:
     """Each law once per composed attack, with the norms and goals taken in turn."""
     chosen = []
     for turn, text in enumerate(COMPOSED):
         attack = parse(text)
         for number, law in enumerate(LAWS):
             own = [case for case in cases(attack) if case.law == law]
-            chosen.append((attack, own[(turn + number) % len(own)]))
+            case = own[(turn + number) % len(own)]
+            slow = pytest.mark.slow if text in COVERED else ()
+            chosen.append(pytest.param(attack, case, marks=slow))
     return chosen
 
 
