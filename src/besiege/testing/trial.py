@@ -338,8 +338,10 @@ def _values(attack: Attack) -> dict[str, Any]:
 
 def _cloned(crafted: Crafted) -> Crafted:
     """The same result elsewhere in memory."""
-    values = {f.name: getattr(crafted, f.name) for f in fields(crafted)}
-    return Crafted(**{n: v.clone() if isinstance(v, Tensor) else v for n, v in values.items()})
+    tensors: dict[str, Any] = {
+        name: value.clone() for name, value in vars(crafted).items() if isinstance(value, Tensor)
+    }
+    return replace(crafted, **tensors)
 
 
 def _copied(samples: Samples) -> Samples:
