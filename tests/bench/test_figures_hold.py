@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.children import from_a_child
+from tests.conftest import SMALL_RUN
 from torch import nn
 
 import besiege
@@ -34,7 +35,6 @@ from besiege.core.siege import Siege
 from besiege.data.dataset import Data
 
 NATURAL = "zoo:digits-natural"
-FEW: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 12, "curve": False}
 
 
 class Moody(nn.Module):
@@ -146,10 +146,9 @@ class Mine(Attack):
     assert len(set(keys)) == 3
 
 
-def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path) -> None:
-    terms: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 20, "curve": False}
-    evaluate(NATURAL, "digits", out=tmp_path / "one", **terms)
-    other = evaluate(NATURAL, "digits", out=tmp_path / "two", **terms)
+def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path, evaluated: Path) -> None:
+    shutil.copytree(evaluated, tmp_path / "one")
+    other = evaluate(NATURAL, "digits", out=evaluated, **SMALL_RUN)
     craft = next(
         p.parent
         for p in (tmp_path / "one").glob("records/*/record.json")
@@ -168,7 +167,7 @@ def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path) -> None:
     summary = summarise(tmp_path / "one")
     assert not summary["complete"]
     assert any("no longer there" in w["seen"] for w in summary["evaluations"][0]["warnings"])
-    mended = evaluate(NATURAL, "digits", out=tmp_path / "one", **terms)
+    mended = evaluate(NATURAL, "digits", out=tmp_path / "one", **SMALL_RUN)
     assert mended.complete
     assert mended.robust is not None and other.robust is not None
     assert mended.robust.value > other.robust.value, "nothing was found this time"
@@ -327,25 +326,19 @@ def test_a_run_that_awaits_its_curve_is_not_complete(tmp_path: Path) -> None:
     assert status(tmp_path)[0].complete
 
 
-def test_status_sees_damage_it_has_indexed_before(tmp_path: Path) -> None:
-    evaluate(
-        NATURAL, "digits", threat="linf:0.1", attacks="fgsm", count=12, curve=False, out=tmp_path
-    )
-    assert status(tmp_path)[0].complete
-    path = next(tmp_path.glob("records/*/record.json"))
+def test_status_sees_damage_it_has_indexed_before(evaluated: Path) -> None:
+    assert status(evaluated)[0].complete
+    path = next(evaluated.glob("records/*/record.json"))
     path.write_bytes(path.read_bytes()[:-20])
-    assert not status(tmp_path)[0].complete
+    assert not status(evaluated)[0].complete
 
 
-def test_an_index_held_by_another_is_done_without(tmp_path: Path) -> None:
-    evaluate(
-        NATURAL, "digits", threat="linf:0.1", attacks="fgsm", count=12, curve=False, out=tmp_path
-    )
-    status(tmp_path)
-    (tmp_path / "records" / "strange").mkdir()
-    holder = sqlite3.connect(tmp_path / "index.sqlite")
+def test_an_index_held_by_another_is_done_without(evaluated: Path) -> None:
+    status(evaluated)
+    (evaluated / "records" / "strange").mkdir()
+    holder = sqlite3.connect(evaluated / "index.sqlite")
     holder.execute("BEGIN EXCLUSIVE")
-    assert len(index.lines(Store(tmp_path))) == 4
+    assert len(index.lines(Store(evaluated))) == 4
     holder.rollback()
     holder.close()
 

@@ -54,7 +54,7 @@ PUBLISHED = [
 
 
 # Attacks of many queries: their later norms, and the closed form, which tests of their own reach.
-LONG = {"geoda", "opt", "signopt", "zoo"}
+LONG = {"geoda", "hopskipjump", "nes_labels", "opt", "signopt", "zoo"}
 
 # Laws about what the siege does for every attack: no norm changes it.
 SAME_IN_EVERY_NORM = {"repeatable", "access", "scale_and_classes"}
