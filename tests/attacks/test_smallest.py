@@ -245,7 +245,7 @@ def test_a_tie_is_left_in_l0_too() -> None:
         "blb(weights=3)",
         "alma(steps=30)",
         "deepfool",
-        "fab",
+        "fab(steps=30)",
     ],
 )
 def test_the_caller_chooses_what_is_kept(text: str) -> None:

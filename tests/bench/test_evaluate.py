@@ -86,6 +86,7 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
         suite="quick",
         count=30,
         shard=12,
+        curve=False,
         out=tmp_path,
     )
     shares = [rate.value for rate in chain.by_attack.values()]
