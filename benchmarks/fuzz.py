@@ -35,8 +35,8 @@ from benchmarks.fuzzing.worker import said, serve
 LIMIT = 10.0
 """Seconds for a case."""
 _FINE, _REFUSED, _INCOMPLETE = 0, 2, 3
-_BEGUN = re.compile(r"records are kept in|goes on in|nothing is left|epoch \d|round \d|% done")
-"""What a command says once its input is known to be right: it is at work, and does not hang."""
+_BEGUN = re.compile(r"records are kept in|resuming in|nothing is left|epoch \d|round \d|% done")
+"""What a command prints once its input was found valid: it works, and does not hang."""
 _UNTYPED = re.compile(
     r"\b(Value|Type|Key|Index|Attribute|Overflow|Runtime|Memory|Recursion|Assertion|ZeroDivision|"
     r"NotImplemented|OS)Error\b"

@@ -171,7 +171,7 @@ WRONG: dict[str, tuple[Sequence[str], str]] = {
     ),
     "threads beyond reason": (ask(MODEL, DATA, THREAT, "--threads", "100000000"), "cores"),
     "labels beyond 64 bits": (attacking("--labels", f"{'9' * 25},1,2", images="flat"), "a label"),
-    "labels in other digits": (attacking("--labels", "٣,١,٢", images="flat"), "no file"),
+    "labels in other digits": (attacking("--labels", "٣,١,٢", images="flat"), "not a file"),
     "steps that never end": (attacking(attack=f"pgd(steps={10**23})"), "64 bits"),
     "many steps": (attacking(attack=f"pgd(steps={10**10})"), "1,000,000,000"),
     "searches in searches": (attacking(attack="minimal(" * 9 + "pgd" + ")" * 9), "nest fewer"),

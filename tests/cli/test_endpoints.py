@@ -78,7 +78,7 @@ def test_a_server_that_is_not_there_is_named(
         said = besiege("evaluate", url, *ASK[:6], "--attacks", "square", "--out", "run")
         assert said.code == 3
         assert "refused with status 404: gone (check the path)" in said.flat
-        assert "What was answered is kept in run; the same command goes on." in said.flat
+        assert "The answers are kept in run; run the same command again to resume." in said.flat
     said = besiege("evaluate", f"{url}(retries=0)", *ASK[:6], "--attacks", "square", "--out", "no")
     assert said.code == 3 and "Connection refused" in said.flat and "kept" not in said.flat
 

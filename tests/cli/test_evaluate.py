@@ -62,7 +62,7 @@ def test_the_same_command_goes_on_and_does_nothing_twice(besiege: Besiege, tmp_p
     lost = sorted(before)[0]
     shutil.rmtree(run / "records" / lost)
     said = besiege(*SMALL, "--no-curve", "--no-page", "--batch", "7", "--threads", "1")
-    assert said.code == 0 and "goes on in" in said.flat
+    assert said.code == 0 and "resuming in" in said.flat
     after = records(run)
     assert set(after) == set(before)
     assert {k: v for k, v in after.items() if k != lost} == {
@@ -76,7 +76,7 @@ def test_nothing_is_left_to_do_where_all_is_there(besiege: Besiege) -> None:
     again = besiege(*SMALL, "--no-curve", "--no-page", "--out", "here")
     assert "nothing is left to do: all records are in here" in again.err
     other = besiege(*ASK, "--count", "20", "--attacks", "bim(steps=2)", "--out", "here")
-    assert other.code == 0 and "goes on in here" in other.err
+    assert other.code == 0 and "resuming in here" in other.err
 
 
 def test_what_is_crafted_elsewhere_has_no_steps_here(besiege: Besiege) -> None:
@@ -169,7 +169,9 @@ def test_interrupted_it_says_what_stays(
     (tmp_path / "here/run.json").write_text(json.dumps(asked))
     said = besiege(*SMALL, "--out", "here")
     assert said.code == 130
-    assert said.flat == ("Interrupted. What is finished stays in here; the same command goes on.")
+    assert said.flat == (
+        "Interrupted. Finished work is in here; run the same command again to resume."
+    )
 
 
 def test_an_attack_that_fails_makes_it_incomplete(besiege: Besiege, tmp_path: Path) -> None:

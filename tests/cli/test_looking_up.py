@@ -48,7 +48,7 @@ def test_an_attack_is_shown_with_slots_defaults_and_source(besiege: Besiege) -> 
         assert word in said.out
     told = json.loads(besiege("show", "minimal(pgd(steps=20))", "--json").out)
     assert told["parameters"]["attack"] == "pgd(steps=20)"
-    assert told["facts"]["looks for"] == "the smallest change"
+    assert told["facts"]["searches for"] == "the smallest perturbation"
 
 
 def test_a_model_may_be_shown_without_its_scheme(besiege: Besiege) -> None:

@@ -33,7 +33,7 @@ def test_it_writes_weights_that_load_and_says_what_to_type_next(
     assert said.code == 0, said.err
     assert "round 1: 120 points, 170 queries" in said.flat
     assert "queries    170 in all, 50 of them to measure the agreement" in said.out
-    assert "held out" in said.out and "weights    sub.safetensors" in said.out
+    assert "held-out" in said.out and "weights    sub.safetensors" in said.out
     card = json.loads((tmp_path / "sub.json").read_text())
     assert card["queries"] == 170 and card["victim"] == "zoo:digits-natural"
     assert card["command"] == (
@@ -71,7 +71,7 @@ def test_run_again_it_asks_nothing_and_another_theft_is_refused(besiege: Besiege
     besiege(*STEAL, *FEW)
     said = besiege(*STEAL, *FEW, "--json")
     assert said.code == 0 and json.loads(said.out)["queries"] == 170
-    assert "nothing left to do" in besiege(*STEAL, *FEW).flat
+    assert "Nothing is left to do" in besiege(*STEAL, *FEW).flat
     said = besiege(*STEAL, *FEW, "--seed", "5")
     assert said.code == 2 and "choose another name" in said.flat
     assert "--no-resume" in said.flat and "resume=" not in said.flat
@@ -149,7 +149,10 @@ def test_behind_an_address_nothing_is_paid_for_twice(
         )
         said = besiege(*given)
         assert said.code == 3 and "gone" in said.flat
-        assert "What was answered is kept in deep/ledgers; the same command goes on." in said.flat
+        assert (
+            "The answers are kept in deep/ledgers; run the same command again to resume."
+            in said.flat
+        )
         assert server.images >= 110
         server.trick = None
         said = besiege(*given)
@@ -169,7 +172,7 @@ def test_interrupted_behind_an_address_it_says_that_answers_are_kept(
     monkeypatch.setattr(substitute, "_line", stop)
     with serving() as server:
         said = besiege("substitute", server.url, *STEAL[2:], *FEW)
-        assert said.code == 130 and "kept in ledgers; the same command goes on" in said.flat
+        assert said.code == 130 and "kept in ledgers; run the same command again" in said.flat
         assert "lost" not in said.flat
 
 
@@ -211,7 +214,7 @@ def test_a_first_answer_that_cannot_be_read_costs_a_few_images_and_nothing_is_ca
         assert said.code == 3 and "the labels are 0 to 9" in said.flat
         assert server.requests == 1 and server.images == 8
         assert list((tmp_path / "ledgers").glob("*.sqlite"))
-        assert "kept" not in said.flat and "goes on" not in said.flat
+        assert "kept" not in said.flat and "resume" not in said.flat
 
 
 def test_scores_tell_of_more_classes_than_the_data_have(besiege: Besiege, tmp_path: Path) -> None:
@@ -222,7 +225,7 @@ def test_scores_tell_of_more_classes_than_the_data_have(besiege: Besiege, tmp_pa
         }
         said = besiege("substitute", server.url, *STEAL[2:], *FEW)
         assert said.code == 0, said.err
-        assert "never answered: class 10, 11" in said.out
+        assert "never answered class 10, 11" in said.out
 
 
 def test_another_model_at_the_address_is_not_asked_on(
@@ -239,4 +242,4 @@ def test_another_model_at_the_address_is_not_asked_on(
         server.answer = lambda images: {"labels": [9 - n for n in answer(images)["labels"]]}
         said = besiege("substitute", url, *STEAL[2:], *FEW)
         assert said.code == 3 and "another model answers there" in said.flat
-        assert "goes on" not in said.flat and server.images == paid + 8
+        assert "resume" not in said.flat and server.images == paid + 8

@@ -34,7 +34,7 @@ def test_it_writes_weights_that_evaluate_takes(besiege: Besiege, tmp_path: Path)
     said = besiege(*TRAIN, "--epochs", "2", "--seed", "1", "--json")
     assert said.code == 0 and json.loads(said.out) == card
     assert (tmp_path / "mine.safetensors").read_bytes() == weights
-    assert "nothing left to do" in besiege(*TRAIN, "--epochs", "2", "--seed", "1").flat
+    assert "Nothing is left to do" in besiege(*TRAIN, "--epochs", "2", "--seed", "1").flat
     fixed = ("--data", "digits", "--threat", "linf:0.05", "--count", "20", "--attacks", "fgsm")
     assert besiege("evaluate", "digits_mlp:mine.safetensors", *fixed, "--no-curve").code == 0
 
@@ -79,11 +79,11 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_weights(
     shown = train._line
     monkeypatch.setattr(train, "_line", _stop_after(2, shown))
     said = besiege(*TRAIN, "--epochs", "3")
-    assert said.code == 130 and "mine.checkpoint stays" in said.flat
+    assert said.code == 130 and "resume from mine.checkpoint" in said.flat
     assert not (tmp_path / "mine.safetensors").exists()
     monkeypatch.setattr(train, "_line", shown)
     said = besiege(*TRAIN, "--epochs", "3")
-    assert said.code == 0 and "went on after epoch 2" in said.flat
+    assert said.code == 0 and "resumed after epoch 2" in said.flat
     whole = (tmp_path / "whole.safetensors").read_bytes()
     assert (tmp_path / "mine.safetensors").read_bytes() == whole
     assert not (tmp_path / "mine.checkpoint").exists()

@@ -208,7 +208,7 @@ def _parameters(found: Found, attack: Attack) -> str:
     said = described(type(attack))
     slots = SLOTS if isinstance(attack, Ascent) else ()
     rows = [
-        (code(name), code(value) if value != "to be given" else "*to be given*", said.get(name, ""))
+        (code(name), code(value) if value != "required" else "*required*", said.get(name, ""))
         for name, value in found.parameters.items()
         if name not in slots
     ]

@@ -1,6 +1,6 @@
-"""The command line: one thin file per command, each parses, calls and prints.
+"""The command line: one file per command, which parses, calls and prints.
 
-Nothing on the way to a help page imports torch.
+Help pages do not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``besiege``: finds the command, and turns what goes wrong into one calm line and an exit code."""
+"""``besiege``: runs the command, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from besiege.cli.grammar import WRITTEN, as_options
 from besiege.core.errors import BesiegeError, near
 
 FINE, USAGE, INCOMPLETE, UNEXPECTED, INTERRUPTED, UNREAD = 0, 2, 3, 70, 130, 141
-"""Exit codes; the last is what a shell says of a program whose reader has gone."""
+"""Exit codes; the last is a shell's code for a closed pipe."""
 
 _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
     Group.create_ordered(title)
@@ -78,7 +78,7 @@ def _app() -> App:
 
 
 def _shown(default: Any) -> str | None:
-    """Defaults worth showing: what is off or absent needs no words."""
+    """The default as help shows it; options that are off or absent show none."""
     return None if default is None or default is False else str(default)
 
 
@@ -89,11 +89,11 @@ def _launch(
         Parameter(
             negative="",
             group=_ALWAYS,
-            help="Show where an error came from; so does BESIEGE_DEBUG=1.",
+            help="Print the traceback of an error; BESIEGE_DEBUG=1 does the same.",
         ),
     ] = False,
 ) -> Any:
-    """Take what every command understands, and pass on the rest."""
+    """Read the options that every command has, and pass on the rest."""
     if not tokens:
         _overview()
         return FINE
@@ -111,7 +111,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     tokens : sequence of str, optional
-        What was typed after ``besiege``; of this process by default.
+        The arguments after ``besiege``; by default those of this process.
 
     Returns
     -------
@@ -130,7 +130,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     debug = "--debug" in given or os.environ.get("BESIEGE_DEBUG", "0") not in ("", "0")
     for stream in (sys.stdout, sys.stderr):
         screen.tolerate(stream)
-    # What completes names is printed by cyclopts, where a shell looks for it.
+    # cyclopts prints completions, and a shell reads them from standard output.
     with nullcontext() if given[:1] == ["__complete"] else screen.apart():
         return _run(given, debug)
 
@@ -152,10 +152,10 @@ def _run(given: list[str], debug: bool) -> int:
     except KeyboardInterrupt:
         screen.note("Interrupted.")
         return INTERRUPTED
-    except SystemExit as problem:  # a model, an attack or a layer cannot decide our exit code
+    except SystemExit as problem:  # raised by a user's model, attack or layer
         screen.complain(
-            f"code that was run here called sys.exit({problem.code!r}), and nothing was finished: "
-            "remove that call"
+            f"your code called sys.exit({problem.code!r}), which ended the command before it was "
+            "finished: remove that call"
         )
         return USAGE
     except Exception as problem:
@@ -165,7 +165,7 @@ def _run(given: list[str], debug: bool) -> int:
 
 
 def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
-    """Say what went wrong, in the words of the command line; the exit code."""
+    """Print an error in the terms of the command line, and return the exit code."""
     if isinstance(problem, CycloptsError):
         problem.verbose = False
         chain = " ".join(problem.command_chain or ())
@@ -178,7 +178,7 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
         screen.complain(as_options(str(problem), command) if command else str(problem))
         return full
     if isinstance(problem, UnicodeError):
-        screen.complain(f"what was typed or read is not UTF-8 ({problem}): write it in UTF-8.")
+        screen.complain(f"a text is not UTF-8 ({problem}): write it in UTF-8.")
         return USAGE
     if isinstance(problem, OSError) and problem.filename is not None:
         screen.complain(f"{problem.filename}: {problem.strerror}.")
@@ -186,27 +186,24 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
     if full == INCOMPLETE:
         screen.complain("the disk is full: free some space, and run the same command again.")
         return full
-    screen.complain(
-        f"{type(problem).__name__}: {problem}",
-        "This was not expected."
-        if debug
-        else "This was not expected. Add --debug to see where it happened.",
-    )
+    advice = "" if debug else " Add --debug to see where it happened."
+    screen.complain(f"{type(problem).__name__}: {problem}", f"This was not expected.{advice}")
     return UNEXPECTED
 
 
 def _is_full(problem: BaseException | None) -> bool:
-    """Whether a full disk is behind it, in the words of whichever library wrote."""
+    """Whether a full disk caused the error; libraries report it in different ways."""
     while problem is not None:
-        said = getattr(problem, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        if said or re.search(r"No space left on device|database or disk is full", str(problem)):
+        code = getattr(problem, "errno", None)
+        text = re.search(r"No space left on device|database or disk is full", str(problem))
+        if text or code in (errno.ENOSPC, errno.EDQUOT):
             return True
         problem = problem.__cause__ or problem.__context__
     return False
 
 
 def _meant(problem: CycloptsError) -> str:
-    """A near match among what every command understands."""
+    """A near match among the options that every command has."""
     if not isinstance(problem, UnknownOptionError) or "Did you mean" in str(problem):
         return ""
     close = near(problem.token.keyword or problem.token.value, ["--debug", "--help", "--version"])
@@ -214,13 +211,13 @@ def _meant(problem: CycloptsError) -> str:
 
 
 def _overview() -> None:
-    """One screen for somebody who has just installed it."""
+    """One screen for a new user."""
     console = screen.out()
     console.print(Text("besiege", "bold").append(f" {besiege.__version__}", "not bold"))
     console.print("Measures how robust image classifiers really are.\n")
-    for told, line in (
+    for title, line in (
         (
-            "See it work, on a small model that comes with it (a few seconds):",
+            "Try it on a small model that comes with it (a few seconds):",
             "besiege evaluate zoo:digits-natural --data digits --threat linf:0.15",
         ),
         (
@@ -233,7 +230,7 @@ def _overview() -> None:
             "--attack pgd \\\n    --threat linf:0.15 --out adversarial",
         ),
     ):
-        console.print(told)
+        console.print(title)
         console.print(Text(f"  {line}\n", "bold"))
-    console.print("`besiege --help` lists the commands and how things are written;")
-    console.print("`besiege models`, `data` and `attacks` list what there is.")
+    console.print("`besiege --help` lists the commands and explains how things are written;")
+    console.print("`besiege models`, `data` and `attacks` list what is available.")

@@ -1,4 +1,4 @@
-"""``besiege attack``: images in, adversarial images out."""
+"""``besiege attack``: reads images and writes adversarial images."""
 
 from __future__ import annotations
 
@@ -80,49 +80,49 @@ def attack(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> int:
-    """Attack images: images in, adversarial images out.
+    """Attack images and write the adversarial images.
 
-    Writes a PNG for every image that was broken, and results.json for all of them. A PNG holds
-    whole 255ths: the images are rounded, and judged again as they are in the file. Inputs are
-    never overwritten.
+    Writes a PNG for every image that the attack broke, and results.json for all of them. A PNG
+    holds multiples of 1/255, so the images are rounded and then judged again as they are in the
+    file. Inputs are never overwritten.
 
     Parameters
     ----------
     model
-        What is attacked.
+        Model to attack.
     images
         A folder of class folders, a folder of images, one image, an .npz file, or a data set.
     out
-        Where to: a new or empty folder.
+        Folder to write to: new or empty.
     attack
-        With what.
+        Attack to run.
     threat
         What the attacker may do.
     labels
-        The classes of images that lie in no class folder: numbers with commas in the order of the
-        file names, or a text file of NAME LABEL lines. What the model itself predicts by default.
+        Labels of images without class folders: numbers with commas in the order of the file names,
+        or a text file of NAME LABEL lines. By default the model's own predictions.
     target
-        The class every image is to be taken for; any wrong one by default.
+        Target class of every image; by default any wrong class counts.
     queries
-        The most answers an attack may use for one image.
+        Query limit per image.
     count
-        Take so many images, chosen by the seed; all by default.
+        Number of images, chosen by the seed; all by default.
     seed
-        Decides the choice of images and every draw.
+        Seed of the choice of images and of every random number.
     split
-        Which part of the data.
+        Part of the data set.
     resize
-        The length of the shorter side, or height and width, in pixels.
+        Length of the shorter side, or height and width, in pixels.
     crop
-        The middle part that is kept, after resizing.
+        Size of the centre crop, after resizing.
     channels
-        1 makes all images grey, 3 all colour; grey if they are by default.
+        1 makes all images grey, 3 makes all colour; by default grey if all of them are.
     exact
-        Write the exact floating point images too; the default for an .npz file.
+        Also write the exact floating point images; the default for an .npz file.
     png
-        Whether PNG files are written; they are by default, but for an .npz file.
+        Whether to write PNG files; by default yes, except for an .npz file.
     every
-        Write the images that were not broken too, unchanged.
+        Also write the images that were not broken, unchanged.
     batch
         Images per call of the model; changes no result.
     """
@@ -142,11 +142,11 @@ def attack(
         from besiege.defenses import load
 
         where = prepare(device, threads)
-        allowed, chosen = Threat.parse(threat), parse(attack)  # what is cheap to check first
+        allowed, chosen = Threat.parse(threat), parse(attack)  # cheap checks come first
         if chosen.needs_substitute:
             raise InputError(
-                f"'{chosen}' takes advice from a substitute, which this command has no option for: "
-                "use `besiege evaluate` with --substitute MODEL"
+                f"'{chosen}' needs a substitute, and this command has no option for one: use "
+                "`besiege evaluate` with --substitute MODEL"
             )
         outcome = besieged(
             load(model, where),
@@ -160,25 +160,25 @@ def attack(
             batch=batch,
             watch=watch,
         )
-        found = write(outcome, out, png=png, exact=exact, every=every)
+        summary = write(outcome, out, png=png, exact=exact, every=every)
     if as_json:
-        screen.print_json(found)
+        screen.print_json(summary)
     else:
-        _print(outcome, found, out, png, exact)
+        _print(outcome, summary, out, png, exact)
     return 0
 
 
 def _check_out(out: Path, source: Path) -> None:
-    """Refuse a folder in which something could be overwritten or taken for an input."""
+    """Refuse a folder with files to overwrite, or inside the folder of the inputs."""
     from besiege.bench.folder import run_folder
 
     if os.path.lexists(out) and not os.path.isdir(out):
         raise InputError(f"{out} is a file: name a new folder")
     inside = Path(os.path.realpath(out)).is_relative_to(os.path.realpath(source))
-    if os.path.isdir(source) and inside:  # unlike those of Path, these bear loops of links
+    if os.path.isdir(source) and inside:  # os.path tolerates loops of links, Path does not
         raise InputError(
-            f"{out} lies in the folder of the images, which would then be inputs next time: name "
-            "a folder elsewhere"
+            f"{out} is inside the folder of the images, so its files would be inputs next time: "
+            "name a folder elsewhere"
         )
     if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out} is not empty, and nothing is overwritten: name a new folder")
@@ -186,30 +186,30 @@ def _check_out(out: Path, source: Path) -> None:
 
 
 def _print(
-    outcome: Outcome, found: dict[str, Any], out: Path, png: bool, exact: str | None
+    outcome: Outcome, summary: dict[str, Any], out: Path, png: bool, exact: str | None
 ) -> None:
     console = screen.out()
     console.print(Text(f"{outcome.attack} on {outcome.model}, {outcome.threat}", "bold"))
     n, broken = outcome.count, outcome.broken
-    wrong = n - found["correct"]
+    wrong = n - summary["correct"]
     facts = {"labels": outcome.inputs.labelled, "broken": f"{broken} of {n} images"}
     if wrong and not outcome.threat.goal.targeted:
-        facts["broken"] += f", {wrong} of them wrong before the attack"
+        facts["broken"] += f", {wrong} of them misclassified before the attack"
     if broken:
         sizes = outcome.rows["distance"][outcome.rows["success"]]
         facts["distance"] = (
             f"median {float(sizes.median()):.4g}, largest {float(sizes.max()):.4g} "
             f"({outcome.threat.norm})"
         )
-        facts["as PNG"] = f"{outcome.survived} of {broken} still count after rounding to 255ths"
+        facts["as PNG"] = f"{outcome.survived} of {broken} are still successes after rounding"
     cost = float((outcome.rows["forwards"] + outcome.rows["backwards"]).double().mean())
-    facts["cost"] = f"{cost:.1f} passes per image; {outcome.seconds:.2f} s"
+    facts["cost"] = f"{cost:.1f} forward and backward passes per image; {outcome.seconds:.2f} s"
     for name, value in facts.items():
         screen.say(console, Text(f"  {name:<9} {value}"))
     console.print()
     names = outcome.inputs.data.class_names
     rows = screen.columns("image", "label", "before", "after", "confidence", "distance", "PNG")
-    for line in found["images"][:_SHOWN]:
+    for line in summary["images"][:_SHOWN]:
         classes = [_named(line[key], names) for key in ("labels", "before", "after")]
         size = "-" if line["distance"] is None else f"{line['distance']:.4g}"
         state = ("yes" if line["rounded"] else "no") if line["success"] else "not broken"
@@ -221,7 +221,7 @@ def _print(
     console.print()
     for finding in outcome.findings:
         console.print(Text(f"{finding.level} {finding}", "yellow"))
-    written = [f"{sum(line['file'] is not None for line in found['images'])} PNG files"] * png
+    written = [f"{sum(line['file'] is not None for line in summary['images'])} PNG files"] * png
     written += [f"adversarial.{exact}"] * (exact is not None)
     screen.verbatim(console, Text(f"{', '.join([*written, 'results.json'])} in {out}"))
 

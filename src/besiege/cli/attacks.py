@@ -1,4 +1,4 @@
-"""``besiege attacks``: the attacks there are."""
+"""``besiege attacks``: lists the attacks and suites."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ command = App(
 @command.default
 @flowing
 def attacks(*, as_json: AsJson = False) -> None:
-    """The attacks there are: norms, goals and what they need to see of the model."""
+    """List the attacks: norms, goals and the access to the model that they need."""
     from besiege.attacks.suites import SUITES
     from besiege.core.attack_registry import ATTACKS
 
@@ -34,7 +34,7 @@ def attacks(*, as_json: AsJson = False) -> None:
         screen.print_json({"attacks": found, "suites": suites})
         return
     console = screen.out()
-    rows = screen.columns("attack", "norms", "sees", "goals")
+    rows = screen.columns("attack", "norms", "access", "goals")
     plain = [line for line in found if not line["made_of_attacks"]]
     for line in plain:
         norms, goals = " ".join(line["norms"]), _goals(line["goals"])
@@ -59,11 +59,11 @@ def attacks(*, as_json: AsJson = False) -> None:
         rows.add_row(Text(name, "bold"), f"{suite.told}: {'; '.join(lists)}")
     console.print(rows)
     console.print()
-    console.print("`besiege show NAME` tells all about one.")
+    console.print("`besiege show NAME` explains one of them.")
 
 
 def described(name: str, thing: Any) -> dict[str, Any]:
-    """What a registered attack is and can do."""
+    """A registered attack as plain values."""
     from besiege.attacks.attack import told
     from besiege.attacks.combine import Combined
 
@@ -82,7 +82,7 @@ def described(name: str, thing: Any) -> dict[str, Any]:
 
 
 def _suite(suite: Suite) -> dict[str, Any]:
-    """A suite as plain values; ``others`` has the lists of norms that have one of their own."""
+    """A suite as plain values; ``others`` has the attacks of norms with a list of their own."""
     others = {str(norm): attacks for norm, attacks in suite.others.items()}
     return {"attacks": suite.attacks, "others": others, "about": suite.told}
 

@@ -1,4 +1,4 @@
-"""``besiege completion``: what a shell needs to complete commands, options and names."""
+"""``besiege completion``: the script with which a shell completes commands, options and names."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def completion(
     install: Flag = False,
     out: Annotated[Place | None, Parameter(metavar="FILE")] = None,
 ) -> None:
-    """Let the shell complete what you type: prints a script for it, or installs it.
+    """Print or install the script with which your shell completes commands and names.
 
     Parameters
     ----------
     shell
-        Which shell; the one you are in by default.
+        Shell; by default the one you are in.
     install
-        Write the script where the shell looks for it, and let its start-up file load it.
+        Write the script where the shell looks for it, and load it in the start-up file.
     out
-        Write the script to this file instead.
+        File to write the script to.
     """
     from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
@@ -50,8 +50,7 @@ def completion(
         chosen = shell or detect_shell()
     except ShellDetectionError:
         raise InputError(
-            "it is not clear which shell this is: write besiege completion bash, zsh, fish or "
-            "powershell"
+            "your shell is not known: write besiege completion bash, zsh, fish or powershell"
         ) from None
     if install or out is not None:
         path = APP.install_completion(shell=chosen, output=out, add_to_startup=install)

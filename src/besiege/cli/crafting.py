@@ -1,4 +1,4 @@
-"""What ``besiege attack`` does: craft, judge, round as a file does, judge again, write."""
+"""The work of ``besiege attack``: craft, judge, round to a file's pixels, judge again, write."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _LEVELS = 255
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was made of some images, in the order of their ids.
+    """The result of an attack on some images, in the order of their ids.
 
     Attributes
     ----------
     rows : dict of Tensor
-        One entry per image: ids, labels, before (the prediction on the clean image), after,
+        One value per image: ids, labels, before (the prediction on the clean image), after,
         confidence, correct, success, distance, forwards, backwards, queries, and rounded (whether
-        the success holds for the image as a PNG has it).
+        the image in the PNG is a success too).
     images, received : Tensor
-        As they were crafted, and as a PNG has them.
+        The images as crafted, and as a PNG stores them.
     findings : tuple of Finding
-        What is to be known of the result.
+        Warnings about the result.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def survived(self) -> int:
-        """Successes that are still ones after rounding."""
+        """Number of successes that are still successes after rounding."""
         return int((self.rows["success"] & self.rows["rounded"]).sum())
 
     def plain(self, files: Mapping[int, str]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Outcome:
             number = line.pop("ids")
             if line["distance"] == float("inf"):
                 line["distance"] = None
-            if math.isnan(line["confidence"]):  # the model answers classes alone
+            if math.isnan(line["confidence"]):  # the model returns labels only
                 line["confidence"] = None
             listed.append(
                 {"name": self.inputs.names[number], "file": files.get(number), "id": number, **line}
@@ -114,7 +114,7 @@ def besieged(
     batch: int | None = None,
     watch: Callable[[Event], None] | None = None,
 ) -> Outcome:
-    """Attack images and have the result judged, as it is and as a PNG has it."""
+    """Attack images and judge the result, both exact and as a PNG stores it."""
     threat = _checked(threat, target, victim, math.prod(inputs.data.shape))
     data = _labelled(victim, inputs.data, seed)
     how = approach(victim, attack, threat, Knowledge(), queries=queries)
@@ -153,7 +153,7 @@ def _checked(threat: Threat, target: int | None, victim: Victim, values: int) ->
     threat.check_units(victim.box, values)
     if target is None:
         if threat.goal is Goal.GIVEN:
-            raise ThreatError("the goal is 'targeted:given': say which class with --target")
+            raise ThreatError("the goal is 'targeted:given': name the class with --target")
         return threat
     if threat.goal not in (Goal.UNTARGETED, Goal.GIVEN):
         raise ThreatError(f"--target and the goal '{threat.goal}' disagree: give one")
@@ -161,7 +161,7 @@ def _checked(threat: Threat, target: int | None, victim: Victim, values: int) ->
 
 
 def _labelled(victim: Victim, data: Data, seed: int) -> Data:
-    """The data with what the model predicts where there are no labels."""
+    """The data, with the model's predictions as labels where there are none."""
     if not bool((data.labels < 0).any()):
         return data
     seen = []
@@ -199,12 +199,12 @@ def _rows(
     threat: Threat,
     seed: int,
 ) -> dict[str, Tensor]:
-    """What is reported of every image, as crafted and as a PNG has it."""
+    """The reported values of every image, as crafted and as a PNG stores it."""
     width = victim.box[1] - victim.box[0]
     around = ball(threat.norm, samples.images, threat.radius, victim.box, width / _LEVELS)
     received = around.received(crafted.images)
     again = judge(victim, replace(crafted, images=received), samples, threat, seed=seed)
-    # Between images of whole grey levels the budget is counted in whole levels.
+    # Where clean and adversarial image have 8-bit pixels, the budget counts whole grey levels.
     within = torch.where(around.boxed(samples.images), around.inside(received), again.within)
     distance = verdicts.distance[threat.norm]
     made = {
@@ -233,9 +233,9 @@ def _rounding(outcome: Outcome) -> list[Finding]:
     return [
         Finding(
             "W18",
-            f"{lost} of {outcome.broken} successes do not survive the rounding of pixels to "
-            "255ths that a PNG needs.",
-            "As files they are no adversarial images: --exact npz keeps the exact ones.",
+            f"{lost} of {outcome.broken} successes do not survive the rounding of pixel values to "
+            "multiples of 1/255 that a PNG needs.",
+            "Their PNG files are not adversarial: --exact npz keeps the exact images.",
             "note",
         )
     ]
@@ -244,7 +244,7 @@ def _rounding(outcome: Outcome) -> list[Finding]:
 def write(
     outcome: Outcome, out: Path, *, png: bool, exact: str | None, every: bool
 ) -> dict[str, Any]:
-    """Write images and ``results.json``; the content of the latter."""
+    """Write images and ``results.json``, and return the content of the latter."""
     if png and outcome.images.shape[1] not in (1, 3):
         raise InputError(
             f"the images have {outcome.images.shape[1]} channels, and a PNG has 1 or 3: add "
@@ -262,6 +262,6 @@ def write(
     if exact is not None:
         kept = {"x": outcome.images, "y": outcome.rows["labels"], "ids": outcome.rows["ids"]}
         write_exact(out / f"adversarial.{exact}", {**kept, "success": outcome.rows["success"]})
-    found = outcome.plain(files)
-    (out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return found
+    summary = outcome.plain(files)
+    (out / "results.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary

@@ -1,4 +1,4 @@
-"""``besiege data``: the data sets there are."""
+"""``besiege data``: lists the named data sets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ command = App(
 @command.default
 @flowing
 def data(*, as_json: AsJson = False) -> None:
-    """The data sets there are, and where they lie.
+    """List the named data sets, and where they are stored.
 
-    Named sets are looked for below the folder that BESIEGE_DATA names, then in the cache; what is
-    nowhere is downloaded when it is used, unless BESIEGE_OFFLINE is set.
+    Named sets are searched in the folder that BESIEGE_DATA names, then in the cache. A set that is
+    in neither is downloaded when it is used, unless BESIEGE_OFFLINE is set.
     """
     from besiege.data.places import listing
 
@@ -58,7 +58,7 @@ def data(*, as_json: AsJson = False) -> None:
         screen.say(console, Text(f"{line.entry.name}: {_where(line.where)}", "dim"))
     console.print()
     console.print(
-        "Your own: a folder with one folder of images per class, or an .npz with x and y."
+        "Your own data: a folder with one folder of images per class, or an .npz with x and y."
     )
 
 

@@ -1,4 +1,4 @@
-"""``besiege evaluate``: one model, one data set, one threat; records, a table and a page."""
+"""``besiege evaluate``: measures one model on one data set under one threat."""
 
 from __future__ import annotations
 
@@ -95,65 +95,65 @@ def evaluate(
     dry_run: Flag = False,
     as_json: AsJson = False,
 ) -> int:
-    """Measure how robust a model is: attack it, judge every image afresh, keep the records.
+    """Measure how robust a model is: attack it, judge every image again, keep the records.
 
-    Prints a table and writes a page. What is finished is kept in a run folder: the same command
-    again goes on where it was interrupted, and has nothing to do when all is done.
+    Prints a table and writes a page. Finished work is kept in a run folder: run the same command
+    again to resume an interrupted run; a complete run has nothing left to do.
 
     Parameters
     ----------
     model
-        What is attacked.
+        Model to attack.
     data
-        The images and their labels.
+        Images and their labels.
     threat
         What the attacker may do.
     attacks
         Attacks to run, each on every image, separated by commas; by default
-        "fgsm, pgd, each_target(pgd(loss=margin), 3)", without gradients the suite of the access,
-        and with a substitute "pgd, dim, sinifgsm".
+        "fgsm, pgd, each_target(pgd(loss=margin), 3)", the suite "score" or "decision" without
+        access to gradients, and "pgd, dim, sinifgsm" with a substitute.
     suite
-        Attacks that each run on what the ones before left: quick, standard, plus, rand, score,
-        decision, minimum, or a list separated by commas.
+        Attacks that each run only on the images that withstood the ones before: quick, standard,
+        plus, rand, score, decision, minimum, or a list separated by commas.
     goal
-        What counts as a success; any error by default.
+        Goal of the attacker; by default any wrong class counts as a success.
     access
-        What the attacker sees; what the model grants by default.
+        Access of the attacker to the model; by default all that the model grants.
     queries
-        The most answers an attack may use for one image.
+        Query limit per image.
     substitute
-        A model of your own for the victim's gradients: attacks that need gradients are crafted on
-        it and judged on the victim. Given several times, all of them are one ensemble.
+        Model that replaces the victim for attacks that need gradients: they are crafted on it and
+        judged on the victim. Several substitutes form one ensemble.
     fuse
-        What an ensemble takes the mean of.
+        Outputs of the ensemble that are averaged.
     curve
         Accuracy against the budget: short (20 steps, up to 200 images; the default), full or none.
     no_curve
         The same as --curve none.
     count
-        Take so many images, chosen by the seed; all by default.
+        Number of images, chosen by the seed; all by default.
     seed
-        Decides the choice of images and every draw.
+        Seed of the choice of images and of every random number.
     split
-        Which part of the data.
+        Part of the data set.
     out
-        The run folder; one below besiege-runs, named after what is asked, by default.
+        Run folder; by default one in besiege-runs, named after model, data and threat.
     resize
-        Of a folder's images: the length of the shorter side, or height and width, in pixels.
+        Images of a folder: length of the shorter side, or height and width, in pixels.
     crop
-        Of a folder's images: the middle part that is kept, after resizing.
+        Images of a folder: size of the centre crop, after resizing.
     channels
-        Of a folder's images: 1 makes all grey, 3 all colour; grey if they are by default.
+        Images of a folder: 1 makes all grey, 3 makes all colour; by default grey if all are.
     shard
-        Images per record: what is lost at most when a run is killed; 100, and 500 on a GPU.
+        Images per record, the most that a killed run loses; 100, and 500 on a GPU.
     batch
         Images per call of the model; changes no result.
     compile
         On a GPU, search on a compiled copy of the model: up to a minute at first, then faster.
     page
-        Whether the page is written; it is by default.
+        Whether to write the page; yes by default.
     dry_run
-        Ask nothing; say what would be asked at most, and how long that takes at the rate allowed.
+        Send nothing; print the largest number of queries and how long they take at the rate limit.
     """
     if no_curve and curve not in (None, "none"):
         raise InputError(f"--curve {curve} and --no-curve disagree: give one")
@@ -184,12 +184,11 @@ def evaluate(
     folder = default_folder(request) if out is None else out
     request = request.model_copy(update={"command": command_of(request, out)})
     try:
-        found = _measured(request, folder, threads, Machine(device, batch, compile))
+        result = _measured(request, folder, threads, Machine(device, batch, compile))
     except KeyboardInterrupt:
-        begun = (folder / "run.json").exists()
         screen.note(
-            f"Interrupted. What is finished stays in {folder}; the same command goes on."
-            if begun
+            f"Interrupted. Finished work is in {folder}; run the same command again to resume."
+            if (folder / "run.json").exists()
             else "Interrupted before anything was finished; nothing was written."
         )
         return 130
@@ -199,15 +198,17 @@ def evaluate(
         kept = (folder / "run.json").exists() and not isinstance(problem, Changed)
         screen.complain(
             as_options(str(problem), evaluate),
-            f"What was answered is kept in {folder}; the same command goes on." if kept else "",
+            f"The answers are kept in {folder}; run the same command again to resume."
+            if kept
+            else "",
         )
         return 3
     except StoreError as problem:
         if isinstance(problem.__cause__, OSError) and (folder / "run.json").exists():
-            screen.complain(str(problem))  # a disk that filled up on the way, say
+            screen.complain(str(problem))  # such as a disk that became full
             return 3
         raise
-    return _told(found, folder, page, as_json)
+    return _report(result, folder, page, as_json)
 
 
 def _measured(request: Request, folder: Path, threads: int | None, how: Machine) -> Evaluation:
@@ -222,56 +223,58 @@ def _measured(request: Request, folder: Path, threads: int | None, how: Machine)
         again = (folder / "run.json").exists()
         run = read_run(Store(folder))
         damage = [one for plan in run.plans for one in plan.damage] if run else []
-        said = False
+        introduced = False
 
-        def told(event: Event) -> None:
-            nonlocal said
-            if not said:  # not before the input is known to be right
-                said = True
+        def tell(event: Event) -> None:
+            nonlocal introduced
+            if not introduced:  # the first event shows that the input is valid
+                introduced = True
                 for one in damage:
                     screen.say(console, Text(f"{one}: its own command writes it again", "yellow"))
                 screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
-        return measure(request, out=folder, how=how, watch=told)
+        return measure(request, out=folder, how=how, watch=tell)
 
 
 def _state(folder: Path, again: bool) -> str:
-    """What a folder has to do with the work that begins."""
+    """The line that introduces the run folder: new, resumed or complete."""
     if not again:
         return "records are kept in"
     from besiege.bench.overview import status
 
     done = all(evaluation.complete for evaluation in status(folder))
-    return "nothing is left to do: all records are in" if done else "goes on in"
+    return "nothing is left to do: all records are in" if done else "resuming in"
 
 
 def _estimated(request: Request, device: str | None, as_json: bool) -> int:
-    """Say what it would cost."""
+    """Print the cost of a request without running it."""
     from besiege.bench.estimating import price
 
-    found = price(request, device=device)
+    estimate = price(request, device=device)
     if as_json:
-        screen.print_json(found.plain())
+        screen.print_json(estimate.plain())
         return 0
     out = screen.out()
-    screen.say(out, Text(f"{request.model} against {found.threat}, {found.images} images: at most"))
-    table = screen.columns("account", "an image", "asked", "sent", right=_FIGURES)
-    for one in found.prices:
+    title = f"{request.model} against {estimate.threat}, {estimate.images} images: at most"
+    screen.say(out, Text(title))
+    table = screen.columns("account", *_FIGURES, right=_FIGURES)
+    for one in estimate.prices:
         each = "" if one.account in _SHARED else _count(one.each)
         table.add_row(one.account, each, _count(one.asked), _count(one.sent))
-    table.add_row("in all", "", _count(found.asked), _count(found.sent))
+    table.add_row("in all", "", _count(estimate.asked), _count(estimate.sent))
     out.print(table)
-    if found.sent is None:
+    if estimate.sent is None:
         screen.say(out, Text("--queries sets a limit where the cost of an attack is not known."))
-    if found.seconds is not None:
-        screen.say(out, Text(f"{_duration(found.seconds)} at {found.rate:g} images per second"))
+    if estimate.seconds is not None:
+        took = _duration(estimate.seconds)
+        screen.say(out, Text(f"{took} at {estimate.rate:g} images per second"))
     screen.say(out, Text("Nothing was sent."))
     return 0
 
 
 _SHARED = ("probe", "clean", "judge", "canary")
-_FIGURES = ("an image", "asked", "sent")
+_FIGURES = ("per image", "queries", "sent")
 
 
 def _count(value: int | None) -> str:
@@ -285,17 +288,17 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
-    run = found._run
-    # The folder may hold other evaluations; their place is the page.
-    mine = replace(run, evaluations=(found.figures,), complete=found.complete)
-    if found.paid is not None:
-        asked, sent = (sum(pair[k] for pair in found.paid.values()) for k in (0, 1))
-        screen.note(f"{asked:,} answers were asked for, and {sent:,} images sent for them.")
+def _report(result: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
+    run = result._run
+    # The folder may hold other evaluations; only the page shows them.
+    mine = replace(run, evaluations=(result.figures,), complete=result.complete)
+    if result.paid is not None:
+        asked, sent = (sum(pair[k] for pair in result.paid.values()) for k in (0, 1))
+        screen.note(f"{asked:,} queries were made, and {sent:,} images sent for them.")
     if as_json:
         figures = mine.plain()
-        if found.paid is not None:
-            figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in found.paid.items()}
+        if result.paid is not None:
+            figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in result.paid.items()}
         screen.print_json(figures)
     else:
         from besiege.report import table
@@ -307,11 +310,11 @@ def _told(found: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
         written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
-    return 0 if found.complete else 3
+    return 0 if result.complete else 3
 
 
 def default_folder(request: Request) -> Path:
-    """The folder of a request's records: the same request, the same folder.
+    """The run folder of a request where none is given; equal requests have the same one.
 
     Examples
     --------
@@ -320,7 +323,7 @@ def default_folder(request: Request) -> Path:
     'zoo-digits-natural-digits-linf-8-255-ce5f63fb'
     """
     words = request.model_dump(mode="json", exclude={"command", "textual"})
-    # Folders made before these options existed keep their names.
+    # Options that are newer than existing folders count only when given: names stay the same.
     later = {"layout": request.layout, "substitute": request.substitute, "fuse": request.substitute}
     named = {name: value for name, value in words.items() if later.get(name, True)}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()

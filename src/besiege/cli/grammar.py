@@ -1,4 +1,4 @@
-"""How models, threats, attacks and data are written: texts for help pages, and completion."""
+"""Types, texts and completion of the options that several commands share."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ How things are written:
           resnet20:weights.safetensors   your weights, besiege's architecture;
                                          with "(mean=..., std=...)" if needed
           path/to/model.py:make          what your function make() returns
-          path/file.onnx                 scores or labels of an ONNX file
-          http://HOST:PORT/PATH          what answers there; "(format=png)"
-          "MODEL+bits(depth=3)"          any of them behind a defense
+          path/file.onnx                 an ONNX file: scores or labels
+          http://HOST:PORT/PATH          a model behind HTTP; "(format=png)"
+          "MODEL+bits(depth=3)"          any of them with a defense
   DATA    digits, mnist, cifar10, ...    by name: `besiege data` lists them
           path/to/folder                 one folder of images per class
           path/to/file.npz               arrays x (images) and y (labels)
-  THREAT  linf:8/255, l2:0.5, l1:12      norm and largest change, pixels 0 to 1
-          linf                           no budget: the smallest that works
-          "linf:8/255 targeted:random"   with a goal, an access such as score
+  THREAT  linf:8/255, l2:0.5, l1:12      norm and budget, pixels from 0 to 1
+          linf                           no budget: smallest perturbation
+          "linf:8/255 targeted:random"   with a goal, or an access such as score
   ATTACK  pgd                            by name: `besiege attacks` lists them
           "pgd(steps=100, loss=margin)"  with parameters: `besiege show pgd`
           "minimal(pgd)"                 made of another attack
-          path/to/file.py:MyAttack       your own"""
+          path/to/file.py:MyAttack       your own attack"""
 
 Goals = Literal["untargeted", "targeted:random", "targeted:least-likely", "targeted:second"]
 Accesses = Literal["gradient", "score", "decision"]
@@ -51,7 +51,7 @@ Curves = Literal["short", "full", "none"]
 
 
 def examples(*lines: str, written: bool = False) -> str:
-    """The end of a help page: commands to try, and how things are written where that is asked."""
+    """The end of a help page: example commands, and how arguments are written if `written`."""
     tried = "Examples:\n" + "\n".join(f"  {line}" for line in lines)
     return f"{WRITTEN}\n\n{tried}" if written else tried
 
@@ -85,7 +85,7 @@ def known_architectures(context: CompletionContext) -> Iterable[tuple[str, str]]
 
 
 def flowing(function: F) -> F:
-    """Join the lines of every paragraph of a docstring, so that a help page wraps them anew."""
+    """Join the lines of every paragraph of a docstring, so that a help page can wrap them."""
     lines = (function.__doc__ or "").splitlines()
     text = lines[:1]
     for above, line in pairwise(lines):
@@ -99,18 +99,18 @@ def flowing(function: F) -> F:
 
 
 def counted(*least: int) -> Parameter:
-    """How an option of whole numbers is read: one number for each `least` value it may have."""
+    """An option of whole numbers, one for each of the minima in `least`."""
 
     def read(_: Any, tokens: Sequence[Token]) -> int | tuple[int, ...]:
         pairs = zip(tokens, least, strict=True)
-        found = tuple(whole(token.value, _option(token), low) for token, low in pairs)
-        return found if len(found) > 1 else found[0]
+        numbers = tuple(whole(token.value, _option(token), low) for token, low in pairs)
+        return numbers if len(numbers) > 1 else numbers[0]
 
     return Parameter(converter=read, n_tokens=len(least))
 
 
 def _read_real(_: Any, tokens: Sequence[Token]) -> float:
-    """A number that a float holds, and no more: neither infinite nor NaN."""
+    """Read a finite number."""
     (token,) = tokens
     try:
         return float(number(token.value))
@@ -132,7 +132,7 @@ def _option(token: Token) -> str:
 
 
 def laid_out(data: str, split: str, layout: str | None) -> Any:
-    """The data as they were named; loaded where their layout has to be said."""
+    """The name of the data, or the data themselves where a layout was given."""
     if layout is None:
         return data
     from besiege.data import load
@@ -141,9 +141,9 @@ def laid_out(data: str, split: str, layout: str | None) -> Any:
 
 
 def as_options(text: str, command: Callable[..., Any]) -> str:
-    """A message with what Python calls keywords as the options of a command.
+    """A message in which Python keywords are written as options of a command.
 
-    Parameters of attacks and models, in their parentheses, stay as they are typed.
+    Parameters of attacks and models, in their parentheses, stay as they are.
 
     Examples
     --------
@@ -153,10 +153,10 @@ def as_options(text: str, command: Callable[..., Any]) -> str:
     """
     known = signature(command).parameters
 
-    def option(found: re.Match[str]) -> str:
-        if found["name"] not in known or _called(text[: found.start()]):
-            return found[0]
-        name, value = found["name"].replace("_", "-"), found["value"]
+    def option(keyword: re.Match[str]) -> str:
+        if keyword["name"] not in known or _called(text[: keyword.start()]):
+            return keyword[0]
+        name, value = keyword["name"].replace("_", "-"), keyword["value"]
         if value in ("True", "False"):
             return f"--{name}" if value == "True" else f"--no-{name}"
         return f"--{name} {shlex.quote(value.strip(QUOTES))}"
@@ -182,7 +182,7 @@ def _called(before: str) -> bool:
 
 
 def broken(*groups: Sequence[str], width: int = 78) -> str:
-    r"""A command for a shell, its lines broken between groups of words where they would be long.
+    r"""A shell command, with long lines broken between groups of words.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def broken(*groups: Sequence[str], width: int = 78) -> str:
 
 
 def _path(_: type, tokens: Sequence[Token]) -> Path:
-    """A path as it was typed; ``--out=~/x`` is one that no shell has expanded."""
+    """Read a path; a shell does not expand the ``~`` of ``--out=~/x``."""
     if not tokens[0].value:
         raise ValueError("an empty path names nothing; '.' is the current folder")
     return Path(os.path.expanduser(tokens[0].value))
@@ -212,7 +212,7 @@ def _indent(line: str) -> int:
 
 
 def _may_be_shown(_: type, model: str) -> None:
-    """Refuse the text of a model that holds a key before it is the title of a progress bar."""
+    """Refuse a model text that contains a key before the progress bar shows it."""
     must_hold_no_secret(model)
 
 
@@ -232,16 +232,14 @@ Channels = Annotated[Literal[1, 3] | None, Parameter(converter=_read_channels)]
 Layout = Annotated[
     Literal["nchw", "nhwc"] | None,
     Parameter(
-        help="Of an .npz file whose shape does not say it: whether the channels of x come before "
-        "height and width (nchw) or after them (nhwc)."
+        help="Order of the axes of x in an .npz file, where its shape is ambiguous: channels "
+        "before height and width (nchw) or after them (nhwc)."
     ),
 ]
 Device = Annotated[
-    str | None, Parameter(help="Where it computes: cpu, cuda, cuda:1, mps; a GPU if there is one.")
+    str | None, Parameter(help="Device: cpu, cuda, cuda:1, mps; by default a GPU if there is one.")
 ]
-Threads = Annotated[
-    int | None, counted(1), Parameter(metavar="N", help="How many CPU threads torch uses.")
-]
+Threads = Annotated[int | None, counted(1), Parameter(metavar="N", help="Number of CPU threads.")]
 AsJson = Annotated[
-    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON alone.")
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON only.")
 ]

@@ -1,4 +1,4 @@
-"""What there is under a name, whatever kind of thing it is, as plain values."""
+"""Looks up a name of any kind (attack, model, data set, ...) and describes it in plain values."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from besiege.core.errors import UnknownNameError, near
 
 @dataclass(frozen=True)
 class Found:
-    """Something with a name.
+    """The description of a named object.
 
     Attributes
     ----------
     kind, name, about : str
-        What it is, what it is called, and one or two sentences.
+        Its kind, its name, and one or two sentences.
     facts : dict
-        What is known of it.
+        Its properties.
     parameters : dict
-        What can be set, with the usual values.
+        Its parameters and their defaults.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Found:
 
 
 def look_up(name: str) -> Found:
-    """The thing of a name, or an error with the nearest names of every kind.
+    """The object of a name, or an error with the nearest names of every kind.
 
     Examples
     --------
@@ -48,12 +48,12 @@ def look_up(name: str) -> Found:
         return _written(name)
     close = near(name, [*light, *heavy])
     if not close.startswith("did you mean"):
-        close = "besiege attacks, besiege models and besiege data list what there is"
+        close = "besiege attacks, besiege models and besiege data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
 
 
 def _light() -> dict[str, Found]:
-    """What is known without torch."""
+    """The objects that can be described without torch."""
     from besiege.attacks.suites import SUITES
     from besiege.data.catalogue import CATALOGUE as DATA
     from besiege.models.catalogue import CATALOGUE, listing, zoo_card
@@ -67,14 +67,14 @@ def _light() -> dict[str, Found]:
     for row in listing():
         scheme, _, short = row.name.partition(":")
         card = zoo_card(short) if scheme == "zoo" else vars(PUBLIC[short])
-        told = {key: value for key, value in card.items() if key != "name"}
-        told |= {"weights": str(row.weights or "no data root is set"), "here": row.present}
+        properties = {key: value for key, value in card.items() if key != "name"}
+        properties |= {"weights": str(row.weights or "no data root is set"), "here": row.present}
         about = f"{row.architecture}, trained on {row.data}, {row.clean} clean"
-        found[short] = found[row.name] = Found("model", row.name, about, told)
+        found[short] = found[row.name] = Found("model", row.name, about, properties)
     for name, suite in SUITES.items():
         listed: dict[str, Any] = {"attacks": list(suite.attacks)}
         listed |= {f"in {norm}": list(others) for norm, others in suite.others.items()}
-        listed["how"] = "each on what the ones before left"
+        listed["how"] = "each attack runs on the images that withstood the ones before"
         found[name] = Found("suite", name, suite.told, listed)
     for name, entry in DATA.items():
         found[name] = Found(
@@ -86,14 +86,14 @@ def _light() -> dict[str, Found]:
                 "shape": "x".join(map(str, entry.shape)),
                 "classes": list(entry.class_names),
                 "usual threats": list(entry.threats),
-                "published at": list(entry.addresses) or "comes with what is installed",
+                "published at": list(entry.addresses) or "comes with an installed package",
             },
         )
     return found
 
 
 def _heavy() -> dict[str, Found]:
-    """What is known once torch is there."""
+    """The objects whose description needs torch."""
     from besiege.attacks.attack import PIECES
     from besiege.attacks.combine import Combined
     from besiege.core.attack_registry import ATTACKS
@@ -108,7 +108,7 @@ def _heavy() -> dict[str, Found]:
         about = "natural training" if plan.attack is None else against
         found[name] = Found("recipe", name, about, {}, settings)
     for name, thing in ATTACKS.items():
-        if isinstance(thing, type) and issubclass(thing, Combined):  # nothing without its parts
+        if isinstance(thing, type) and issubclass(thing, Combined):  # needs another attack
             found[name] = _made("attack", name, thing)
         else:
             found[name] = _attack(name, thing() if isinstance(thing, type) else thing)
@@ -116,7 +116,7 @@ def _heavy() -> dict[str, Found]:
 
 
 def _written(text: str) -> Found:
-    """An attack in its text form: its parameters as they are then."""
+    """An attack in its text form, with the parameters of that text."""
     from besiege.attacks.attack import parse
 
     return _attack(text, parse(text))
@@ -127,11 +127,12 @@ def _attack(name: str, attack: Any) -> Found:
     from besiege.core.text import parameters
     from besiege.core.threat import Goal, Norm
 
+    sought = "the smallest perturbation" if attack.minimal else "a perturbation within the budget"
     facts = {
         "norms": [str(norm) for norm in Norm if norm in attack.norms],
         "goals": [str(goal) for goal in Goal if goal in attack.goals],
         "access": str(attack.access),
-        "looks for": "the smallest change" if attack.minimal else "a change within the budget",
+        "searches for": sought,
         "revision": attack.revision,
     }
     values = {f.name: LANGUAGE.text(getattr(attack, f.name)) for f in parameters(attack)}
@@ -139,7 +140,7 @@ def _attack(name: str, attack: Any) -> Found:
 
 
 def _made(kind: str, name: str, cls: Any) -> Found:
-    """A class that makes values of a kind, with the usual values of its fields."""
+    """A class of values, with the defaults of its fields."""
     from besiege.attacks.attack import LANGUAGE
     from besiege.core.text import parameters
 
@@ -147,7 +148,7 @@ def _made(kind: str, name: str, cls: Any) -> Found:
     usual = {}
     for f in parameters(cls):
         value = f.default_factory() if f.default_factory is not MISSING else f.default
-        usual[f.name] = "to be given" if value is MISSING else LANGUAGE.text(value)
+        usual[f.name] = "required" if value is MISSING else LANGUAGE.text(value)
     facts = {"slot": _slot(cls)} if kind == "piece" else {}
     return Found(kind, name, text, facts, usual)
 

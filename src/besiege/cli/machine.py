@@ -1,4 +1,4 @@
-"""Where and with how many threads a command computes."""
+"""The device and the number of threads of a command."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from besiege.core.text import short
 
 _KINDS = ("cpu", "cuda", "mps", "xpu")
 _THREADS = 64
-"""So many threads are granted on any machine; more only where there are cores for them."""
+"""Number of threads that is allowed on any machine; machines with many cores allow more."""
 
 
 def prepare(device: str | None, threads: int | None) -> str | None:
-    """Let torch use so many threads; the device, checked, or a GPU where none was asked for."""
+    """Set torch's number of threads, and return the checked device: by default a GPU."""
     if device is not None and not re.fullmatch(rf"({'|'.join(_KINDS)})(:[0-9]{{1,3}})?", device):
         kind = device.partition(":")[0]
         raise InputError(f"the device is '{short(device)}': {near(kind, _KINDS)}")
@@ -37,6 +37,6 @@ def prepare(device: str | None, threads: int | None) -> str | None:
     except (RuntimeError, AssertionError, NotImplementedError):
         raise InputError(
             f"this machine has no device '{device}' that torch can use: leave --device out to "
-            "take the best there is"
+            "use the best one"
         ) from None
     return device

@@ -1,4 +1,4 @@
-"""``besiege models``: the models and architectures there are."""
+"""``besiege models``: lists the models and architectures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ command = App(name="models", help_epilogue=examples("besiege models", "besiege m
 @command.default
 @flowing
 def models(*, as_json: AsJson = False) -> None:
-    """The models and architectures there are, and how a model is written."""
+    """List the models and architectures, and how a model is written."""
     from besiege.models.catalogue import CATALOGUE, FORMS, listing
 
     found = listing()
@@ -44,7 +44,7 @@ def models(*, as_json: AsJson = False) -> None:
         )
     console.print(rows)
     if not all(row.present for row in found):
-        console.print(Text("Weights that are not here belong into BESIEGE_DATA/weights.", "dim"))
+        console.print(Text("Put missing weights into BESIEGE_DATA/weights.", "dim"))
     console.print()
     rows = screen.columns("architecture", "what it is")
     for name, known in CATALOGUE.items():
@@ -52,6 +52,6 @@ def models(*, as_json: AsJson = False) -> None:
     console.print(rows)
     console.print()
     console.print("How a model is written:")
-    for form, told in (*FORMS.items(), ("MODEL+bits(depth=3)", "any of them behind a defense")):
+    for form, about in (*FORMS.items(), ("MODEL+bits(depth=3)", "any of them with a defense")):
         console.print(Text(f"  {form}", "bold"))
-        console.print(Padding(told, (0, 0, 0, 4)))
+        console.print(Padding(about, (0, 0, 0, 4)))

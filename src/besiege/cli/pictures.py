@@ -1,4 +1,4 @@
-"""Images from files with names to write others by, and adversarial images to files."""
+"""Reads the images of ``besiege attack`` from files, and writes adversarial ones to files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from besiege.data.sources import refuse
 
 PREDICTED = "predicted"
 _MOST_TEXT = 64 << 20
-"""Bytes of a file of labels."""
+"""Largest size of a file of labels, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Inputs:
     Attributes
     ----------
     data : Data
-        Images, labels and ids; labels of -1 are still to be predicted.
+        Images, labels and ids; a label of -1 must still be predicted.
     names : dict
-        Of an id to the name of its file, without folders above the input.
+        The name of the file of each id, without folders above the input.
     labelled : str
         Where the labels come from, in words.
     """
@@ -68,8 +68,8 @@ def read(
         A folder of class folders, a folder of images, an image, an ``.npz`` file with ``x`` and
         perhaps ``y``, or the name of a data set.
     labels : str, optional
-        Where the files do not say them: numbers with commas in the order of the files' names, a
-        text file with a label or a name and a label a line, or 'predicted'.
+        The labels where the files have none: numbers with commas in the order of the file names,
+        a text file with a label, or a name and a label, in each line, or 'predicted'.
     split, count, seed, fit
         As for `besiege.data.load`.
     """
@@ -87,7 +87,7 @@ def read(
         found = _arrays(path, split, labels, fit)
     else:
         if labels is not None and (named or os.path.exists(path)):
-            raise InputError(f"{source} says its labels itself: leave --labels out")
+            raise InputError(f"{source} has labels of its own: leave --labels out")
         return _labelled(source, split, count, seed, fit)
     if count is not None:
         found = replace(found, data=found.data.subset(count, seed))
@@ -106,7 +106,7 @@ def _labelled(
 
 
 def _loose(root: Path, names: Sequence[str], fit: Mapping[str, Any], labels: str | None) -> Inputs:
-    """Images that lie in no class folder."""
+    """Images without class folders."""
     if fit.get("layout") is not None:
         raise InputError("layout is for arrays: leave it out")
     how = Fit.of(**{name: value for name, value in fit.items() if name != "layout"})
@@ -146,7 +146,7 @@ def _arrays(path: Path, split: str, labels: str | None, fit: Mapping[str, Any]) 
 
 
 def _given(labels: str | None, names: Sequence[str]) -> dict[str, int]:
-    """The label of every file, none where they are to be predicted."""
+    """The given label of every file; empty where the model predicts them."""
     if labels is None or labels == PREDICTED:
         return {}
     if re.fullmatch(r"[0-9]+(\s*,\s*[0-9]+)*,?", labels.strip()):
@@ -154,8 +154,8 @@ def _given(labels: str | None, names: Sequence[str]) -> dict[str, int]:
     path = Path(os.path.expanduser(labels))
     if not os.path.isfile(path):
         raise InputError(
-            f"--labels is '{short(labels)}', which is no file: write numbers with commas, a text "
-            f"file with 'NAME LABEL' lines, or '{PREDICTED}'"
+            f"--labels is '{short(labels)}', which is not a file: write numbers with commas, a "
+            f"text file with 'NAME LABEL' lines, or '{PREDICTED}'"
         )
     if must_be_file(path) > _MOST_TEXT:
         raise DataError(f"{path} is too large for a list of labels: write 'NAME LABEL' lines")
@@ -186,7 +186,7 @@ def _in_order(labels: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     if len(labels) != len(names):
         raise InputError(
             f"{len(labels)} labels were given for {len(names)} images: give one for each, in the "
-            "order of the files' names"
+            "order of the file names"
         )
     return dict(zip(names, map(_label, labels), strict=True))
 
@@ -204,7 +204,7 @@ def _is_image(path: Path) -> bool:
 
 
 def file_names(names: Mapping[int, str]) -> dict[int, str]:
-    """Of an id to the PNG file its image goes to; two inputs never share one."""
+    """The name of the PNG file of each id; no two inputs share one."""
     taken: set[str] = set()
     found = {}
     for number, name in sorted(names.items(), key=lambda pair: pair[1]):
@@ -219,7 +219,7 @@ def file_names(names: Mapping[int, str]) -> dict[int, str]:
 
 
 def write_png(path: Path, image: Tensor, box: tuple[float, float]) -> None:
-    """An image of whole 255ths of the box as PNG, which loses nothing of it."""
+    """Write an image whose pixels are multiples of 1/255 of the box as PNG, without loss."""
     low, high = box
     pixels = ((image.double() - low) / (high - low) * 255).round().to(torch.uint8).cpu().numpy()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def write_png(path: Path, image: Tensor, box: tuple[float, float]) -> None:
 
 
 def write_exact(path: Path, arrays: Mapping[str, Tensor]) -> None:
-    """Tensors as they are, into an ``.npz`` or ``.safetensors`` file."""
+    """Write tensors to an ``.npz`` or ``.safetensors`` file."""
     plain = {name: value.detach().cpu().contiguous() for name, value in arrays.items()}
     if path.suffix == ".npz":
         held: dict[str, Any] = {name: value.numpy() for name, value in plain.items()}

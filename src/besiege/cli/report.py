@@ -1,4 +1,4 @@
-"""``besiege report``: the table and the page of a run, made anew from its records."""
+"""``besiege report``: prints the table of a run and writes its page, from its records."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def report(
     show: Annotated[Flag, Parameter(name="--open")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """The table and the page of a run, made anew from its records.
+    """Print the table of a run and write its page again, from its records.
 
     Parameters
     ----------
     run
-        The run folder.
+        Run folder.
     out
-        Where the page goes; report.html in the run folder by default.
+        File of the page; by default report.html in the run folder.
     show
         Open the page in a browser.
     """
@@ -66,7 +66,7 @@ def report(
 
 
 def _page(run: Path, out: Path | None, figures: RunFigures, needed: bool) -> Path | None:
-    """Write the page; a run that may only be read has none, unless it is put elsewhere."""
+    """Write the page; a read-only run has none, unless `out` names a file elsewhere."""
     from besiege.bench.folder import ReadOnlyError
     from besiege.report import write_page
 

@@ -18,17 +18,17 @@ from rich.text import Text
 from besiege.report.console import Harmless
 
 _LONGEST = 2000
-"""Letters of a message."""
+"""Longest error message, in characters."""
 
 
 class Screen(Harmless):
-    """A console that takes texts as they are, and tells its caller when nobody reads any more."""
+    """A console without markup that raises BrokenPipeError when its reader is gone."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         if self.is_terminal:
             super().print(*objects, **options)
             return
-        # In a file, what fills a table up to its width is only in the way.
+        # In a file, the spaces that pad a table to its width are useless.
         with self.capture() as held:
             super().print(*objects, **options)
         lines = held.get().split("\n")
@@ -42,13 +42,13 @@ _results: TextIO | None = None
 
 
 def results() -> TextIO:
-    """The stream that results go to: standard output, while what others print goes elsewhere."""
+    """The stream of results: the real standard output, also inside `apart`."""
     return sys.stdout if _results is None else _results
 
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Send what a user's code prints to standard error: standard output holds results alone."""
+    """Send what a user's code prints to standard error: standard output has results only."""
     global _results
     if _results is not None or sys.stdout is None:  # a command within a command; closed
         yield
@@ -62,15 +62,15 @@ def apart() -> Iterator[None]:
         _results, sys.stdout = None, before
         if number is not None:
             os.dup2(own.fileno(), number)
-            with suppress(OSError):  # a full disk, say, which was told when it was written to
+            with suppress(OSError):  # such as a full disk, reported when it was written to
                 own.close()
 
 
 def _own_output(stream: TextIO) -> tuple[TextIO, int | None]:
-    """A stream of our own to where standard output goes, and the number that now leads elsewhere.
+    """A copy of standard output, and its file descriptor, which then leads to standard error.
 
-    What is written in C, or by another process, knows the number alone. A stream that stands in for
-    standard output has none.
+    C code and other processes write to the descriptor. A stream that replaces standard output (in
+    tests) has none.
     """
     if stream is not sys.__stdout__:
         return stream, None
@@ -83,14 +83,14 @@ def _own_output(stream: TextIO) -> tuple[TextIO, int | None]:
     own = os.fdopen(copy, "w", 1 if stream.isatty() else -1, stream.encoding, "replace")
     try:
         os.dup2(sys.stderr.fileno(), number)
-    except (OSError, ValueError, AttributeError):  # nobody listens there
+    except (OSError, ValueError, AttributeError):  # standard error is closed
         own.close()
         return stream, None
     return own, number
 
 
 def out() -> Screen:
-    """Standard output: what was asked for."""
+    """Standard output: results."""
     return Screen(file=results(), markup=False, emoji=False, highlight=False)
 
 
@@ -100,12 +100,12 @@ def err() -> Screen:
 
 
 def note(text: str) -> None:
-    """Say something that is no result."""
+    """Print a note to standard error."""
     say(err(), Text(text, "dim"))
 
 
 def complain(text: str, advice: str = "") -> None:
-    """Say what went wrong, and how to go on where that is known; what was typed is not repeated."""
+    """Print an error, with long words shortened, and an advice if there is one."""
     brief = re.sub(r"(\S{80})\S{400,}", r"\1...", text)
     brief = brief if len(brief) <= _LONGEST else brief[:_LONGEST] + "..."
     say(err(), Text("error: ", "bold red").append(brief, "not bold default"))
@@ -114,7 +114,7 @@ def complain(text: str, advice: str = "") -> None:
 
 
 def say(console: Console, text: Text) -> None:
-    """Print a text wrapped between words; a long path stays whole, so that it can be copied."""
+    """Print a text wrapped between words; long paths are not broken, so that they can be copied."""
     for line in text.split("\n", allow_blank=True):
         for part in line.divide(_breaks(line.plain, console.width)):
             part.rstrip()
@@ -122,7 +122,7 @@ def say(console: Console, text: Text) -> None:
 
 
 def _breaks(line: str, width: int) -> list[int]:
-    """Where a line is broken, always before a word: rich would break long words too."""
+    """Where to break a line: before words only, while rich would break long words, too."""
     places, start = [], 0
     for word in re.finditer(r"\S+", line):
         full = cell_len(line[start : word.end()]) > width
@@ -132,17 +132,17 @@ def _breaks(line: str, width: int) -> list[int]:
 
 
 def verbatim(console: Console, text: Text) -> None:
-    """Print a text with its own lines, however long they are: it is there to be copied."""
+    """Print a text without wrapping its lines, so that it can be copied."""
     console.print(text, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Write a value as JSON, and nothing else, to standard output."""
+    """Write a value as JSON to standard output."""
     results().write(json.dumps(value, indent=1, default=str) + "\n")
 
 
 def columns(*names: str, right: tuple[str, ...] = ()) -> Table:
-    """A plain table: no frame, long cells folded."""
+    """A table without a frame, in which long cells are folded."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in names:
         table.add_column(name, overflow="fold", justify="right" if name in right else "left")
@@ -150,14 +150,14 @@ def columns(*names: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def tolerate(stream: TextIO) -> None:
-    """Let a stream write a question mark for a letter its terminal does not have."""
+    """Let a stream write a question mark for a character that its terminal lacks."""
     reconfigure = getattr(stream, "reconfigure", None)
     if callable(reconfigure):
         reconfigure(errors="replace")
 
 
 def let_go(stream: TextIO) -> None:
-    """Send what is left of a stream nowhere, or Python would complain of it at its end."""
+    """Discard the rest of a closed stream, or Python prints an error at exit."""
     try:
         number = stream.fileno()
     except (OSError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""``besiege show``: all about one thing that has a name."""
+"""``besiege show``: explains one attack, model, data set or other named object."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ command = App(
 @command.default
 @flowing
 def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson = False) -> None:
-    """All about one thing that has a name.
+    """Explain one attack, model, data set or other name.
 
-    Attacks and the pieces they are made of, suites, models, architectures, data sets, recipes and
-    defenses.
+    Names are those of attacks and their pieces, suites, models, architectures, data sets, recipes
+    and defenses.
 
     Parameters
     ----------
     name
-        Its name; an attack may have parameters.
+        Name; an attack may have parameters.
     """
     from besiege.cli.lookup import look_up
 
@@ -53,16 +53,16 @@ def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson 
 
 
 def _lines(values: Mapping[str, Any], width: int) -> Iterator[Text]:
-    """Names with what is known beside them; words are never broken, for paths are among them."""
+    """Names and values, wrapped between words only, since some values are paths."""
     margin = max(map(len, values)) + 4
     room = max(width - margin, 1)
     for name, value in values.items():
-        told = [
+        wrapped = [
             part
             for line in _text(value).splitlines()
             for part in wrap(line, room, break_long_words=False, break_on_hyphens=False)
         ]
-        for place, line in enumerate(told or [""]):
+        for place, line in enumerate(wrapped or [""]):
             title = f"  {name}" if place == 0 else ""
             yield Text(title.ljust(margin), "dim").append(line, "not dim")
 

@@ -1,4 +1,4 @@
-"""``besiege status``: how far a run is."""
+"""``besiege status``: prints how much of a run is done."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ command = App(
 @command.default
 @flowing
 def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJson = False) -> int:
-    """How far a run is; also while it is going on.
+    """Print how much of a run is done, also while it is running.
 
-    The exit code is 0 when all is done and 3 when something is missing.
+    The exit code is 0 for a complete run and 3 where records are missing.
 
     Parameters
     ----------
     run
-        The run folder.
+        Run folder.
     """
     from besiege.bench.overview import status as read
 
@@ -50,15 +50,8 @@ def _print(found: list[Status]) -> None:
         plan = evaluation.plan
         console.print(Text(f"{plan.model.name} against {plan.threat}", "bold"))
         console.print(Text(f"on {plan.data.count:,} images of {plan.data.name}", "dim"))
-        rows = screen.columns(
-            "",
-            "shards",
-            "images",
-            "right",
-            "broken",
-            "time",
-            right=("shards", "images", "right", "broken", "time"),
-        )
+        headings = ("shards", "images", "correct", "broken", "time")
+        rows = screen.columns("", *headings, right=headings)
         for progress in evaluation.attacks:
             rows.add_row(
                 progress.attack,
@@ -74,7 +67,7 @@ def _print(found: list[Status]) -> None:
         console.print(
             Text("complete", "green")
             if evaluation.complete
-            else Text("incomplete: the command that began it goes on", "yellow")
+            else Text("incomplete: run its command again to resume", "yellow")
         )
         console.print(Text(plan.request.command, "dim"), soft_wrap=True)
         console.print()

@@ -1,4 +1,4 @@
-"""``besiege substitute``: a model of one's own from a victim's labels, to craft on."""
+"""``besiege substitute``: trains a substitute model from a victim's labels, to craft on."""
 
 from __future__ import annotations
 
@@ -82,45 +82,46 @@ def substitute(
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> int:
-    """Train a substitute from a model's labels alone, and write its weights with a card.
+    """Train a substitute from a model's labels only, and write its weights with a card.
 
-    Some images are labelled by the model; every round adds to each a neighbour along the
-    substitute's Jacobian and has it labelled too (Papernot et al. 2017). No image is asked about
+    The model labels some images. Every round adds a neighbour to each of them, along the
+    substitute's Jacobian, and the model labels it too (Papernot et al. 2017). No image is sent
     twice. Attacks crafted on the substitute then need one query per image.
 
     Parameters
     ----------
     model
-        What is asked for labels; of an address any form of answer will do.
+        Victim that gives the labels; a model behind HTTP may answer in any form.
     data
-        The images it is asked about.
+        Images to be labelled.
     arch
-        What is trained: an architecture of besiege, or path/to/file.py:factory.
+        Architecture to train: one of besiege, or path/to/file.py:factory.
     out
-        The file of weights, ending in .safetensors; the card beside it ends in .json.
+        File of the weights, ending in .safetensors; the card beside it ends in .json.
     rounds
-        How often every point gets a neighbour: each round doubles the queries.
+        Number of rounds; each doubles the queries.
     count
-        Seeds: how many of the images are asked about first.
+        Number of seeds: images that are labelled first.
     check
-        Other images to measure the agreement on, on the same account; 0 measures none.
+        Number of other images on which the agreement is measured, which are queries too; 0 for
+        none.
     queries
-        The most images the model may be asked about in all.
+        Query limit in all.
     epochs
         Passes over all points in every round.
     lam
-        How far a neighbour is in every pixel, as a share of the pixels' range.
+        Distance of a neighbour in every pixel value, as a share of the pixels' range.
     tau
-        Rounds after which the step changes its sign.
+        Number of rounds after which the step changes its sign.
     reservoir
-        After so many rounds only so many points get a neighbour in each.
+        After ROUNDS rounds, only POINTS points get a neighbour in each round.
     split
-        Which part of the data: best what the model was not trained on.
+        Part of the data set; use images that the model was not trained on.
     seed
-        Decides seeds, initial weights and order.
+        Seed of the choice of images, the initial weights and their order.
     resume
-        Whether what is there already counts; --no-resume asks anew and replaces it. What an
-        address has answered is kept in ledgers beside the weights, and not asked again.
+        Whether to keep what exists; --no-resume queries again and replaces it. Answers of a model
+        behind HTTP are kept in ledgers beside the weights, and are not queried again.
     """
     given: dict[str, Any] = {"epochs": epochs, "lam": lam, "tau": tau, "queries": queries}
     given["reservoir"] = reservoir
@@ -137,7 +138,7 @@ def substitute(
 
             where = prepare(device, threads)
 
-            def told(one: Round) -> None:
+            def tell(one: Round) -> None:
                 history.append(one)
                 screen.say(console, Text(_line(one), "dim"))
 
@@ -154,7 +155,7 @@ def substitute(
                 seed=seed,
                 resume=resume,
                 about={"command": typed},
-                watch=told,
+                watch=tell,
                 tick=lambda done, total: watch(Event(done, total, "labels")),
                 **given,
             )
@@ -164,7 +165,10 @@ def substitute(
         screen.note(f"Interrupted. {_kept(asked) or lost}")
         return 130
     except EndpointError as problem:
-        again = "" if _is_another(problem) else _kept(asked)
+        from besiege.models.black_box import Changed
+
+        # Where another model answers now, the same command would stop there again.
+        again = "" if isinstance(problem, Changed) else _kept(asked)
         screen.complain(as_options(str(problem), substitute), again)
         return 3
     card = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -172,27 +176,21 @@ def substitute(
         screen.print_json(card)
         return 0
     if not history:
-        console.print(Text("There was nothing left to do: this substitute is there.", "dim"))
+        console.print(Text("Nothing is left to do: this substitute is complete.", "dim"))
     screen.say(screen.out(), Text(_summary(card, path)))
     screen.verbatim(screen.out(), Text("\n".join(_next(card, model, data))))
     return 0
 
 
-def _is_another(problem: EndpointError) -> bool:
-    """Whether another model answers now: the same command would stop there again."""
-    from besiege.models.black_box import Changed
-
-    return isinstance(problem, Changed)
-
-
 def _kept(victim: Victim | None) -> str:
-    """Where the answers of an address are, if there are any."""
+    """Where the answers of a model behind HTTP are kept, if there are any."""
     from besiege.models.black_box import black_box
 
     inner = None if victim is None else black_box(victim)
     if inner is None or inner.ledger is None or not len(inner.ledger):
         return ""
-    return f"What was answered is kept in {inner.ledger.path.parent}; the same command goes on."
+    kept = inner.ledger.path.parent
+    return f"The answers are kept in {kept}; run the same command again to resume."
 
 
 def _typed(
@@ -208,7 +206,7 @@ def _typed(
     seed: int,
     layout: str | None,
 ) -> str:
-    """The command that does the same again, for the card."""
+    """The command that reproduces the substitute, for the card."""
     words = {"data": data, "arch": arch, "rounds": rounds, "count": count, "check": check, **given}
     words |= {"split": split if split != "test" else None, "layout": layout}
     words |= {"seed": seed or None, "out": out}
@@ -221,35 +219,32 @@ def _typed(
 
 
 def _line(one: Round) -> str:
-    said = f"round {one.number}: {one.points:,} points, {one.queries:,} queries"
+    line = f"round {one.number}: {one.points:,} points, {one.queries:,} queries"
     if one.agreement is not None:
-        said += f", says what the model says of {100 * one.agreement:.1f} % held out"
-    return said
+        line += f", agrees with the model on {100 * one.agreement:.1f} % of held-out images"
+    return line
 
 
 def _summary(card: dict[str, Any], path: Path) -> str:
     lines = [f"queries    {card['queries']:,} in all"]
     if card["checks"]:
         lines[0] += f", {card['checks']:,} of them to measure the agreement"
-        lines.append(f"agreement  {100 * card['agreement']:.1f} % of {card['checks']:,} held out")
+        share = 100 * card["agreement"]
+        lines.append(f"agreement  {share:.1f} % of {card['checks']:,} held-out images")
     if card["missing"]:
         lines.append(
-            f"missing    never answered: class {', '.join(map(str, card['missing']))}; the "
-            "substitute does not know them, so give seeds of them"
+            f"missing    the model never answered class {', '.join(map(str, card['missing']))}, so "
+            "the substitute does not know them: add images of them to the data"
         )
     lines += [f"weights    {path}", f"card       {path.with_suffix('.json')}"]
     return "\n".join(lines)
 
 
-def _is_address(model: str) -> bool:
-    return model.startswith(("http://", "https://"))
-
-
 def _next(card: dict[str, Any], model: str, data: str) -> list[str]:
-    """What to type now."""
+    """The command to run next."""
     from besiege.data.catalogue import CATALOGUE
 
-    if card["source"] is None:  # a network of the user's own: only the user can build it
+    if card["source"] is None:  # only the user can build a network of their own
         return [f"Load the weights into {card['arch']} to craft on it."]
     known = CATALOGUE[data].threats if data in CATALOGUE else ()
     threat = next((text for text in known if text.startswith("linf:")), _USUAL)
@@ -259,6 +254,6 @@ def _next(card: dict[str, Any], model: str, data: str) -> list[str]:
         ["--threat", threat],
         ["--substitute", card["source"]],
         ["--attacks", "mim"],
-        *([["--access", "decision"]] if _is_address(model) else []),
+        *([["--access", "decision"]] if model.startswith(("http://", "https://")) else []),
     )
     return ["Craft on it, and judge on the model:", *(f"  {x}" for x in command.splitlines())]

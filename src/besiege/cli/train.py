@@ -1,4 +1,4 @@
-"""``besiege train``: a recipe, a data set and an architecture; weights with a card."""
+"""``besiege train``: trains an architecture on a data set by a recipe."""
 
 from __future__ import annotations
 
@@ -71,38 +71,38 @@ def train(
 ) -> int:
     """Train a model, naturally or adversarially, and write its weights with a card.
 
-    A checkpoint is kept while it goes on: the same command again goes on from it, and ends with
-    the weights of an uninterrupted training.
+    A checkpoint is kept during training. Run the same command again to resume from it: the weights
+    are then those of an uninterrupted training.
 
     Parameters
     ----------
     recipe
-        How: natural or pgd-at, perhaps with changes: "pgd-at(epochs=30)". `besiege show pgd-at`
-        lists what can be changed.
+        Recipe: natural or pgd-at, also with parameters: "pgd-at(epochs=30)". `besiege show pgd-at`
+        lists them.
     data
-        The images to train on, and their labels.
+        Images to train on, and their labels.
     arch
-        What is trained: an architecture of besiege, or path/to/file.py:factory.
+        Architecture to train: one of besiege, or path/to/file.py:factory.
     out
-        The file of weights, ending in .safetensors; the card beside it ends in .json.
+        File of the weights, ending in .safetensors; the card beside it ends in .json.
     epochs
         Passes over the data.
     batch
         Images per step.
     rate
-        The highest learning rate.
+        Highest learning rate.
     attack
-        What makes the training images adversarial.
+        Attack that crafts the training images.
     threat
-        Within what.
+        Threat of that attack.
     seed
-        Decides initial weights, order and every draw.
+        Seed of the initial weights, the order and every random number.
     resume
-        Whether to go on from a checkpoint; --no-resume starts anew and replaces what is there.
+        Whether to resume from a checkpoint; --no-resume starts again and replaces it.
     half
-        Write half precision, half the size.
+        Write the weights in half precision: half the size.
     every
-        Epochs from one checkpoint to the next.
+        Epochs between checkpoints.
     """
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "attack": attack, "threat": threat}
     given: dict[str, Any] = {name: v for name, v in changes.items() if v is not None}
@@ -122,7 +122,7 @@ def train(
             where = prepare(device, threads)
             begun = checkpoint.exists() and resume
 
-            def told(epoch: Epoch) -> None:
+            def tell(epoch: Epoch) -> None:
                 history.append(epoch)
                 screen.say(console, Text(_line(epoch), "dim"))
 
@@ -133,7 +133,7 @@ def train(
                 out,
                 seed=seed,
                 device=where,
-                watch=told,
+                watch=tell,
                 tick=lambda done, total: watch(Event(done, total, recipe)),
                 resume=resume,
                 half=half,
@@ -143,7 +143,7 @@ def train(
             )
     except KeyboardInterrupt:
         screen.note(
-            f"Interrupted. {checkpoint} stays; the same command goes on from it."
+            f"Interrupted. Run the same command again to resume from {checkpoint}."
             if checkpoint.exists()
             else "Interrupted before the first checkpoint; nothing was written."
         )
@@ -153,16 +153,16 @@ def train(
         screen.print_json(json.loads(card.read_text(encoding="utf-8")))
         return 0
     if not history:
-        console.print(Text("There was nothing left to do: this training is done.", "dim"))
+        console.print(Text("Nothing is left to do: this training is complete.", "dim"))
     elif begun:
-        console.print(Text(f"went on after epoch {history[0].number - 1}", "dim"))
+        console.print(Text(f"resumed after epoch {history[0].number - 1}", "dim"))
     screen.verbatim(screen.out(), Text(f"weights  {path}\ncard     {card}"))
     return 0
 
 
 def _line(epoch: Epoch) -> str:
-    said = f"epoch {epoch.number}: loss {epoch.loss:.3f}, {100 * epoch.accuracy:.1f} % right"
+    line = f"epoch {epoch.number}: loss {epoch.loss:.3f}, {100 * epoch.accuracy:.1f} % correct"
     for name, value in (("clean", epoch.clean), ("under attack", epoch.robust)):
         if value is not None:
-            said += f", held out {100 * value:.1f} % {name}"
-    return f"{said}, {epoch.seconds:.1f} s"
+            line += f", held out {100 * value:.1f} % {name}"
+    return f"{line}, {epoch.seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""``besiege version``: what is installed, without importing it."""
+"""``besiege version``: prints installed versions, without importing the packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STANDS_ON = ("torch", "numpy", "scipy", "safetensors", "duckdb", "pydantic", "c
 @command.default
 @flowing
 def versions(*, as_json: AsJson = False) -> None:
-    """Which versions are installed: what to write into a bug report."""
+    """Print the installed versions, for a bug report."""
     found = {"besiege": besiege.__version__, "python": platform.python_version()}
     found |= {name: _installed(name) for name in _STANDS_ON}
     found["platform"] = f"{platform.system()} {platform.machine()}"
@@ -26,8 +26,8 @@ def versions(*, as_json: AsJson = False) -> None:
         screen.print_json(found)
         return
     console = screen.out()
-    for name, told in found.items():
-        console.print(f"{name} {told}")
+    for name, value in found.items():
+        console.print(f"{name} {value}")
 
 
 def _installed(name: str) -> str:
