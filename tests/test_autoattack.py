@@ -244,7 +244,7 @@ def check_rand(texts: str | list[str], count: int) -> None:
     means = [attack.mean for attack in told.attacks]
     assert means[-1] == told.robust.mean
     assert found.robust is not None and found.robust.value < found.clean.value - 0.1
-    assert "By chance" in found.page().read_text("utf-8")
+    assert "Stochastic model" in found.page().read_text("utf-8")
 
 
 def test_rand_on_a_model_that_answers_by_chance() -> None:

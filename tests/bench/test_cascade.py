@@ -213,7 +213,7 @@ def test_a_model_that_answers_by_chance_has_mean_and_deviation(tmp_path: Path) -
     # The images of the first attack are its own, but for those that fool more often when clean.
     assert abs(told.attacks[0].mean - by_hand.mean()) < 0.05
     assert "Over 5 evaluations of one draw each" in found.figures.threat.words
-    assert "By chance" in found.page().read_text("utf-8")
+    assert "Stochastic model" in found.page().read_text("utf-8")
 
 
 def test_a_victim_without_chances_has_no_such_figures(

@@ -385,7 +385,7 @@ def test_without_a_budget_the_distances_are_the_figures(tmp_path: Path) -> None:
     # In a suite every attack searches on every sample, and the smallest counts.
     suite = run(attacks=None, suite="fab(steps=10), minimal(pgd(steps=5))")
     assert suite.figures.distances == sizes
-    assert "smallest changes" in found.page().read_text()
+    assert "smallest perturbations" in found.page().read_text()
 
 
 def test_accuracy_against_queries_is_that_of_shorter_runs() -> None:

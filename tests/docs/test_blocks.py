@@ -106,7 +106,7 @@ def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
 def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("smallest.md")
     said = capsys.readouterr().out
-    assert "The median smallest change that fools it is" in said
+    assert "The median smallest perturbation that breaks an image is" in said
     assert (place / "change.safetensors").exists()
 
 

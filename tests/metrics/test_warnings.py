@@ -260,8 +260,8 @@ def test_w39_few_classes() -> None:
         k: [f for f in findings(evidence(aimed, classes=k)) if f.id == "W39"] for k in (2, 9, 10)
     }
     assert not said[10] and said[9][0].level == "note"
-    assert "all 8 wrong ones instead of 9" in said[9][0].seen and "DLR" not in said[9][0].seen
-    assert "the only wrong one" in said[2][0].seen and "DLR" in said[2][0].seen
+    assert "all 8 wrong classes instead of 9" in said[9][0].seen and "DLR" not in said[9][0].seen
+    assert "the only wrong class" in said[2][0].seen and "DLR" in said[2][0].seen
 
 
 def test_w42_small_probes() -> None:

@@ -206,13 +206,13 @@ def test_sections_are_there_and_pictures_are_shown_pixel_by_pixel(
     browser.open(pages["one"], 1280, "light")
     assert browser.value("[...document.querySelectorAll('h2')].map(h => h.textContent)") == [
         "The attacks",
-        "Which attack broke what first",
-        "How it falls",
-        "Images it misread",
+        "First attack to break each image",
+        "Accuracy curves",
+        "Misclassified images",
         "Warnings",
         "What the attacker may do",
         "How to read this page",
-        "Make it again",
+        "Reproduce",
     ]
     shown = browser.value(
         "[...document.querySelectorAll('.gallery img')].map(i => [i.naturalWidth, i.width, "

@@ -163,11 +163,11 @@ def test_the_answer_is_first_and_says_how_sure_and_against_what() -> None:
         "[94.2, 98.1] 95 % interval; 383 of 397 images",
         "Every pixel may change by at most 0.15.",
         "A stronger attack can only lower it",
-        "pgd broke most: 332 of the 383 images that were right before.",
+        "pgd broke most: 332 of the 383 correctly classified images.",
         "The attacks",
         "Accuracy against steps.",
-        "Accuracy against the size of the change.",
-        "Images it misread",
+        "Accuracy against perturbation size.",
+        "Misclassified images",
         "W24 warning The interval is 6.6 points wide. Use more samples (--count).",
         "What the attacker may do",
         "Any wrong answer counts as a success.",
@@ -176,7 +176,7 @@ def test_the_answer_is_first_and_says_how_sure_and_against_what() -> None:
         "c951b60a92eb35bd" * 4,
         "397 of the 1,797 images of digits (test), chosen with seed 0",
         "9f2c1b60a92eb35b" * 4,
-        "27,000 forwards, 25,500 backwards, 27,001 queries, 1,588 images judged, 9.7 s",
+        "27,000 forward passes, 25,500 backward passes, 27,001 queries, 1,588 images judged, 9.7 s",
     ]
     places = [text.find(said, 0) for said in order]
     assert -1 not in places, order[places.index(-1)]
@@ -209,7 +209,7 @@ def test_which_attack_broke_what_first_and_what_it_left() -> None:
     rows = [Reader(row).text for row in re.findall(r"<tr><th scope=.row.*?</tr>", table, re.S)]
     assert rows[0] == "apgd 383 263 120 12 17,500 3.2 s"
     assert rows[3] == "square(steps=5000, rescale=True) 78 0 78 none 17,500 3.2 s"
-    assert "Each attack ran on what those before it had left." in Reader(text).text
+    assert "Each attack ran on the images that withstood the ones before." in Reader(text).text
     assert "first attack in the list that broke it" in read(figures()).text
     (short,) = suite().evaluations
     stages = (*short.cascade[:3], replace(short.cascade[3], unknown=5))
@@ -220,8 +220,8 @@ def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     text = read(by_chance()).text
     assert "21.51 % (1.02) under attack, 96.05 % (0.31) without" in text
     assert "fabt 30.00 % (1.00)" in text
-    assert "the worst of them, image by image 21.51 % (1.02)" in text
-    assert "By chance" not in read(suite()).text
+    assert "worst attack for each image 21.51 % (1.02)" in text
+    assert "Stochastic model" not in read(suite()).text
 
 
 def test_equal_attacks_share_the_mark_and_idle_ones_get_none() -> None:
@@ -229,7 +229,7 @@ def test_equal_attacks_share_the_mark_and_idle_ones_get_none() -> None:
     assert "a and b broke most: 332 each, of the 383" in read(equal).text
     idle = figures(evaluation(attacks=[attack("a", 383)], robust=rate(383)))
     page = read(idle)
-    assert "No attack changed a single correct answer." in page.text
+    assert "No attack broke an image." in page.text
     assert "broke most" not in page.text
 
 
@@ -239,7 +239,7 @@ def test_what_went_wrong_is_loud_and_never_a_figure() -> None:
     assert page.text.index("must not be quoted") < page.text.index("Under attack")
     assert "W14 The model answered the same images differently." in page.text
     assert "Failed, which never counts as robust. MemoryError: no room" in page.text
-    assert "fgsm failed: that counts as not attacked, never as robust." in page.text
+    assert "fgsm failed: its missing images count as not attacked, never as robust." in page.text
     assert "has not finished" in page.text and "unfinished" in page.text
     row = re.search(r'<tr role="row" class="failed">.*?</tr>', text, re.S)
     assert row is not None and "%" not in row[0]
@@ -253,7 +253,7 @@ def test_an_incomplete_run_says_so_even_when_no_attack_does() -> None:
 
 def test_a_failure_on_part_of_the_images_shows_what_was_finished() -> None:
     partly = attack("pgd", 51, failure="OSError: gone", complete=False)
-    assert "On the 397 images it finished, 12.8 % [9.7, 16.5] stood." in (
+    assert "On the 397 images it finished, the accuracy is 12.8 % [9.7, 16.5]." in (
         read(figures(evaluation(attacks=[partly]))).text
     )
 
@@ -262,17 +262,17 @@ def test_where_no_attack_finished_nothing_is_known() -> None:
     lost = attack("pgd", 51, accuracy=None, failure="OSError: x", complete=False)
     # Whatever the figure says: what was never attacked is not robust.
     page = read(figures(evaluation(attacks=[lost], robust=rate(383), gallery=[])))
-    assert "No attack finished, so nothing is known of its robustness" in page.text
+    assert "No attack finished, so robustness is unknown" in page.text
     assert "unknown" in page.text
     assert "A stronger attack" not in page.text
 
 
 def test_the_smallest_change_is_the_answer_where_there_is_no_budget() -> None:
     page = read(minimal_run())
-    assert "The median smallest change that fools it is 0.1 (linf)." in page.text
+    assert "The median smallest perturbation that breaks an image is 0.1 (linf)." in page.text
     assert "Never broken 11.8 %" in page.text
-    assert "none: the smallest change that works" in page.text
-    assert "each only on the images that those before it had left" in page.text
+    assert "none: smallest perturbation" in page.text
+    assert "each only on the images that withstood the ones before" in page.text
     assert "budget" not in re.findall(
         r'<text class="label (\w+)"', rendered(minimal_run(), pictures)
     )
@@ -280,23 +280,23 @@ def test_the_smallest_change_is_the_answer_where_there_is_no_budget() -> None:
 
 def test_the_gallery_names_classes_confidences_and_what_it_was_misread_as() -> None:
     page = read(figures())
-    assert "three misread as eight" in page.text
+    assert "three classified as eight" in page.text
     assert "Confidence 99 % before, 71 % after." in page.text
-    assert "change ×4" in page.text
+    assert "perturbation ×4" in page.text
     assert len([i for i in page.all("img") if (i["src"] or "").startswith("data:image/png")]) == 24
     assert "2 more" in page.text  # six at once, the rest unfolds
     thousand = read(minimal_run()).text
-    assert "class number 999, with its synonyms misread as class number 7" in thousand
-    assert "Read as class number 998, with its synonyms even before." in thousand
+    assert "class number 999, with its synonyms classified as class number 7" in thousand
+    assert "Classified as class number 998, with its synonyms without an attack." in thousand
 
 
 def test_no_confidence_is_told_where_the_model_tells_none() -> None:
     silent = item(0, clean_confidence=None, confidence=None)
     page = read(figures(evaluation(gallery=[silent])))
-    assert "three misread as eight" in page.text
+    assert "three classified as eight" in page.text
     assert "Confidence" not in page.text
     before = read(figures(evaluation(gallery=[replace(silent, clean_prediction=9)])))
-    assert "Read as nine even before." in before.text
+    assert "Classified as nine without an attack." in before.text
 
 
 def test_attacks_on_a_substitute_have_no_steps_on_the_model() -> None:
@@ -309,10 +309,10 @@ def test_attacks_on_a_substitute_have_no_steps_on_the_model() -> None:
 
 
 def test_broken_means_the_target_where_there_is_one() -> None:
-    assert "right before, wrong under this attack" in read(figures()).text
+    assert "classified correctly before, misclassified under this attack" in read(figures()).text
     aimed = replace(threat("linf:0.15 targeted:random", 0.15), goal="targeted:random")
     page = read(figures(evaluation(threat=aimed)))
-    assert "right before, read as the target under this attack" in page.text
+    assert "classified correctly before, classified as the target under this attack" in page.text
 
 
 def test_the_three_pictures_of_a_sample_are_in_order() -> None:
@@ -333,7 +333,7 @@ def test_a_picture_that_cannot_be_read_does_not_lose_the_page() -> None:
 def test_an_empty_evaluation_has_no_charts_and_no_pictures() -> None:
     page = read(CASES["empty"]())
     assert not page.all("svg") and not page.all("img")
-    assert "No rule that applies saw a sign" in page.text
+    assert "No rule found a sign" in page.text
 
 
 def test_the_data_of_a_chart_are_beside_it() -> None:
@@ -412,17 +412,20 @@ def test_long_curves_and_large_pictures_keep_the_page_small() -> None:
 
 def test_the_smallest_changes_are_told_by_attack_and_together() -> None:
     page = read(smallest_run())
-    titles = ("The smallest changes", "Images at the median change")
+    titles = ("Smallest perturbations", "Images at the median size")
     assert all(title in page.text for title in titles)
-    assert "Which attack broke what first" not in page.text, "the first that breaks it says little"
+    assert "First attack to break each image" not in page.text, (
+        "the first that breaks it says little"
+    )
     assert "Area to 0.947" in page.text and "from 0 to 0.947" in page.text
     assert "fabt 0.459 0.457 0.805 0.457 0 200 1.000" in page.text
     assert "infinite infinite infinite 0.507 250 150 0.877" in page.text
-    assert "the best of all, image by image 0.459 0.457 0.805 0.457 0 383 1" in page.text
-    assert "fabt found the smallest changes overall, and the smallest of all for 200 of 383" in (
-        page.text
+    assert "best of all for each image 0.459 0.457 0.805 0.457 0 383 1" in page.text
+    assert (
+        "fabt found the smallest perturbations overall, and the smallest of all for 200 of 383"
+        in (page.text)
     )
-    assert page.text.count("smallest changes") >= 3 and "broke most" not in page.text
+    assert page.text.count("smallest perturbations") >= 3 and "broke most" not in page.text
     assert "in other norms l0 61, l1 2.43, linf 0.157" in page.text
     # One column for each round number of passes from the first success on.
     marks = "Attack 10 20 50 100 200 500 1,000 2,000 5,000 10,000 50,000 In all Passes in all fabt"
@@ -445,7 +448,7 @@ def test_each_attack_is_drawn_beside_the_best_of_all_and_cut() -> None:
     (figure,) = charts(smallest_run().evaluations[0])
     assert [c.name for c in figure.chart.curves][:2] == ["best of all", "fabt"]
     assert max(c.x[-1] for c in figure.chart.curves) <= 1.3 * 0.947
-    assert figure.caption.endswith("Curves that go on to larger changes are cut.")
+    assert figure.caption.endswith("Longer curves are cut.")
     assert figure.wide.count('class="band"') == 1, "that of the best of all"
     (alone,) = charts(smallest_run(1).evaluations[0])
     assert [c.name for c in alone.chart.curves] == ["fabt"]

@@ -185,7 +185,7 @@ def test_a_short_curve_beside_a_very_long_one_is_drawn_by_powers_of_ten() -> Non
     value = (1.0, 0.5, 0.4)
     curves = [AttackCurve(name, (0, 1, end), value, value, value, 10) for name, end in ENDS]
     chart = charts(evaluation(steps_curve=curves))[0].chart
-    assert chart.by_tens and "powers of ten" in chart.x_title
+    assert chart.by_tens and "logarithmic" in chart.x_title
     svg = drawn(chart)
     assert [t for t in texts(svg, "tick") if t in ("1", "10", "1,000")] == ["1", "10", "1,000"]
     assert "square, step 5,000: 40.0 % [40.0, 40.0]" in ElementTree.tostring(svg, "unicode")

@@ -106,13 +106,13 @@ def test_a_suite_shows_what_stood_before_and_after_each_attack() -> None:
     assert "apgd * 30.2 % [25.7, 35.0] 383 263 120 44.1 3.2s" in lines
     assert "fabt 19.6 % [15.9, 23.9] 80 2 78 44.1 3.2s" in lines
     legend = " ".join(lines)
-    assert "before, left: images standing" in legend and "alone:" not in legend
+    assert "before, left: unbroken images" in legend and "alone:" not in legend
 
 
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     lines = [" ".join(line.split()) for line in printed(by_chance()).splitlines()]
     said = "mean (sd) of 5 draws, clean 96.05 % (0.31)"
-    assert f"by chance 21.51 % (1.02) {said}" in lines
+    assert f"stochastic 21.51 % (1.02) {said}" in lines
     assert "by chance" not in printed(suite())
 
 
@@ -138,7 +138,7 @@ def test_what_went_wrong_is_said_before_the_figures_and_never_as_accuracy(width:
 def test_where_no_attack_finished_nothing_is_known() -> None:
     lost = attack("pgd", 51, accuracy=None, failure="OSError: x", complete=False)
     text = printed(figures(evaluation(attacks=[lost])))
-    assert "nothing is known" in text
+    assert "robustness is unknown" in text
     assert "robust " not in text.replace("robustness", "").replace("as robust", "")
 
 
@@ -204,7 +204,7 @@ def test_a_terminal_keeps_what_each_attack_left(width: int) -> None:
     lines = re.split(r"\r|\n|\x1b\[[0-9;?]*[A-Za-z]", file.getvalue())
     assert max(map(len, lines)) <= width
     shown = [" ".join(line.split()) for line in lines]
-    assert "attack standing left time" in shown
+    assert "attack before left time" in shown
     assert "apgd 1,383 120 2 min 05 s" in shown
     assert any(line.endswith("120 FAILED 2.0 s") for line in shown)
     assert any("apgd: 700 of 1,383 left" in line and "50 %" in line for line in shown)
@@ -216,8 +216,8 @@ def test_a_log_keeps_it_too() -> None:
     file = io.StringIO()
     cascade(Console(file=file, width=80))
     text = file.getvalue()
-    assert "zoo:x: apgd left 120 of the 1,383 standing, in 2 min 05 s" in text
-    assert "loss=margin, schedule=cosine), 3) failed on some of the 120 standing" in text
+    assert "zoo:x: apgd broke 1,263 of 1,383 images in 2 min 05 s" in text
+    assert "loss=margin, schedule=cosine), 3) failed on some of 120 images" in text
     assert text.startswith("W14 error: The model wavers. Make it deterministic.")
 
 
@@ -233,7 +233,7 @@ def test_report_never_imports_torch() -> None:
 def test_the_smallest_changes_are_a_table_of_their_own() -> None:
     text = printed(smallest_run())
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "smallest changes median mean 90 % area to 0.947 optimality" in lines
+    assert "smallest perturbation median mean 90 % area to 0.947 optimality" in lines
     assert "fabt 0.459 0.457 0.805 0.457 1.000" in lines
     assert "best of all 0.459 0.457 0.805 0.457 1.000" in lines
     assert any(line.endswith("infinite infinite infinite 0.507 0.877") for line in lines)
@@ -241,5 +241,5 @@ def test_the_smallest_changes_are_a_table_of_their_own() -> None:
     assert "median after passes 10 100 1,000 10,000 in all" in lines
     assert "fabt 0.5 0.5 0.5 0.5 0.459" in lines
     assert "all, one after the other - 0.5 0.5 0.5 0.459" in lines
-    assert "* smallest changes." in text and "broke most" not in text
+    assert "* smallest perturbations." in text and "broke most" not in text
     assert "optimality" not in printed(smallest_run(1))

@@ -1,4 +1,4 @@
-"""What the attacker may do and what is missing of an evaluation, as sentences."""
+"""Sentences about an evaluation: what the attacker may do, and which records are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from besiege.metrics.values import Draws
 
 
 def in_words(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
-    """What the attacker may do, on what images were crafted, and how the model was judged."""
+    """What the attacker may do, the model crafted on, and how a stochastic model was judged."""
     threat = Threat.parse(plan.threat)
     allowed = threat_in_words(threat, plan.model.box, plan.request.queries, plan.data.shape)
     return allowed + _transfer(plan) + _chance(plan, evidence, chance)
@@ -25,8 +25,8 @@ def _chance(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
     if not plan.model.stochastic:
         return ""
     judged = (
-        f" The model answers by chance: every image was judged by {plan.model.draws} draws, and "
-        "counts as broken when half of them or more are. "
+        f" The model is stochastic: every image was judged with {plan.model.draws} draws, and "
+        "counts as broken when at least half of them are successes. "
     )
     if chance is not None:
         return judged + (
@@ -40,13 +40,12 @@ def _chance(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
 
 
 def _transfer(plan: Plan) -> str:
-    """That images were crafted on another model than the one they are judged on, if they were."""
+    """A sentence about the substitute, if there is one."""
     several = " and ".join(plan.request.substitute)
     if any(spec.source is not None for spec in plan.attacks):
         return (
-            f" Attacks that need gradients were crafted on a substitute ({several}), not on the "
-            "model itself, which was shown each image once: what they leave standing may still "
-            "fall to an attack on the model."
+            f" Attacks that need gradients were crafted on a substitute ({several}), and the model "
+            "itself got each image once: an attack on the model may break more images."
         )
     return f" The attacker also has a model of its own: {several}." if several else ""
 
@@ -55,51 +54,51 @@ def threat_in_words(
     threat: Threat, box: tuple[float, float], queries: int | None, shape: tuple[int, ...]
 ) -> str:
     """A threat as sentences."""
-    size = "any size, the smallest that works" if threat.eps is None else threat.written
     width = box[1] - box[0]
     if threat.eps is None:
-        what = f"The attacker looks for the smallest change in the {threat.norm} norm that works."
+        what = f"The attacker searches for the smallest perturbation in the {threat.norm} norm."
     elif threat.norm is Linf:
         grey = 255 * threat.radius / width
         what = (
-            f"Every pixel value may change by at most {size} (pixels range from {box[0]:g} to "
-            f"{box[1]:g}; that is about {grey:.3g} of 255 grey levels)."
+            f"Every pixel value may change by at most {threat.written} (pixels range from "
+            f"{box[0]:g} to {box[1]:g}; that is about {grey:.3g} of 255 grey levels)."
         )
     elif threat.norm is Norm.L2:
         rms = threat.radius / float(np.prod(shape)) ** 0.5 / width * 255
         what = (
-            f"The change, as a vector of all pixel values, may have a Euclidean length of at most "
-            f"{size} (spread evenly, about {rms:.2g} of 255 grey levels for every value)."
+            f"The perturbation, a vector of all pixel values, may have an l2 norm of at most "
+            f"{threat.written} (spread evenly, about {rms:.2g} of 255 grey levels per value)."
         )
     elif threat.norm is Norm.L1:
-        what = f"The changes of all pixel values may add up to at most {size}."
+        what = f"The changes of all pixel values may add up to at most {threat.written}."
     else:
-        what = f"At most {size} values of the image may change, each as far as it likes."
+        what = f"At most {threat.written} pixel values may change, each by any amount."
     goals = {
-        Goal.UNTARGETED: "Any wrong answer counts as a success.",
-        Goal.RANDOM: "Success means that the model answers one wrong class, chosen at random.",
-        Goal.LEAST_LIKELY: "Success means the class that seemed least likely at first.",
-        Goal.SECOND: "Success means the wrong class that seemed likeliest at first.",
-        Goal.GIVEN: "Success means the class that was given for each image.",
+        Goal.UNTARGETED: "Any wrong class counts as a success.",
+        Goal.RANDOM: "Only one wrong class, chosen at random for each image, counts as a success.",
+        Goal.LEAST_LIKELY: "Only the least likely class of the clean image counts as a success.",
+        Goal.SECOND: "Only the likeliest wrong class of the clean image counts as a success.",
+        Goal.GIVEN: "Only the class given for each image counts as a success.",
     }
     sees = {
         "gradient": "The attacker knows the model completely, its gradients included.",
-        "score": "The attacker sees the model's scores for every class, not its inside.",
-        "decision": "The attacker sees only the class the model answers.",
+        "score": "The attacker sees only the model's scores for every class.",
+        "decision": "The attacker sees only the class that the model predicts.",
     }[str(threat.access)]
-    asks = "" if queries is None else f" At most {queries} answers may be used for each image."
-    return f"{what} {goals[threat.goal]} {sees}{asks}"
+    limit = "" if queries is None else f" The attacker has at most {queries} queries per image."
+    return f"{what} {goals[threat.goal]} {sees}{limit}"
 
 
 def incomplete(gathered: Gathered) -> list[Finding]:
-    """The findings about missing records: figures may look good only for lack of them."""
+    """Findings about missing records, without which figures may be too good."""
     found = []
     for attack, failure in gathered.failures.items():
         found.append(
             Finding(
                 "FAILED",
                 f"'{attack}' failed on part of the samples: {failure}",
-                "It counts as not run there, never as robustness. Running again tries it again.",
+                "These samples count as not attacked, never as robust. Run the same command again "
+                "to repeat it.",
                 "error",
             )
         )
@@ -107,13 +106,10 @@ def incomplete(gathered: Gathered) -> list[Finding]:
     if gathered.missing:
         parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
         seen = f"records are missing: {parts}."
-        advice = "The figures are of what is there. Running the same command again goes on."
+        advice = "The figures cover the existing records. Run the same command again to resume."
         if curve is not None and set(gathered.missing) == {curve.attack.text}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))
         else:
             found.append(Finding("UNFINISHED", seen, advice, "error"))
-    for text in gathered.damaged:
-        found.append(
-            Finding("DAMAGED", f"{text}.", "Running the same command again redoes it.", "error")
-        )
-    return found
+    redo = "Run the same command again to repeat it."
+    return found + [Finding("DAMAGED", f"{text}.", redo, "error") for text in gathered.damaged]

@@ -1,4 +1,4 @@
-"""Rules that compare an evaluation with others of the same run folder."""
+"""Warning rules that compare an evaluation with others of the same run folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Outline:
     left, count : int
         Samples that withstood every attack, of those that every attack was judged on.
     breaks_undefended : bool
-        Whether models without a defense are known to fall to such attacks.
+        Whether such attacks are known to break models without a defense.
     """
 
     threat: str
@@ -95,7 +95,7 @@ class Comparison:
     beside : sequence of Outline
         Evaluations in other norms, or with other budgets.
     counterpart : (str, Rate), optional
-        A victim without a defense, and what the same attacks left of it.
+        A victim without a defense, and its accuracy under the same attacks.
     """
 
     mine: Outline
@@ -110,7 +110,7 @@ def compared(comparison: Comparison) -> list[Finding]:
 
 
 def w02_monotone_budget(comparison: Comparison) -> Iterator[Finding]:
-    """The same attack must not leave more right with a larger budget."""
+    """The same attack must not be weaker with a larger budget."""
     mine = comparison.mine
     for text, here in mine.accuracy.items() if mine.eps is not None else ():
         for eps, accuracies in sorted(comparison.elsewhere.items()):
@@ -118,19 +118,18 @@ def w02_monotone_budget(comparison: Comparison) -> Iterator[Finding]:
             if there is not None and eps < (mine.eps or 0.0) and here > there + TOLERANCE:
                 yield Finding(
                     "W02",
-                    f"'{text}' leaves {100 * here:.1f} % right at {mine.eps:.4g}, but "
+                    f"accuracy under '{text}' is {100 * here:.1f} % at {mine.eps:.4g}, but only "
                     f"{100 * there:.1f} % at the smaller budget {eps:.4g}.",
-                    "A larger budget contains every smaller one: the attack is failing at the "
-                    "larger one. Use more steps, restarts or another loss.",
+                    "A larger budget contains every smaller one: the attack fails at the larger "
+                    "one. Use more steps, restarts or another loss.",
                 )
 
 
 def w20_norm_order(comparison: Comparison) -> Iterator[Finding]:
-    """An image found in another norm must not be closer in this one.
+    """A search in another norm must not find a perturbation that is smaller in this norm.
 
-    A perturbation is at most as large in linf as in l2, and at most sqrt(pixels) times as large in
-    l2 as in linf. Where the smallest ones of two searches are in another order, the image that one
-    of them found is smaller in the norm of the other: so it is the images that are compared.
+    An l2 search should not find a smaller linf perturbation than the linf search did. The images
+    themselves are compared: the distances of the two searches are in different norms.
     """
     mine, ids, ends = _searched(comparison)
     for other in comparison.beside:
@@ -143,21 +142,21 @@ def w20_norm_order(comparison: Comparison) -> Iterator[Finding]:
         if missed:
             yield Finding(
                 "W20",
-                f"for {missed} of {len(ids)} samples an attack against '{other.threat}' found a "
-                f"change that is smaller in {mine.norm} than the smallest found here.",
-                "The attacks here fall short of what is possible, so that these distances are too "
-                "large: give them more steps, or add others (the suite minimum).",
+                f"for {missed} of {len(ids)} samples an attack under '{other.threat}' found a "
+                f"perturbation that is smaller in {mine.norm} than the smallest found here.",
+                "The attacks here are too weak, so these distances are too large: give them more "
+                "steps, or add others (the suite minimum).",
             )
 
 
 def w21_consistency(comparison: Comparison) -> Iterator[Finding]:
-    """An image without a perturbation within a budget must not fall to attacks with that budget."""
+    """Attacks with a budget must not break images whose smallest perturbation is larger."""
     mine, ids, ends = _searched(comparison)
     for other in comparison.beside if mine.eps is None and mine.searched else ():
         if other.norm == mine.norm and other.eps is not None:
             within = other.nearest[other.norm] <= other.eps * (1 + ROUNDING)
-            fallen = np.isin(ids, other.nearest["sample"][within])
-            yield from beyond(ends, other.eps, fallen, "the attacks here")
+            broken = np.isin(ids, other.nearest["sample"][within])
+            yield from beyond(ends, other.eps, broken, "the attacks here")
 
 
 def w22_undefended(comparison: Comparison) -> Iterator[Finding]:
@@ -168,10 +167,10 @@ def w22_undefended(comparison: Comparison) -> Iterator[Finding]:
     if too_many(rate.hits, rate.count):
         yield Finding(
             "W22",
-            f"'{name}' has no defense, and {100 * rate.value:.1f} % of the same samples "
-            "survived the same attacks there.",
-            "The attacks do not even break a model without a defense: what they leave of "
-            "this one is no robustness.",
+            f"'{name}' has no defense, but {100 * rate.value:.1f} % of the same samples "
+            "withstood the same attacks there.",
+            "The attacks do not even break a model without a defense: accuracy under them does "
+            "not show robustness.",
             "error",
         )
 

@@ -1,4 +1,4 @@
-"""Rules about kinds of attacks: without gradients, on other losses, towards several classes."""
+"""Warning rules about kinds of attacks: without gradients, with other losses, with targets."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from besiege.core.errors import Finding
 from besiege.metrics.evidence import Evidence, Trial
 
 UNSEEN = 0.002
-"""The share that attacks without gradients may break beyond those with them (Croce and Hein)."""
+"""Largest share that only attacks without gradients may break (Croce and Hein)."""
 ANOTHER_LOSS = 0.05
-"""What another loss may gain before the first one must be called misleading."""
+"""Largest share that another loss may break beyond cross-entropy."""
 ANOTHER_SCALE = 0.01
-"""What dividing the logits may change."""
+"""Largest difference in accuracy that dividing the logits may make."""
 LEFT = 0.01
-"""What an iterative attack may leave of a model without a defense."""
+"""Largest share of samples of a model without a defense that may withstand iterative attacks."""
 PROBE = 0.01
-"""How far apart, in widths of the box, images must be whose scores are compared by chance: at 0.001
-a noise of a tenth of a logit divides the cosine with the gradient by about 14."""
+"""Least distance, in widths of the box, between images whose scores a stochastic model compares:
+at 0.001 a noise of a tenth of a logit divides the cosine with the gradient by about 14."""
 SIZES = {"linf": 28 * 28, "l2": 3 * 32 * 32, "l1": 3 * 32 * 32}
-"""How many values an image must have for the usual budget to break every undefended model: in few
-dimensions a network keeps some of its answers without any defense."""
+"""Least number of pixel values for which the usual budget breaks every undefended model: in few
+dimensions a network withstands some attacks without any defense."""
 
 
 def w08_without_gradients(evidence: Evidence) -> Iterator[Finding]:
-    """An attack that sees less must not break what attacks with gradients do not."""
+    """An attack without gradients must not break samples that attacks with gradients do not."""
     seeing = [trial for trial in evidence.trials if trial.sees]
     for trial in evidence.trials:
         missed = 0 if trial.sees else evidence.missed(trial, seeing)
@@ -33,29 +33,29 @@ def w08_without_gradients(evidence: Evidence) -> Iterator[Finding]:
                 "W08",
                 f"'{trial.text}' needs no gradients and breaks {missed} samples "
                 f"({100 * missed / evidence.count:.1f} %) that no attack with gradients breaks.",
-                "Gradients are likely masked, so that robustness is overstated even so: attack "
-                "what masks them (a surrogate for layers without gradients, averaged(...) for "
-                "chance), use other losses, and more queries.",
+                "Gradients are likely masked, so robustness may still be overstated: attack what "
+                "masks them (a surrogate for layers without gradients, averaged(...) for "
+                "stochastic models), and use other losses and more queries.",
             )
 
 
 def w22_undefended(evidence: Evidence) -> Iterator[Finding]:
-    """A model without a defense must fall at the usual budget, or the attacks do not work."""
+    """Attacks that work break a model without a defense at the usual budget."""
     known = evidence.covered_by_all()
     left, count = int(evidence.standing()[known].sum()), int(known.sum())
     if evidence.undefended and count and breaks_undefended(evidence) and too_many(left, count):
         yield Finding(
             "W22",
-            f"this model has no defense, and {left} of {count} samples survived attacks of many "
-            "steps at the usual budget.",
-            "Every such model is known to fall to nearly nothing: the attacks or the evaluation "
-            "are at fault. Check the preprocessing, the budget's units and the gradients.",
+            f"this model has no defense, but {left} of {count} samples withstood iterative attacks "
+            "at the usual budget.",
+            "The accuracy of such a model is known to fall to nearly 0: the attacks or the "
+            "evaluation are faulty. Check the preprocessing, the budget's units and the gradients.",
             "error",
         )
 
 
 def breaks_undefended(evidence: Evidence) -> bool:
-    """Whether the attacks are such that every model without a defense falls to them."""
+    """Whether the attacks are known to break every model without a defense."""
     if evidence.eps is None or evidence.standard is None or evidence.count == 0:
         return False
     usual = evidence.eps >= evidence.standard * (1 - 1e-9)
@@ -69,16 +69,17 @@ def too_many(left: int, count: int) -> bool:
 
 
 def w23_loss(evidence: Evidence) -> Iterator[Finding]:
-    """A margin must not break far more than cross-entropy, which a large scale blinds."""
-    climbs = [trial for trial in evidence.trials if trial.iterates]
-    usual = [trial for trial in climbs if trial.losses == {"cross_entropy"}]
-    others = [t for t in climbs if t.losses and not _on(t, "cross_entropy")]
-    if usual and evidence.count:
-        yield from _scales(evidence, usual, [t for t in climbs if _on(t, "cross_entropy/")])
-    if not usual or not others or not evidence.count:
+    """A margin loss must not break far more than cross-entropy, which saturates at large logits."""
+    ascents = [trial for trial in evidence.trials if trial.iterates]
+    usual = [trial for trial in ascents if trial.losses == {"cross_entropy"}]
+    others = [t for t in ascents if t.losses and not _on(t, "cross_entropy")]
+    if not usual or not evidence.count:
+        return
+    yield from _scales(evidence, usual, [t for t in ascents if _on(t, "cross_entropy/")])
+    if not others:
         return
     if evidence.chained:
-        # What comes later sees only what is left: what it breaks of that is the difference.
+        # Later attacks of a suite see unbroken samples only: compare what each newly broke.
         gains = {t.text: evidence.missed(t, usual) / evidence.count for t in others}
         first = usual[0]
     else:
@@ -89,10 +90,10 @@ def w23_loss(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "W23",
             f"'{best}' breaks {100 * gains[best]:.1f} points more than '{first.text}', which "
-            "climbs cross-entropy.",
-            "The scale of the logits hides the way from cross-entropy: quote no figure of "
-            "cross-entropy alone, and expect other losses (margin, dlr) and attacks without "
-            "gradients to find more.",
+            "maximises cross-entropy.",
+            "Cross-entropy saturates where the logits are large: quote no figure of cross-entropy "
+            "only, and expect other losses (margin, dlr) and attacks without gradients to break "
+            "more.",
         )
 
 
@@ -103,7 +104,7 @@ def _on(trial: Trial, loss: str) -> bool:
 def _scales(
     evidence: Evidence, usual: Sequence[Trial], divided: Sequence[Trial]
 ) -> Iterator[Finding]:
-    """The same climb on divided logits must come to the same."""
+    """The same attack on divided logits must give the same accuracy."""
     first = min(usual, key=evidence.accuracy)
     for trial in divided:
         if evidence.chained:
@@ -114,14 +115,14 @@ def _scales(
             yield Finding(
                 "W23",
                 f"dividing the logits changes accuracy by {100 * gain:.1f} points: '{trial.text}' "
-                f"beside '{first.text}'.",
-                "The scale of the logits decides, not the model: quote figures of losses that do "
+                f"compared with '{first.text}'.",
+                "The result depends on the scale of the logits: quote figures of losses that do "
                 "not depend on it (margin, dlr) and of attacks without gradients.",
             )
 
 
 def w42_small_probes(evidence: Evidence) -> Iterator[Finding]:
-    """Differences of scores that lie close together drown in what a model draws by chance."""
+    """Noise of a stochastic model hides score differences between images close together."""
     for trial in evidence.trials:
         probe = trial.probe
         if probe is None or probe >= PROBE or not trial.rows["chance"].any():
@@ -130,34 +131,33 @@ def w42_small_probes(evidence: Evidence) -> Iterator[Finding]:
         if left:
             yield Finding(
                 "W42",
-                f"'{trial.text}' compares scores of images only {probe:g} apart, and this model "
-                "answers by chance: the difference it looks for is smaller than what chance makes.",
-                f"The {left} samples it left standing say little: raise sigma (to 0.05, say), or "
-                "use attacks whose probes are wide, such as nattack and square.",
+                f"'{trial.text}' compares scores of images only {probe:g} apart, and this model is "
+                "stochastic: its noise is larger than the differences.",
+                f"The {left} samples it did not break say little: raise sigma (such as to 0.05), "
+                "or use attacks with larger probes, such as nattack and square.",
             )
 
 
 def w39_few_classes(evidence: Evidence) -> Iterator[Finding]:
-    """With few classes there are fewer to aim at than an attack means to try."""
+    """A model with few classes has fewer targets than an attack is set to try."""
     wrong = evidence.classes - 1
     short = [t for t in evidence.trials if t.targets is not None and t.targets > wrong]
-    ratio = [t for t in evidence.trials if evidence.classes == 2 and "dlr" in t.losses]
-    said = []
+    differences = []
     if short:
         names = ", ".join(f"'{trial.text}'" for trial in short)
         most = max(trial.targets or 0 for trial in short)
-        tried = "the only wrong one" if wrong == 1 else f"all {wrong} wrong ones"
-        said.append(f"{names} aimed at {tried} instead of {most}")
-    if ratio:
-        said.append(
-            "the ratio of the DLR loss does not exist, and the margin over its size at the clean "
-            "image took its place"
+        tried = "the only wrong class" if wrong == 1 else f"all {wrong} wrong classes"
+        differences.append(f"{names} aimed at {tried} instead of {most}")
+    if evidence.classes == 2 and any("dlr" in trial.losses for trial in evidence.trials):
+        differences.append(
+            "the DLR loss does not exist for 2 classes, and was replaced by the margin divided by "
+            "its size at the clean image"
         )
-    if said:
+    if differences:
         yield Finding(
             "W39",
-            f"the model answers only {evidence.classes} classes: {'; '.join(said)}.",
-            "Nothing is missing, and nothing needs to be done; other implementations fail here or "
-            "try fewer attacks, so that their figures may differ.",
+            f"the model has only {evidence.classes} classes: {'; '.join(differences)}.",
+            "Nothing is missing and nothing needs to be done. Other implementations fail here or "
+            "try fewer attacks, so their figures may differ.",
             "note",
         )

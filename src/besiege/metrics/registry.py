@@ -16,20 +16,20 @@ from besiege.metrics.values import EvaluationFigures, Spread
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What figures are computed from: the judged rows of an evaluation, and what they cost.
+    """The input of figures: the judged rows of an evaluation, and their cost.
 
     Attributes
     ----------
     evidence : Evidence
         The judged rows and the terms of the threat.
     draws : int
-        How often a stochastic model was asked about each image; 0 for others.
+        Queries of a stochastic model per judged image; 0 for other models.
     judged : int
-        How many images the judge asked about.
+        Number of images that the judge sent to the model.
     seconds, failures, described : mapping
-        By the text of an attack: how long it took, what it raised, what it does in words.
+        By the text of an attack: its time, the error it raised, and its description.
     unfinished : set of str
-        The attacks of which records are missing.
+        The attacks with missing records.
     """
 
     evidence: Evidence
@@ -52,10 +52,10 @@ class Section:
     template : str
         A file of ``report/templates/sections``.
     markup : str
-        A Jinja template as text instead. Templates are given ``value``, this figure, ``e``, all
-        figures of the evaluation, and ``section``, what the shipped templates share.
+        A Jinja template as text instead. Templates get ``value``, this figure, ``e``, all figures
+        of the evaluation, and ``section``, values that the shipped templates share.
     notebook : bool
-        Whether a notebook shows it, too.
+        Whether notebooks also show it.
     """
 
     title: str | Callable[[EvaluationFigures], str]
@@ -66,7 +66,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Row:
-    """A row below the answer in the terminal; a rate brings its interval."""
+    """A row of the terminal's summary; a rate is printed with its interval."""
 
     label: str
     value: Rate | Spread | float | str
@@ -83,10 +83,10 @@ class Figure:
     name : str
         Its name in ``figures.json``.
     compute : callable, optional
-        From a `Case` to a number, a text, a frozen dataclass or None. The annotation of what it
-        returns is how it is read back. None for what follows from the plan.
+        From a `Case` to a number, a text, a frozen dataclass or None. Its return annotation is
+        used to read the figure back. None for values that follow from the plan.
     place : float
-        Where it is among the others on the page and in the terminal, ascending.
+        Its position on the page and in the terminal, ascending.
     section : Section, optional
         Its section of the page.
     row : callable, optional

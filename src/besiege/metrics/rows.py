@@ -60,7 +60,7 @@ class Rows(Mapping[str, Column]):
         return iter(self._columns)
 
     def __len__(self) -> int:
-        """How many columns there are; `count` says how many rows."""
+        """The number of columns; `count` is the number of rows."""
         return len(self._columns)
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Rows(Mapping[str, Column]):
         return Rows({**self._columns, **filled})
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Row after row, as a dictionary of plain values."""
+        """The rows as dictionaries of plain values."""
         columns = {name: column.tolist() for name, column in self._columns.items()}
         for row in range(self.count):
             yield {name: column[row] for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""The figures that besiege ships: how each is computed, its section and its terminal row."""
+"""The shipped figures: how each is computed, its section of the page and its terminal row."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _chance_row(found: EvaluationFigures) -> Row | None:
     if found.chance is None:
         return None
     words = f"mean (sd) of {found.chance.evaluations} draws, clean {found.chance.clean}"
-    return Row("by chance", found.chance.robust, words)
+    return Row("stochastic", found.chance.robust, words)
 
 
 def _gallery_title(found: EvaluationFigures) -> str:
-    return "Images it misread" if found.distances is None else "Images at the median change"
+    return "Misclassified images" if found.distances is None else "Images at the median size"
 
 
 def _cascade(case: Case) -> tuple[Stage, ...]:
@@ -53,15 +53,15 @@ SHIPPED = (
         "distances",
         lambda case: distance_figures(case.evidence),
         20,
-        Section("The smallest changes", "distances.html", notebook=True),
+        Section("Smallest perturbations", "distances.html", notebook=True),
     ),
-    Figure("cascade", _cascade, 30, Section("Which attack broke what first", "cascade.html")),
-    Figure("chance", _chance, 40, Section("By chance", "chance.html"), _chance_row),
+    Figure("cascade", _cascade, 30, Section("First attack to break each image", "cascade.html")),
+    Figure("chance", _chance, 40, Section("Stochastic model", "chance.html"), _chance_row),
     Figure(
         "steps_curve",
         lambda case: figures.steps_figures(case.evidence),
         50,
-        Section("How it falls", "charts.html", notebook=True),
+        Section("Accuracy curves", "charts.html", notebook=True),
     ),
     Figure("queries_curve", lambda case: figures.queries_figures(case.evidence), 51),
     Figure("eps_curve", lambda case: figures.budget_figures(case.evidence), 52),

@@ -1,4 +1,4 @@
-"""Accuracy of a victim that answers by chance: mean and standard deviation of evaluations."""
+"""Accuracy of a stochastic victim: mean and standard deviation over evaluations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Wins = NDArray[np.bool_]
 
 
 def chance_figures(evidence: Evidence, draws: int) -> Draws | None:
-    """Mean and standard deviation over evaluations, each one draw of every sample.
+    """Mean and standard deviation over evaluations, each with one draw of every sample.
 
-    The first half of the judge's draws chooses, for every sample, the image that fools most
-    often: the clean one, or that of an attack. The other half evaluates what was chosen, so that
-    the choice owes nothing to the luck it is judged by (Croce and Hein 2020). Accuracy under an
-    attack is that of its own images; in a chain, of the worst up to it.
+    The first half of the judge's draws chooses, for every sample, the image that is misclassified
+    most often: the clean one, or that of an attack. The other half evaluates the chosen images, so
+    that choice and evaluation use independent draws (Croce and Hein 2020). Accuracy under an
+    attack is that of its own images; in a suite, of the worst image up to this attack.
 
     None where the draws were not kept, or no sample was judged under every attack.
     """
@@ -30,7 +30,7 @@ def chance_figures(evidence: Evidence, draws: int) -> Draws | None:
     if not known.any() or clean is None or any(table is None for table in tables):
         return None
     half = draws // 2
-    worst = ~clean  # what is right when clean is what the draws of clean images count
+    worst = ~clean  # draws of clean images count correct answers, those of attacks successes
     attacks = []
     for trial, table in zip(evidence.trials, tables, strict=True):
         assert table is not None
@@ -47,24 +47,24 @@ def chance_figures(evidence: Evidence, draws: int) -> Draws | None:
 
 
 def _wins(rows: Rows, draws: int) -> Wins | None:
-    """Which draws were won, ``[rows, draws]``; None where some row does not say."""
+    """The bits of ``draws`` as a table ``[rows, draws]``; None where a row has none."""
     if "draws" not in rows:
         return np.zeros((0, draws), bool) if rows.count == 0 else None
     bits = rows["draws"].astype(np.int64)
-    if not bool(np.all(bits >> draws == 1)):  # a row that says it has one bit more
+    if not bool(np.all(bits >> draws == 1)):  # the bit above the draws marks a valid row
         return None
     found: Wins = (bits[:, None] >> np.arange(draws)) & 1 == 1
     return found
 
 
 def _stronger(one: Wins, other: Wins, half: int) -> Wins:
-    """Of two images of each row, the one that fools more often in the first half of the draws."""
+    """Of two images per row, the one with more successes in the first half of the draws."""
     more = other[:, :half].sum(1) > one[:, :half].sum(1)
     return np.where(more[:, None], other, one)
 
 
 def _spread(wins: Wins, known: Mask, half: int) -> tuple[float, float]:
-    """Mean and standard deviation of the accuracy over the other half of the draws."""
+    """Mean and standard deviation of the accuracy over the second half of the draws."""
     accuracy = 1 - wins[known][:, half:].mean(0)
     deviation = float(accuracy.std(ddof=1)) if len(accuracy) > 1 else 0.0
     return float(accuracy.mean()), deviation

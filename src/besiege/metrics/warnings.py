@@ -1,7 +1,7 @@
-"""The rules that notice a false sense of security, evaluated on judged rows.
+"""Warning rules that detect overstated robustness, computed from judged rows.
 
-Their ids are those of ``docs/warnings.md``. A tolerance of half a point is used where a rule
-compares two accuracies (Carlini et al. 2019; Croce and Hein 2020; Tramèr et al. 2020).
+``docs/warnings.md`` describes every rule by its id. A rule that compares two accuracies tolerates
+half a point (Carlini et al. 2019; Croce and Hein 2020; Tramèr et al. 2020).
 """
 
 from __future__ import annotations
@@ -26,21 +26,18 @@ from besiege.metrics.kinds import (
 from besiege.metrics.searches import w21_consistency
 
 TOLERANCE = 0.005
-_FEW = 20
-"""Below so many samples a share says nothing."""
-
 Rule = Callable[[Evidence], Iterator[Finding]]
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """What the rules say of an evaluation, errors first."""
+    """The findings of all rules about an evaluation, errors first."""
     found = [finding for rule in RULES for finding in rule(evidence)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda finding: (order[finding.level], finding.id))
 
 
 def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
-    """Accuracy at no budget at all must be the clean accuracy of the same samples."""
+    """Accuracy at a budget of 0 must equal the clean accuracy of the same samples."""
     if evidence.curve is None:
         return
     rows = evidence.curve.rows
@@ -49,16 +46,16 @@ def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
     if differ:
         yield Finding(
             "W01",
-            f"at a budget of 0, {differ} of {rows.count} samples are judged otherwise than when "
-            "they were looked at clean.",
-            "The model answers differently from one time to the next, or the search changed what "
-            "it should not: no figure here can be trusted.",
+            f"at a budget of 0, {differ} of {rows.count} samples are classified differently from "
+            "the clean samples.",
+            "The model gives different answers to the same image, or the search changed the "
+            "model: no figure here can be trusted.",
             "error",
         )
 
 
 def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
-    """With a budget large enough, any model can be broken."""
+    """A large enough budget breaks any model."""
     _, ends = evidence.smallest()
     if not len(ends):
         return
@@ -66,11 +63,11 @@ def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
     if unbroken:
         yield Finding(
             "W03",
-            f"the search for the smallest change found none for {unbroken} of {len(ends)} "
-            "samples, however large it might be.",
-            "A change without limit can turn any image into any other: the attack fails, not the "
-            "model. Its gradients may be masked; use loss=margin, restarts, or an attack "
-            "without gradients.",
+            f"the search for the smallest perturbation found none of any size for {unbroken} of "
+            f"{len(ends)} samples.",
+            "Without a limit, a perturbation can turn any image into any other, so the attack "
+            "failed. Gradients may be masked: use loss=margin, restarts, or an attack without "
+            "gradients.",
         )
         return
     width = evidence.box[1] - evidence.box[0]
@@ -81,17 +78,17 @@ def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
     if left > guess + TOLERANCE:
         yield Finding(
             "W03",
-            f"{_percent(left)} of the samples need a change above {large:.4g}, which can make any "
-            "image uniformly grey.",
-            "The attack fails, not the model: its gradients may be masked.",
+            f"{100 * left:.1f} % of the samples need a perturbation above {large:.4g}, which can "
+            "make any image uniformly grey.",
+            "The attack failed: gradients may be masked.",
         )
 
 
 def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
-    """An attack of many steps must not be weaker than one of a single step."""
+    """An attack with many steps must not be weaker than one with a single step."""
     if evidence.chained:
         return
-    # An attack made of attacks has no steps of its own, but more than one.
+    # A combined attack has no number of steps, but it iterates.
     many = [trial for trial in evidence.trials if trial.iterates]
     if not many:
         return
@@ -101,98 +98,103 @@ def w04_single_step(evidence: Evidence) -> Iterator[Finding]:
         if weaker:
             seen = f"'{one.text}' takes one step and breaks more than '{weaker[0].text}'."
         elif missed > 0.01 * evidence.count:
-            seen = f"'{one.text}' takes one step and breaks {missed} samples no longer attack does."
+            seen = (
+                f"'{one.text}' takes one step and breaks {missed} samples that no attack with more "
+                "steps breaks."
+            )
         else:
             continue
         yield Finding(
             "W04",
             seen,
-            "Many steps should find whatever one step finds: gradients are likely masked, or the "
+            "Many steps should break whatever one step breaks: gradients are likely masked, or the "
             "step size is wrong. Use restarts, another loss, or an attack without gradients.",
         )
 
 
 def w05_more_steps(evidence: Evidence) -> Iterator[Finding]:
-    """Twice the steps must not change the figure by more than a point, nor make it worse."""
+    """Doubling the steps must not change accuracy by more than a point, nor raise it."""
     for trial in evidence.trials:
         if not trial.plain or trial.steps is None or trial.steps < 10 or trial.restarts > 1:
             continue
-        if evidence.accuracy(trial) == 0:  # nothing is left to be found
+        if evidence.accuracy(trial) == 0:  # more steps could not break more
             continue
         curve = against_steps(evidence, trial)
         gain = 0.0 if curve is None else curve.at(trial.steps // 2) - curve.at(trial.steps)
         if gain > 0.01:
             yield Finding(
                 "W05",
-                f"'{trial.text}' still gained {100 * gain:.1f} points in the second half of its "
-                f"{trial.steps} steps.",
+                f"the second half of the {trial.steps} steps of '{trial.text}' still lowered "
+                f"accuracy by {100 * gain:.1f} points.",
                 *_not_converged(evidence, trial, "steps"),
             )
     yield from _series(evidence, "steps", "W05")
 
 
 def w06_restarts(evidence: Evidence) -> Iterator[Finding]:
-    """Twice the restarts must not change the figure by more than a point."""
+    """Doubling the restarts must not change accuracy by more than a point."""
     for trial in evidence.trials:
         if not trial.plain or trial.steps is None or trial.restarts < 2:
             continue
         curve = against_steps(evidence, trial)
         half = trial.restarts // 2 * (trial.steps + 1) - 1
-        if curve is not None and curve.at(half) - float(curve.value[-1]) > 0.01:
+        gain = 0.0 if curve is None else curve.at(half) - float(curve.value[-1])
+        if gain > 0.01:
             yield Finding(
                 "W06",
-                f"the second half of the {trial.restarts} restarts of '{trial.text}' still gained "
-                f"{100 * (curve.at(half) - float(curve.value[-1])):.1f} points.",
+                f"the second half of the {trial.restarts} restarts of '{trial.text}' still lowered "
+                f"accuracy by {100 * gain:.1f} points.",
                 *_not_converged(evidence, trial, "restarts"),
             )
     yield from _series(evidence, "restarts", "W06")
 
 
 def _series(evidence: Evidence, what: str, rule: str) -> Iterator[Finding]:
-    """Trials that differ in one number alone: more of it must not leave more right."""
+    """Trials that differ in one number only: a larger one must not leave more unbroken."""
+    fixed = "restarts" if what == "steps" else "steps"
     for one, other in combinations(evidence.trials, 2):
         if evidence.chained or not one.series or one.series != other.series:
             continue
         less, more = sorted((one, other), key=lambda trial: getattr(trial, what) or 0)
-        fixed = "restarts" if what == "steps" else "steps"
-        if getattr(less, what) == getattr(more, what) or getattr(less, fixed) != getattr(
-            more, fixed
-        ):
+        same = getattr(less, what) == getattr(more, what)
+        if same or getattr(less, fixed) != getattr(more, fixed):
             continue
         gain = evidence.gain(less, more)
         if gain < -TOLERANCE:
             yield Finding(
                 rule,
-                f"'{more.text}' leaves {-100 * gain:.1f} points more right than '{less.text}'.",
-                f"More {what} should never hurt: the attack returns its last image instead of "
-                "its best, or its steps grew too small.",
+                f"accuracy under '{more.text}' is {-100 * gain:.1f} points higher than under "
+                f"'{less.text}'.",
+                f"More {what} should never weaken an attack: it returns its last image instead of "
+                "its best, or its steps became too small.",
             )
         elif gain > 0.01 and getattr(more, what) <= 2 * getattr(less, what):
             yield Finding(
                 rule,
-                f"'{more.text}' breaks {100 * gain:.1f} points more than '{less.text}'.",
-                f"It has not converged, so robustness is overstated: give it more {what}.",
+                f"accuracy under '{more.text}' is {100 * gain:.1f} points lower than under "
+                f"'{less.text}'.",
+                f"The attack has not converged, so robustness is overstated: give it more {what}.",
             )
 
 
 def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
-    """The loss of samples that stand must have risen, and must have stopped rising."""
+    """The loss of unbroken samples must have risen, and must have stopped rising."""
     for trial in evidence.trials:
         rows = trial.rows
         if not trial.plain or trial.restarts > 1 or (trial.steps or 0) < 8:
             continue
-        stands = _stands(evidence, trial) & np.isfinite(rows["loss_best"])
-        if int(stands.sum()) < _FEW:
+        unbroken = _unbroken(evidence, trial) & np.isfinite(rows["loss_best"])
+        if int(unbroken.sum()) < rules.FEW:
             continue
-        first, late, best = (rows[f"loss_{when}"][stands] for when in ("first", "late", "best"))
+        first, late, best = (rows[f"loss_{when}"][unbroken] for when in ("first", "late", "best"))
         idle = int((best <= first).sum())
         if idle > 0.05 * len(best):
             yield Finding(
                 "W07",
-                f"the loss of '{trial.text}' never rose above its start for {idle} of {len(best)} "
-                "samples that stand.",
-                "The gradient does not lead upwards there: it is masked, or steps are too large. "
-                "Use smaller steps, another loss, or an attack without gradients.",
+                f"the loss of '{trial.text}' never rose above its start for {idle} of the "
+                f"{len(best)} samples it did not break.",
+                "The gradient does not increase the loss there: it is masked, or steps are too "
+                "large. Use smaller steps, another loss, or an attack without gradients.",
             )
             continue
         rise, gain = float((best - first).mean()), float((best - late).mean())
@@ -200,17 +202,17 @@ def w07_loss_trace(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "W07",
                 f"the loss of '{trial.text}' was still rising at the end: {100 * gain / rise:.0f} "
-                "percent of its whole rise came in the last quarter.",
+                "% of its total increase came in the last quarter.",
                 *_not_converged(evidence, trial, "steps"),
             )
 
 
 HOLES = 0.1
-"""Which share of a gradient may be exactly zero."""
+"""The largest share of a gradient that may be exactly zero."""
 
 
-def _blank(trial: Trial) -> float:
-    """Which share of its first gradients is exactly zero, where records say so."""
+def _zero_share(trial: Trial) -> float:
+    """The share of the first gradients that is exactly zero; 0 where records lack it."""
     if "blank" not in trial.rows:
         return 0.0
     known = trial.rows["blank"].astype(float)
@@ -219,56 +221,56 @@ def _blank(trial: Trial) -> float:
 
 
 def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
-    """A gradient that is exactly zero tells an attack nothing."""
+    """An attack learns nothing from a gradient that is exactly zero."""
     blind = []
     for trial in (trial for trial in evidence.trials if trial.sees):
-        stands = _stands(evidence, trial)
-        gone = int((stands & trial.rows["vanished"]).sum())
-        blind.append(gone > 0 and gone == int(stands.sum()))
+        unbroken = _unbroken(evidence, trial)
+        gone = int((unbroken & trial.rows["vanished"]).sum())
+        blind.append(gone > 0 and gone == int(unbroken.sum()))
         yield from rules.vanished(gone, f"samples that '{trial.text}' did not break")
-    holes = {t.text: _blank(t) for t in evidence.trials if t.sees}
+    holes = {t.text: _zero_share(t) for t in evidence.trials if t.sees}
     worst = max(holes, key=lambda text: holes[text], default=None)
     if worst is not None and holes[worst] > HOLES:
         yield Finding(
             "W11",
             f"{100 * holes[worst]:.0f} % of the first gradient of '{worst}' is exactly zero, on "
             "average over the samples.",
-            "Parts of the image are hidden from attacks that follow gradients: give a layer "
-            "without gradients its surrogate, and add attacks that need none (square).",
+            "Gradient-based attacks cannot see these parts of the image: give a layer without "
+            "gradients a surrogate, and add attacks that need no gradients (square).",
         )
     if blind and all(blind):
         yield Finding(
             "W11",
-            "no attack that follows gradients saw one for any of the samples that stand.",
-            "What these attacks left says nothing about the model: something in it (rounding, "
-            "argmax, detach) has no gradient. Make that a besiege.defenses.Layer with a "
-            "surrogate, see 'your own defense'.",
+            "no gradient-based attack got a gradient for any of the samples it did not break.",
+            "These attacks say nothing about the samples they did not break: a part of the model "
+            "(rounding, argmax, detach) has no gradient. Make that part a besiege.defenses.Layer "
+            "with a surrogate, see 'your own defense'.",
             "error",
         )
 
 
 def w15_chance(evidence: Evidence) -> Iterator[Finding]:
-    """A model no better than chance was not given what it was trained on."""
+    """A model no better than chance did not get the inputs that it was trained on."""
     yield from rules.chance(int(evidence.right.sum()), evidence.count, evidence.classes)
 
 
 def w16_validity(evidence: Evidence) -> Iterator[Finding]:
-    """A change outside the box or beyond the budget is no success."""
+    """An image outside the box or beyond the budget is no success."""
     for trial in _all(evidence):
         rows = trial.rows
         bad = int((rows["claimed"] & ~(rows["valid"] & rows["within"])).sum())
         if bad:
             yield Finding(
                 "W16",
-                f"{bad} images that '{trial.text}' called successes are not finite, not in the "
-                "box or beyond the budget.",
-                "They are not counted. The attack breaks the rules: mend it before quoting it.",
+                f"{bad} images that '{trial.text}' claimed as successes are not finite, outside "
+                "the box or beyond the budget.",
+                "They are not counted. The attack is faulty: fix it before quoting its figures.",
                 "error",
             )
 
 
 def w17_reproduced(evidence: Evidence) -> Iterator[Finding]:
-    """What an attack called a success must be one when the model is asked again."""
+    """A claimed success must be one when the judge queries the model again."""
     for trial in _all(evidence):
         rows = trial.rows
         claimed = int(rows["claimed"].sum())
@@ -278,7 +280,7 @@ def w17_reproduced(evidence: Evidence) -> Iterator[Finding]:
 
 
 def w24_few_samples(evidence: Evidence) -> Iterator[Finding]:
-    """An interval wider than three points each way separates few models."""
+    """An interval wider than three points each way cannot separate most models."""
     known = evidence.covered_by_all()
     count = int(known.sum())
     if not count or evidence.eps is None:
@@ -288,10 +290,8 @@ def w24_few_samples(evidence: Evidence) -> Iterator[Finding]:
     if half > 0.03:
         yield Finding(
             "W24",
-            f"with {count} samples the robust accuracy is known to {100 * half:.1f} "
-            "points each way.",
-            "That is too coarse to compare models with: use 1,000 samples for 3 points, 10,000 "
-            "for 1.",
+            f"with {count} samples, the robust accuracy is known to ±{100 * half:.1f} points.",
+            "That is too coarse to compare models: use 1,000 samples for ±3 points, 10,000 for ±1.",
         )
 
 
@@ -299,13 +299,14 @@ def w28_budget(evidence: Evidence) -> Iterator[Finding]:
     """A budget far above the usual one measures something else."""
     width = evidence.box[1] - evidence.box[0]
     if evidence.eps is None or (evidence.norm == "linf" and evidence.eps >= 0.5 * width):
-        return  # half the range is the threat's own warning
+        return  # the threat itself warns from half the range on
     if evidence.standard is not None and evidence.eps > 2 * evidence.standard * (1 + 1e-9):
         yield Finding(
             "W28",
             f"the budget {evidence.eps:.4g} is more than twice the {evidence.standard:.4g} usual "
             "for these data.",
-            "A person may see such changes; compare with published figures only at their budget.",
+            "Such perturbations may be visible; compare with published figures only at the same "
+            "budget.",
             "note",
         )
 
@@ -331,18 +332,18 @@ RULES: Sequence[Rule] = (
     w42_small_probes,
 )
 RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
-"""Rules that craft and judge apply to their own rows, too; over all rows these say it better."""
+"""Rules that craft and judge also apply to each batch; the finding over all rows replaces those."""
 
 
-def _stands(evidence: Evidence, trial: Trial) -> Mask:
-    """Which rows of a trial were right when clean and are not broken."""
+def _unbroken(evidence: Evidence, trial: Trial) -> Mask:
+    """Which rows of a trial were classified correctly when clean and are not broken."""
     right = np.isin(trial.rows["sample"], evidence.clean["sample"][evidence.right])
-    stands: Mask = right & ~trial.rows["success"].astype(bool)
-    return stands
+    unbroken: Mask = right & ~trial.rows["success"].astype(bool)
+    return unbroken
 
 
 def _not_converged(evidence: Evidence, trial: Trial, what: str) -> tuple[str, Level]:
-    """What it means that an attack has not converged: much for the strongest, else little."""
+    """Advice and level for an attack that has not converged: a note if a stronger one ran."""
     if any(evidence.gain(trial, other) > TOLERANCE for other in evidence.trials):
         return f"Its own figure is too high; a stronger attack ran. Give it more {what}.", "note"
     return f"It has not converged, so robustness may be overstated: give it more {what}.", "warning"
@@ -350,7 +351,3 @@ def _not_converged(evidence: Evidence, trial: Trial, what: str) -> tuple[str, Le
 
 def _all(evidence: Evidence) -> list[Trial]:
     return [*evidence.trials, *([evidence.curve] if evidence.curve is not None else [])]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

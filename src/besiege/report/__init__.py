@@ -1,7 +1,6 @@
-"""Figures made readable: a table for the terminal, one HTML page, a snippet for notebooks.
+"""Shows figures: a table for the terminal, an HTML page, HTML for notebooks.
 
-Nothing is computed here. What is shown is what ``figures.json`` says, and nothing is imported that
-would import torch.
+It computes nothing: it shows the values of ``figures.json``. It does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an evaluation says, in sentences: the same words in the terminal and on the page."""
+"""The result of an evaluation in sentences, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -12,28 +12,18 @@ from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.formats import budget_unit, distance, interval, listed, share
 
 IN_TURN = "all, one after the other"
-"""The row of all attacks where passes are counted."""
-
-
-def failed(evaluation: Evaluation) -> list[AttackFigures]:
-    """The attacks that raised an error: where they did, they say nothing."""
-    return [attack for attack in evaluation.attacks if attack.failure]
-
-
-def unfinished(evaluation: Evaluation) -> list[AttackFigures]:
-    """The attacks that have not seen all their images, and did not fail."""
-    return [a for a in evaluation.attacks if not a.complete and not a.failure]
+"""The row of all attacks in the table of medians against passes."""
 
 
 def counted(evaluation: Evaluation) -> list[AttackFigures]:
-    """The attacks that were judged on something."""
+    """The attacks that were judged on at least one image."""
     return [attack for attack in evaluation.attacks if attack.accuracy is not None]
 
 
 def strongest(evaluation: Evaluation) -> list[AttackFigures]:
-    """The attacks that broke most images, several when they are equal, none when none broke any.
+    """The attacks that broke most images: several if equal, none if no image was broken.
 
-    Where the smallest change was looked for: the attacks under whose curve the area is smallest.
+    Without a budget: the attacks with the smallest area under the curve.
     """
     shown = counted(evaluation)
     if (sizes := evaluation.distances) is not None and any(a.broken for a in shown):
@@ -45,37 +35,37 @@ def strongest(evaluation: Evaluation) -> list[AttackFigures]:
 
 
 def robust(evaluation: Evaluation) -> Rate | None:
-    """The robust accuracy, or nothing when no attack was judged: then nothing is known."""
+    """The robust accuracy; None where no attack was judged."""
     return evaluation.robust if counted(evaluation) else None
 
 
 def errors(evaluation: Evaluation) -> list[Finding]:
-    """The warnings that forbid to quote the figures."""
+    """The warnings because of which figures must not be quoted."""
     return [warning for warning in evaluation.warnings if warning.level == "error"]
 
 
 def is_minimal(evaluation: Evaluation) -> bool:
-    """Whether the attacker looked for the smallest change instead of keeping a budget."""
+    """Whether the threat has no budget: attacks search for the smallest perturbation."""
     return evaluation.threat.eps is None
 
 
 def is_cascade(evaluation: Evaluation) -> bool:
-    """Whether each attack ran only on what the ones before left."""
+    """Whether each attack ran only on the images that withstood the ones before."""
     return evaluation.mode == "suite"
 
 
 def median_change(evaluation: Evaluation) -> float | None:
-    """The median smallest change, where a curve or an attack states one."""
+    """The median smallest perturbation, if a curve or an attack has one."""
     curve = evaluation.eps_curve
     stated = [curve.median] if curve else [a.median_distance for a in counted(evaluation)]
     return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
 
 
 def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:
-    """The median size of an attack's changes.
+    """The median size of an attack's perturbations.
 
-    Over all images where the smallest change counts, as for all attacks together; over those that
-    it broke where there is a budget.
+    Without a budget over all images, as for all attacks together; with a budget over the images
+    that the attack broke.
     """
     sizes = evaluation.distances
     mine = {} if sizes is None else {one.text: one.median for one in sizes.attacks}
@@ -84,9 +74,9 @@ def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:
 
 @dataclass(frozen=True)
 class Passed:
-    """The median perturbation of an attack against passes.
+    """The median perturbation of an attack against forward and backward passes.
 
-    A cell has the median after a number of passes, and whether the attack had ended before.
+    A cell has the median after a number of passes, and whether the attack had already ended.
     """
 
     cells: tuple[tuple[float | None, bool], ...]
@@ -105,8 +95,8 @@ class Fall:
 def descent(evaluation: Evaluation, digits: str = "125") -> Fall | None:
     """The median perturbation against passes, of each attack and of all one after the other.
 
-    From the first number of passes within which one of them broke half of the images. `digits`
-    are those that a number of passes may begin with, the others being 0.
+    It starts at the first number of passes within which one of them broke half of the images.
+    Numbers of passes are one of `digits` followed by zeros.
     """
     if (sizes := evaluation.distances) is None:
         return None
@@ -127,7 +117,7 @@ def descent(evaluation: Evaluation, digits: str = "125") -> Fall | None:
 
 
 def _after(cost: Descent, mark: int) -> tuple[float | None, bool]:
-    """The median after so many passes, and whether the attack had ended before."""
+    """The median after `mark` passes, and whether the attack had already ended."""
     before = [place for place, one in enumerate(cost.passes) if one <= mark]
     return cost.median[before[-1]] if before else None, mark > cost.passes[-1]
 
@@ -137,21 +127,21 @@ def headline(evaluation: Evaluation) -> str:
     threat, rate = evaluation.threat, robust(evaluation)
     clean = share(evaluation.clean)
     if rate is None:
-        return f"No attack finished, so nothing is known of its robustness; {clean} clean accuracy."
+        return f"No attack finished, so robustness is unknown; the clean accuracy is {clean}."
     if is_minimal(evaluation):
         median = median_change(evaluation)
         if median is None:
-            return f"No smallest change is known; without an attack {clean} are right."
+            return f"No smallest perturbation is known; the clean accuracy is {clean}."
         size = distance(median, budget_unit(threat))
-        return f"The median smallest change that fools it is {size} ({threat.norm})."
+        return f"The median smallest perturbation that breaks an image is {size} ({threat.norm})."
     kept = "still classified correctly"
     if threat.goal != "untargeted":
-        kept = "still right and kept from the target class"
+        kept = "classified correctly before and not as the target class under attack"
     return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
 
 
 def meaning(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """What the answer means in plain words, each with a title."""
+    """Explanations of the result, each with a title."""
     rate = robust(evaluation)
     if rate is None:
         return []
@@ -160,49 +150,47 @@ def meaning(evaluation: Evaluation) -> list[tuple[str, str]]:
 
 def _certainty(evaluation: Evaluation, rate: Rate) -> tuple[str, str]:
     low, high = interval(rate)[1:-1].split(", ")
-    size = ", whatever the size of the change" if is_minimal(evaluation) else ""
+    size = " at any perturbation size" if is_minimal(evaluation) else ""
     return (
-        "How sure",
-        f"{rate.hits:,} of {rate.count:,} images survived every attack{size}. For images like "
-        f"these, and these attacks, the share lies between {low} and {high} % with 95 % "
-        "confidence.",
+        "Interval",
+        f"{rate.hits:,} of {rate.count:,} images withstood every attack{size}. For images like "
+        f"these, and these attacks, the share is between {low} and {high} % with 95 % confidence.",
     )
 
 
 def _bound(evaluation: Evaluation) -> tuple[str, str]:
     names = [attack.text for attack in counted(evaluation)]
-    tried = f"the {len(names)} attacks tried" if len(names) > 1 else f"{names[0]} alone"
+    tried = f"the {len(names)} attacks tried" if len(names) > 1 else f"{names[0]} only"
     if is_minimal(evaluation):
         return (
-            "An upper bound",
-            f"These are the smallest changes found by {tried}. A stronger attack can only find "
-            "smaller ones.",
+            "Upper bound",
+            f"These are the smallest perturbations found by {tried}. A stronger attack can only "
+            "find smaller ones.",
         )
     return (
-        "An upper bound",
+        "Upper bound",
         f"It is the worst case over {tried}. A stronger attack can only lower it, so the model is "
         "at most this robust.",
     )
 
 
 def _breakers(evaluation: Evaluation) -> tuple[str, str]:
-    most = strongest(evaluation)
+    title, most = "Strongest attack", strongest(evaluation)
     if not most:
-        return "What broke it", "No attack changed a single correct answer."
+        return title, "No attack broke an image."
+    names = listed([attack.text for attack in most])
     if (sizes := evaluation.distances) is not None:
         best = {attack.text: attack.best for attack in sizes.attacks}
-        names = listed([attack.text for attack in most])
-        found = max(best[attack.text] for attack in most)
+        count = max(best[attack.text] for attack in most)
         return (
-            "What broke it",
-            f"{names} found the smallest changes overall, and the smallest of all for "
-            f"{found:,} of {sizes.broken:,} images.",
+            title,
+            f"{names} found the smallest perturbations overall, and the smallest of all for "
+            f"{count:,} of {sizes.broken:,} images.",
         )
-    names = listed([attack.text for attack in most])
     broken = f"{most[0].broken:,}" + (" each," if len(most) > 1 else "")
-    right = evaluation.clean
-    of = " images" if right is None else f" of the {right.hits:,} images that were right before"
-    return "What broke it", f"{names} broke most: {broken}{of}."
+    clean = evaluation.clean
+    of = " images" if clean is None else f" of the {clean.hits:,} correctly classified images"
+    return title, f"{names} broke most: {broken}{of}."
 
 
 def is_complete(evaluation: Evaluation) -> bool:
@@ -211,21 +199,25 @@ def is_complete(evaluation: Evaluation) -> bool:
 
 
 def troubles(evaluation: Evaluation) -> list[str]:
-    """What is missing and no warning says, in sentences."""
-    told = {warning.id for warning in errors(evaluation)}
-    said = []
-    if (lost := failed(evaluation)) and "FAILED" not in told:
-        names = listed([attack.text for attack in lost])
-        said.append(f"{names} failed: that counts as not attacked, never as robust.")
-    if (short := unfinished(evaluation)) and "UNFINISHED" not in told:
-        names = listed([attack.text for attack in short])
+    """Sentences about failed and unfinished attacks, where no warning reports them."""
+    reported = {warning.id for warning in errors(evaluation)}
+    failed = [attack.text for attack in evaluation.attacks if attack.failure]
+    short = [a.text for a in evaluation.attacks if not a.complete and not a.failure]
+    sentences = []
+    if failed and "FAILED" not in reported:
+        sentences.append(
+            f"{listed(failed)} failed: its missing images count as not attacked, never as robust."
+        )
+    if short and "UNFINISHED" not in reported:
         have = "have" if len(short) > 1 else "has"
-        said.append(f"{names} {have} not finished: what is missing never counts as robust.")
-    return said
+        sentences.append(
+            f"{listed(short)} {have} not finished: missing images never count as robust."
+        )
+    return sentences
 
 
 def sample_choice(evaluation: Evaluation) -> str:
-    """Which images were used."""
+    """The images that were used, in words."""
     data = evaluation.data
     where = f"{data.name} ({data.split})" if data.split else data.name
     count, total = data.count, data.total
@@ -236,7 +228,7 @@ def sample_choice(evaluation: Evaluation) -> str:
 
 
 def elsewhere(evaluation: Evaluation) -> str:
-    """On what attacks were crafted that need gradients, where it was not the model itself."""
+    """The substitute that attacks were crafted on, in words; empty without one."""
     models = evaluation.threat.substitute
     if not any(attack.transfer for attack in evaluation.attacks):
         return ""

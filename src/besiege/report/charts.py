@@ -1,4 +1,4 @@
-"""The charts of an evaluation: accuracy against steps, queries and the size of the change."""
+"""The charts of an evaluation: accuracy against steps, queries and perturbation size."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from besiege.report.plot import Chart, Curve, Mark
 
 WIDE, NARROW = 720, 340
 
-
 UNEVEN = 20.0
-"""How many times as long the longest curve may be, for the shortest to be seen beside it."""
+"""Ratio of the longest to the shortest curve above which the axis is logarithmic."""
 
 TOGETHER = "best of all"
 """The name of the curve of all attacks together."""
 
 BEYOND = 1.3
-"""How far beyond its end the curves of single attacks are drawn."""
+"""Curves of single attacks are cut at this multiple of the end of the curve of all."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with what stands beside it: two widths of it, words and the data."""
+    """A chart with title, caption, two drawings and its data."""
 
     title: str
     caption: str
@@ -34,22 +33,22 @@ class Figure:
 
     @property
     def wide(self) -> str:
-        """For desks and paper; markup in which every name is escaped."""
+        """SVG for wide screens and paper, in which every name is escaped."""
         return self.chart.svg(WIDE)
 
     @property
     def narrow(self) -> str:
-        """For phones, with letters as large."""
+        """SVG for phones, with letters of the same size."""
         return self.chart.svg(NARROW)
 
     @property
     def points(self) -> int:
-        """How many points there are, drawn or not."""
+        """The number of points, drawn or not."""
         return sum(map(len, self.chart.curves))
 
     @property
     def rows(self) -> list[tuple[str, str, float, float, float]]:
-        """The drawn points: curve, place, value and interval in percent."""
+        """The drawn points: curve, x, value and interval in percent."""
         return [
             (curve.name, self.chart.x_text(x), 100 * value, 100 * low, 100 * high)
             for curve in self.chart.drawn
@@ -58,54 +57,46 @@ class Figure:
 
 
 def charts(evaluation: EvaluationFigures) -> list[Figure]:
-    """The charts an evaluation has points for."""
+    """The charts of an evaluation that have points."""
     found = (steps_chart(evaluation), queries_chart(evaluation), eps_chart(evaluation))
     return [figure for figure in found if figure is not None]
 
 
 def steps_chart(evaluation: EvaluationFigures) -> Figure | None:
-    """Accuracy against the steps of each attack that takes them on the model itself."""
+    """Accuracy against the steps of each attack on the model itself."""
     elsewhere = {a.text for a in evaluation.attacks if a.transfer}
     here = [curve for curve in evaluation.steps_curve if curve.attack not in elsewhere]
     return _progress(here, "steps", "step")
 
 
 def queries_chart(evaluation: EvaluationFigures) -> Figure | None:
-    """Accuracy against the queries of each attack that only asks."""
+    """Accuracy against the queries of each query-based attack."""
     return _progress(evaluation.queries_curve, "queries", "query")
 
 
 def _progress(given: Sequence[AttackCurve], what: str, one: str) -> Figure | None:
-    """How fast attacks break the model."""
-    curves = [Curve.of(each) for each in given]
-    curves = [curve for curve in curves if len(curve)]
+    """A chart of how fast attacks break the model."""
+    curves = [curve for curve in map(Curve.of, given) if len(curve)]
     if not curves:
         return None
+    name = curves[0].name if len(curves) == 1 else "each attack"
     caption = (
-        "How fast each attack breaks the model. A curve that still falls at its right end says "
-        f"that more {what} would break more."
+        f"Accuracy while {name} runs. If a curve still falls at its right end, more {what} would "
+        "break more images."
     )
-    if len(curves) == 1:
-        caption = (
-            f"How fast {curves[0].name} breaks the model. If the curve still falls at its right "
-            f"end, more {what} would break more."
-        )
     if len(curves) > BANDS:
-        caption += " There are too many to draw their intervals: those are in the data below."
+        caption += " The intervals of so many curves are only in the data below."
     title = f"Accuracy against {what}"
     ends = [curve.x[-1] for curve in curves]
     uneven = max(ends) > UNEVEN * max(1.0, min(ends))
-    named = f"{what} of the attack" + (", by powers of ten" if uneven else "")
+    named = f"{what} of the attack" + (", logarithmic" if uneven else "")
     return Figure(title, caption, Chart(title, curves, named, one, by_tens=uneven))
 
 
 def eps_chart(evaluation: EvaluationFigures) -> Figure | None:
-    """Accuracy against the size of the change."""
+    """Accuracy against perturbation size."""
     given, threat = evaluation.eps_curve, evaluation.threat
-    if not given:
-        return None
-    curve = Curve.of(given)
-    if not len(curve):
+    if not given or not len(curve := Curve.of(given)):
         return None
     unit = budget_unit(threat)
     marks = []
@@ -114,34 +105,32 @@ def eps_chart(evaluation: EvaluationFigures) -> Figure | None:
     median = given.median
     if median is not None and math.isfinite(median):
         marks.append(Mark(median, f"median {distance(median, unit)}", "median"))
-    title = "Accuracy against the size of the change"
+    title = "Accuracy against perturbation size"
     caption = (
-        f"How large a change it takes: the smallest one that {given.attack} found for each of "
-        f"{given.count:,} images. The curve falls where an image is lost."
+        f"The smallest perturbation that {given.attack} found for each of {given.count:,} images. "
+        "The curve falls by one image at the size that breaks it."
     )
     curves = [curve]
     if others := _each(evaluation, curve.x[-1]):
         curves = [replace(curve, name=TOGETHER), *others]
         caption = (
-            f"How large a change it takes: the smallest one that was found for each of "
-            f"{given.count:,} images, by each attack and by the best of all of them, image by "
-            "image. A curve falls where an image is lost; the lowest is the strongest attack."
+            f"The smallest perturbation found for each of {given.count:,} images, by each attack "
+            "and by the best of all for each image. A curve falls by one image at the size that "
+            "breaks it; the lowest curve is that of the strongest attack."
         )
         if len(curves) > BANDS:
             caption += " The band is that of the best of all; those of the others are in the data."
         if sum(map(len, others)) < sum(len(one.x) for one in evaluation.eps_curves):
-            caption += " Curves that go on to larger changes are cut."
+            caption += " Longer curves are cut."
     if given.unbroken:
         caption += f" {given.unbroken:,} images were not broken at any size tried."
-    named = f"size of the change, {given.norm}"
-    chart = Chart(title, curves, named, "change", True, unit, marks, banded=1)
+    named = f"perturbation size, {given.norm}"
+    chart = Chart(title, curves, named, "size", True, unit, marks, banded=1)
     return Figure(title, caption, chart)
 
 
 def _each(evaluation: EvaluationFigures, end: float) -> list[Curve]:
-    """The curve of every attack, cut where it goes far beyond the end of the best of all."""
-    found = []
-    for given in evaluation.eps_curves:
-        curve = Curve.of(given)
-        found.append(curve.at([row for row, x in enumerate(curve.x) if x <= BEYOND * end]))
-    return [curve for curve in found if len(curve)]
+    """The curve of every attack, cut far beyond the end of the best of all."""
+    curves = [Curve.of(given) for given in evaluation.eps_curves]
+    cut = [c.at([row for row, x in enumerate(c.x) if x <= BEYOND * end]) for c in curves]
+    return [curve for curve in cut if len(curve)]

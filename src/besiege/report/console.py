@@ -1,4 +1,4 @@
-"""Where texts of others are printed: they cannot steer the terminal."""
+"""A console for untrusted text, which cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from besiege.core.text import harmless
 
 
 class Harmless(Console):
-    r"""A console that spells out control characters in what it is given to print.
+    r"""A console that prints control characters as escape sequences.
 
-    Names of files, classes and models, and messages, are often those of somebody else.
+    Names of files, classes and models, and messages, often come from others.
 
     Examples
     --------

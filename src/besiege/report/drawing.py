@@ -1,4 +1,4 @@
-"""Where everything of a chart goes: axes, curves, marks and names that never collide."""
+"""The layout of a chart: axes, curves, marks and names that do not overlap."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from besiege.report.plot import Chart, Curve, Mark
 
 BANDS = 3
-"""The most curves whose intervals are drawn: more would only cover each other."""
+"""Largest number of curves whose intervals are drawn: more would cover each other."""
 
-# Blue and orange come first: the pair that colour-blind readers tell apart best.
+# Blue and orange come first: colour-blind readers distinguish this pair best.
 COLOURS = ("#0b66b0", "#b85200", "#1b7f5c", "#8f4a8c", "#6b5b1e", "#5b6570")
 DASHES = ("", "7 4", "2 4", "10 4 2 4", "5 2", "1 3")
-_EM = 12.0  # the size of the letters, in units of the drawing
-_GLYPH = 0.6  # a generous mean width of a letter: labels may be narrower than thought, never wider
+_EM = 12.0  # font size, in units of the drawing
+_GLYPH = 0.6  # upper estimate of the mean width of a letter, so that labels do not overlap
 
 
 def nice_ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers that divide a range into about so many parts.
+    """Round numbers that divide a range into about `about` parts.
 
     Examples
     --------
@@ -42,12 +42,12 @@ def nice_ticks(low: float, high: float, about: int) -> list[float]:
 
 
 class Drawing:
-    """Where everything of one chart goes."""
+    """The layout of one chart at one width."""
 
     def __init__(self, chart: Chart, curves: Sequence[Curve], width: int) -> None:
         self.chart, self.curves, self.width = chart, curves, width
         longest = max(_span(curve.name) for curve in curves)
-        # Names stand at the ends of their curves where there is room, else above in rows.
+        # Names are at the ends of their curves if there is room, else in rows above.
         self.direct = 1 < len(curves) <= 6 and width >= 560
         self.rows = [] if self.direct or len(curves) == 1 else self._legend_rows()
         self.left = 44.0
@@ -75,7 +75,7 @@ class Drawing:
 
     def svg(self) -> str:
         parts = [*self._grid(), *self._marks()]
-        # The first curve of many may have its band alone.
+        # Where there are many curves, only the first ones have a band.
         banded = len(self.curves) if len(self.curves) <= BANDS else self.chart.banded
         parts += [self._band(order, curve) for order, curve in enumerate(self.curves[:banded])]
         for order, curve in enumerate(self.curves):
@@ -113,7 +113,7 @@ class Drawing:
         yield _text(4, 14, "accuracy, %", "title", "start")
 
     def _mark_labels(self) -> list[tuple[Mark, float, int]]:
-        """Each mark with the middle of its label and the row it stands in, so that none collide."""
+        """Each mark with the middle and the row of its label, so that labels do not overlap."""
         marks = sorted(self.chart.marks, key=lambda m: m.x)
         halves = [_span(mark.label) / 2 + 5 for mark in marks]
         middles = [
@@ -122,7 +122,7 @@ class Drawing:
         ]
         if len(marks) < 2 or middles[1] - middles[0] >= sum(halves):
             return [(mark, middle, 0) for mark, middle in zip(marks, middles, strict=True)]
-        # Two that collide: one goes below, beside the line that comes down from the other.
+        # Of two labels that overlap, one goes to the row below, beside the other's line.
         first, second = (self.x(mark.x) for mark in marks)
         below = max(middles[1], first + halves[1])
         if below + halves[1] <= self.right:
@@ -159,14 +159,14 @@ class Drawing:
         return _stroke(order, _path(self._corners(curve, curve.value)))
 
     def _points(self, order: int, curve: Curve) -> str:
-        """Points to hover over and to tab to; a few per curve, the table holds them all."""
+        """Points with a tooltip; a few per curve, since the table has all of them."""
         parts = [f'<g {_colour(order)} class="series">']
         for row in _spread([self.x(x) for x in curve.x], 26.0):
-            said = escape(self.chart.said(curve, row))
+            words = escape(self.chart.words(curve, row))
             x, y = self.x(curve.x[row]), self.y(curve.value[row])
             parts.append(
-                f'<g class="point" tabindex="0" role="img" aria-label="{said}">'
-                f"<title>{said}</title>"
+                f'<g class="point" tabindex="0" role="img" aria-label="{words}">'
+                f"<title>{words}</title>"
                 f'<circle class="reach" cx="{x:.1f}" cy="{y:.1f}" r="11" fill="transparent"/>'
                 f"{_symbol(order, x, y)}"
                 + _text(self.width - 4, 14, self._readout(curve, row), "readout", "end")
@@ -175,12 +175,12 @@ class Drawing:
         return "".join([*parts, "</g>"])
 
     def _readout(self, curve: Curve, row: int) -> str:
-        """A point in words, without the curve's name where that has no room beside the title."""
-        said = self.chart.said(curve, row)
-        return said if _span(said) < self.width - 100 else said.removeprefix(f"{curve.name}, ")
+        """A point in words, without the curve's name where there is no room for it."""
+        words = self.chart.words(curve, row)
+        return words if _span(words) < self.width - 100 else words.removeprefix(f"{curve.name}, ")
 
     def _legend_rows(self) -> list[list[tuple[int, float]]]:
-        """The names in rows: which curve, and where it begins."""
+        """The rows of the legend: number of the curve, and x of its name."""
         rows: list[list[tuple[int, float]]] = []
         free = -1.0
         for order, curve in enumerate(self.curves):
@@ -198,7 +198,7 @@ class Drawing:
             for order, y in enumerate(_apart(ends, 16.0, self.top, self.bottom)):
                 end = self.right if self.chart.step else self.x(self.curves[order].x[-1])
                 x = self.right + 8
-                # A curve that ends early is led to its name along its last value.
+                # A dotted line leads from the end of a curve to its name.
                 yield (
                     f'<path {_colour(order)} class="lead" stroke="currentColor" fill="none" '
                     f'opacity="0.5" stroke-dasharray="1 3" d="M{end + 2:.1f} {ends[order]:.1f}'
@@ -233,7 +233,7 @@ def _colour(order: int) -> str:
 
 
 def _stroke(order: int, path: str) -> str:
-    # A seventh curve has the first one's colour, and another dash.
+    # The seventh curve has the colour of the first, and another dash.
     dash = DASHES[(order + order // len(COLOURS)) % len(DASHES)]
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     return (
@@ -243,7 +243,7 @@ def _stroke(order: int, path: str) -> str:
 
 
 def _path(corners: Sequence[tuple[float, float]]) -> str:
-    """A path along these corners, without those that repeat the one before."""
+    """An SVG path along these corners, without repeated ones."""
     texts = [f"{x:.1f} {y:.1f}" for x, y in corners]
     kept = [text for row, text in enumerate(texts) if not row or text != texts[row - 1]]
     return "M" + "L".join(kept)
@@ -290,7 +290,7 @@ def _symbol(order: int, x: float, y: float) -> str:
 
 
 def _spread(places: Sequence[float], gap: float) -> list[int]:
-    """First and last place, and between them those at least a gap apart."""
+    """The first and the last place, and those between them that are at least `gap` apart."""
     kept = [0]
     for row in range(1, len(places) - 1):
         if places[row] - places[kept[-1]] >= gap and places[-1] - places[row] >= gap:
@@ -299,7 +299,7 @@ def _spread(places: Sequence[float], gap: float) -> list[int]:
 
 
 def _apart(wanted: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Heights near the wanted ones, a gap apart, between top and bottom."""
+    """Heights near the wanted ones, at least `gap` apart, between top and bottom."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     found = list(wanted)
     floor = top

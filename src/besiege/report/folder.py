@@ -1,4 +1,4 @@
-"""From a run folder to its page."""
+"""Writes the page of a run folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from besiege.report.page import write
 def write_page(
     folder: Path | str, path: Path | str | None = None, figures: RunFigures | None = None
 ) -> Path:
-    """Write the page of a run folder; ``report.html`` inside it where no path is given.
+    """Write the page of a run folder; by default ``report.html`` inside it.
 
-    The figures are computed again from the records where they are not given, so that the page is
-    true of what is there. Beside ``report.html`` they are written, too.
+    Figures that are not given are computed from the records. The default also writes
+    ``figures.json``.
     """
-    found = summarise(folder) if figures is None else figures
+    run = summarise(folder) if figures is None else figures
     if path is None:
-        write_figures(folder, found)
+        write_figures(folder, run)
     target = Path(folder) / "report.html" if path is None else Path(path)
-    shown = [item for evaluation in found.evaluations for item in evaluation.gallery]
-    return write(found, pictures(Store(folder), shown), target)
+    shown = [item for evaluation in run.evaluations for item in evaluation.gallery]
+    return write(run, pictures(Store(folder), shown), target)

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them, the same in the terminal and on the page."""
+"""Formats of numbers and names, the same in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NOTHING = "n/a"
 
 
 def checked(figures: RunFigures) -> RunFigures:
-    """The figures, or an error when they hold no evaluation."""
+    """The figures, or an error where they have no evaluation."""
     if not figures.evaluations:
-        raise DataError("the figures hold no evaluation: run one first, with besiege evaluate")
+        raise DataError("the figures have no evaluation: run one first, with besiege evaluate")
     return figures
 
 
 def places(count: int) -> int:
-    """Decimals of a percentage of this many samples: enough to see one of them, and at least one.
+    """Decimals of a percentage of `count` samples: enough to show one sample, and at least one.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def percent(value: float | None, decimals: int = 1) -> str:
 
 
 def share(rate: Rate | None) -> str:
-    """The value of a rate, with as many decimals as its count deserves."""
+    """The value of a rate as a percentage, with decimals for its number of samples."""
     return NOTHING if rate is None else percent(rate.value, places(rate.count))
 
 
@@ -63,7 +63,7 @@ def interval(rate: Rate | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three digits that matter, and no exponent where people do not expect one.
+    """A number with three significant digits, and an exponent only where it is very small.
 
     Examples
     --------
@@ -80,13 +80,13 @@ def number(value: float | None) -> str:
 
 
 def budget_unit(threat: ThreatFigures) -> int | None:
-    """The denominator distances are shown over: 255 where the budget was written so."""
+    """The denominator of printed distances: 255 if the budget was written that way."""
     text = threat.eps_text or ""
     return 255 if text.endswith("/255") and threat.norm == "linf" else None
 
 
 def distance(value: float | None, unit: int | None = None) -> str:
-    """A distance, over the denominator of the budget where there is one.
+    """A distance, as a fraction if `unit` is given.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def each(total: float | None, count: int) -> str:
 
 
 def moment(text: str) -> str:
-    """A date and time without the noise.
+    """A date and time, to the minute.
 
     Examples
     --------
@@ -148,14 +148,14 @@ def moment(text: str) -> str:
 
 
 def class_name(names: Sequence[str] | None, label: int) -> str:
-    """The name of a class, or its number where the data set has no names."""
+    """The name of a class, or its number if it has no name."""
     if names and 0 <= label < len(names):
         return str(names[label])
     return f"class {label}"
 
 
 def sentence(text: str) -> str:
-    """A text that begins with a capital letter.
+    """A text with a capital first letter.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def sentence(text: str) -> str:
 
 
 def broken_up(name: str, room: int) -> str:
-    """A long name in lines of so many letters, broken after its punctuation where that will do.
+    """A long name in lines of `room` characters, broken after punctuation where possible.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def broken_up(name: str, room: int) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a list in a sentence.
+    """Words joined with commas and "and".
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no script, no other file."""
+"""The report as one HTML page without scripts, network access or other files."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from besiege.report.charts import charts
 from besiege.report.pictures import ROOM, Pictures, gallery
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_FIRST = 6  # pictures shown at once; the rest unfolds
+_FIRST = 6  # pictures shown at first; the others are folded
 
 
 def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
-    """Write the page; whoever reads the file meanwhile sees the old one or the new one, whole.
+    """Write the page atomically: a reader sees the old file or the new one.
 
     Parameters
     ----------
     figures : RunFigures
         The figures of the run.
     pictures : callable
-        From an item of a gallery to its clean and adversarial image, float arrays
+        Returns the clean and the adversarial image of an item of a gallery, float arrays
         ``[channels, height, width]`` in the threat's box.
     path : path
-        The file to write; its folder is made when it is missing.
+        The file to write; a missing folder is created.
 
     Returns
     -------
     Path
-        Of the file.
+        The path of the file.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
     >>> found = besiege.evaluate(
     ...     "zoo:digits-natural", "digits", threat="linf:0.15", attacks="fgsm", count=20
     ... )
-    >>> folder = found.folder  # lasts as long as what was found
+    >>> folder = found.folder  # exists as long as `found`
     >>> figures = summarise(folder)
     >>> read = pictures(Store(folder), figures.evaluations[0].gallery)
     >>> write(figures, read, folder / "report.html").name
@@ -86,7 +86,7 @@ def rendered(figures: RunFigures, pictures: Pictures) -> str:
 
 
 def fragment(figures: RunFigures) -> str:
-    """The answer, the attacks, the curves and the warnings as a piece of HTML for a notebook.
+    """The result, the attacks, the curves and the warnings as HTML for a notebook.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def fragment(figures: RunFigures) -> str:
     Returns
     -------
     str
-        With its own style; without pictures, which the page has.
+        HTML with its own style, without pictures.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def fragment(figures: RunFigures) -> str:
 def _section(
     evaluation: EvaluationFigures, order: int, notebook: bool = False, **pictures: Any
 ) -> dict[str, Any]:
-    """All that the templates say about one evaluation."""
+    """The values of one evaluation that the templates use."""
     section = {
         "anchor": f"evaluation-{order}",
         "e": evaluation,
@@ -150,7 +150,7 @@ def _section(
 def _parts(
     section: dict[str, Any], evaluation: EvaluationFigures, notebook: bool
 ) -> Iterator[tuple[str, Markup]]:
-    """The registered sections that have something to show: a title, and a body."""
+    """Title and body of the registered sections that are not empty."""
     environment = _environment()
     for figure in registered():
         part = figure.section
@@ -165,7 +165,7 @@ def _parts(
         )
         title = part.title if isinstance(part.title, str) else part.title(evaluation)
         if body.strip():
-            yield title, Markup(body)  # templates escape what they print
+            yield title, Markup(body)  # templates escape their values
 
 
 def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
@@ -187,22 +187,22 @@ def _styles(*names: str) -> str:
 
 
 def _joined(show: Callable[..., str]) -> Callable[..., str]:
-    """The same text, never broken inside."""
+    """The same function with non-breaking spaces."""
     return lambda *given, **named: show(*given, **named).replace(" ", "\u00a0")
 
 
 def _held(text: str) -> str:
-    """The sentence with every number kept beside its percent sign."""
+    """A sentence with a non-breaking space before every percent sign."""
     return text.replace(" %", "\u00a0%")
 
 
 def _breakable(name: str) -> str:
-    """A name as markup that a narrow page breaks after its punctuation rather than anywhere."""
+    """A name as markup that a narrow page breaks after punctuation only."""
     return re.sub(r"([/:.,_(=]+)(?=\w)", r"\1<wbr>", html.escape(name))
 
 
 def _prose(text: str) -> str:
-    """A sentence as markup in which options such as --count are never broken at their dashes."""
+    """A sentence as markup in which options such as --count are not broken at their dashes."""
     return re.sub(
         r"(?<![\w-])--[a-z][\w-]*",
         r'<code class="whole">\g<0></code>',
@@ -211,7 +211,7 @@ def _prose(text: str) -> str:
 
 
 def _percentage(value: float) -> str:
-    """A length in a style."""
+    """A share as a CSS length."""
     return f"{100 * min(max(value, 0.0), 1.0):.2f}%"
 
 

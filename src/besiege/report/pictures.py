@@ -1,4 +1,4 @@
-"""Images as they are shown: clean, the change magnified, adversarial, inside the page as PNG."""
+"""The images of the page as embedded PNG: clean, magnified perturbation, adversarial."""
 
 from __future__ import annotations
 
@@ -18,53 +18,29 @@ Pixels = NDArray[np.float32]
 Pictures = Callable[[Picture], tuple[Pixels, Pixels]]
 
 ROOM = 2_000_000
-"""Characters the pictures of a page may take; above it they are drawn smaller."""
+"""Largest number of characters for the pictures of a page; above it they are made smaller."""
 
 _SIDE = 128  # of a picture on the page
-_NICE = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    10,
-    12,
-    15,
-    20,
-    25,
-    30,
-    40,
-    50,
-    60,
-    80,
-    100,
-    150,
-    200,
-    300,
-    400,
-    500,
-    1000,
-)
+_NICE: list[int] = [*range(1, 7), 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80]
+_NICE += [100, 150, 200, 300, 400, 500, 1000]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The three pictures of one sample, as addresses that hold their content.
+    """The three pictures of one sample, as ``data:`` URLs.
 
     Parameters
     ----------
     item : Picture
-        What the gallery says about the sample.
+        The item of the gallery.
     clean, change, adversarial : str
-        ``data:`` addresses of PNG files; empty when the images could not be read.
+        ``data:`` URLs of PNG files; empty if the images could not be read.
     times : int
-        How often the change is magnified.
+        Magnification of the perturbation.
     width, height : int
-        Size of the images themselves.
+        Size of the original images.
     reduced : int
-        How many pixels across became one, 1 when all are shown.
+        Side of the square of pixels that became one pixel; 1 if all are shown.
     missing : str
         Why there are no pictures.
     """
@@ -81,16 +57,16 @@ class Shown:
 
     @property
     def size(self) -> str:
-        """The style that shows it some 128 units wide, in whole multiples where it is small."""
+        """The CSS size, about 128 units wide; small images are scaled by a whole number."""
         longest = max(self.width, self.height)
         scale = _SIDE // longest if longest <= _SIDE else _SIDE / longest
-        # A row of pixels is still to be seen.
+        # At least 16 units, so that a single row of pixels is visible.
         width, height = (max(16, round(scale * side)) for side in (self.width, self.height))
         return f"width:{width}px;aspect-ratio:{width}/{height}"
 
     @property
     def fine(self) -> bool:
-        """Whether it has more pixels than it is shown with: then they are smoothed."""
+        """Whether it has more pixels than are shown: then they are smoothed."""
         return max(self.width, self.height) / self.reduced > _SIDE
 
 
@@ -100,7 +76,7 @@ def gallery(
     box: Sequence[float] = (0.0, 1.0),
     room: int = ROOM,
 ) -> list[Shown]:
-    """The pictures of a gallery, as large as they are, or smaller when they need too much room."""
+    """The pictures of a gallery, reduced where they need more than `room` characters."""
     read: list[tuple[Picture, Pixels, Pixels] | Shown] = []
     for item in items:
         try:
@@ -125,7 +101,7 @@ def gallery(
 
 
 def magnification(change: Pixels) -> int:
-    """The largest round factor that keeps all but the few largest entries short of full contrast.
+    """The largest round factor that keeps 99.5 % of the pixel values below full contrast.
 
     Examples
     --------
@@ -135,12 +111,12 @@ def magnification(change: Pixels) -> int:
     size = float(np.quantile(np.abs(change), 0.995)) if change.size else 0.0
     if size <= 0:
         return 1
-    # Not quite to black and white: glaring noise hides its own structure.
+    # Below black and white, where noise would hide its structure.
     return max(n for n in _NICE if n == 1 or n * size <= 0.4 * (1 + 1e-4))
 
 
 def encoded(pixels: Pixels) -> str:
-    """An image ``[channels, height, width]`` in [0, 1] as the address of a PNG."""
+    """An image ``[channels, height, width]`` in [0, 1] as the ``data:`` URL of a PNG."""
     levels = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
     if levels.shape[0] == 3:
         image = Image.fromarray(np.ascontiguousarray(levels.transpose(1, 2, 0)))
@@ -154,7 +130,7 @@ def encoded(pixels: Pixels) -> str:
 def _shown(item: Picture, clean: Pixels, adversarial: Pixels, reduced: int) -> Shown:
     change = adversarial - clean
     times = magnification(change)
-    # A mean would wash the change out: of each block its first pixel is shown.
+    # A mean would blur the perturbation, so each block shows its first pixel.
     few = change[:, ::reduced, ::reduced]
     return Shown(
         item,
@@ -169,16 +145,16 @@ def _shown(item: Picture, clean: Pixels, adversarial: Pixels, reduced: int) -> S
 
 
 def _within(image: Pixels, box: Sequence[float]) -> Pixels:
-    """The image in [0, 1] with one channel or three: other numbers of channels are averaged."""
+    """The image in [0, 1] with one channel or three; other numbers of channels are averaged."""
     low, high = map(float, box)
-    found = (np.asarray(image, dtype=np.float32) - low) / (high - low)
-    if found.shape[0] not in (1, 3):
-        found = found.mean(axis=0, keepdims=True)
-    return found.astype(np.float32)
+    scaled = (np.asarray(image, dtype=np.float32) - low) / (high - low)
+    if scaled.shape[0] not in (1, 3):
+        scaled = scaled.mean(axis=0, keepdims=True)
+    return scaled.astype(np.float32)
 
 
 def _smaller(image: Pixels, factor: int) -> Pixels:
-    """Means of blocks; what does not fill a block at the edge is left off."""
+    """Means of blocks of pixels; incomplete blocks at the edge are left out."""
     channels, height, width = image.shape
     if factor == 1 or min(height, width) < factor:
         return image

@@ -1,4 +1,4 @@
-"""Curves as SVG: small, readable without script, in light and dark, on paper and by keyboard."""
+"""Charts of accuracy curves as SVG without scripts, for light and dark pages and for paper."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from besiege.report.drawing import Drawing
 from besiege.report.formats import distance
 
 DRAWN = 400
-"""The most points of a curve that are drawn."""
+"""Largest number of drawn points per curve."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracies with their intervals over something, in ascending order of x."""
+    """Accuracies with their intervals, in ascending order of x."""
 
     name: str
     x: Sequence[float]
@@ -39,7 +39,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Mark:
-    """A place on the horizontal axis that has a name."""
+    """A labelled position on the horizontal axis."""
 
     x: float
     label: str
@@ -53,24 +53,23 @@ class Chart:
     Parameters
     ----------
     title : str
-        What a screen reader says first.
+        The title, which a screen reader reads first.
     curves : sequence of Curve
-        With points or without.
+        The curves; those without points are not drawn.
     x_title : str
         Name of the horizontal axis.
     x_word : str
-        What one value of it is called, as in "step 12".
+        Name of one value of it, as in "step 12".
     step : bool
-        Whether a value holds until the next point; otherwise points are joined by lines.
+        Whether a value holds until the next point; otherwise lines join the points.
     unit : int, optional
-        Denominator the horizontal axis is labelled over, such as 255.
+        Denominator of the labels of the horizontal axis, such as 255.
     marks : sequence of Mark
-        One or two places to point out.
+        One or two labelled positions.
     by_tens : bool
-        Whether the horizontal axis goes by powers of ten, from zero: for curves of very different
-        lengths.
+        Whether the horizontal axis is logarithmic, from zero: for curves of very different lengths.
     banded : int
-        How many curves from the first have their intervals drawn where there are too many for all.
+        Number of curves whose intervals are drawn where there are too many for all.
     """
 
     title: str
@@ -85,10 +84,10 @@ class Chart:
 
     @property
     def drawn(self) -> list[Curve]:
-        """The curves that have points, thinned out."""
+        """The curves that have points, with fewer points where there are many."""
         return [thinned(curve) for curve in self.curves if len(curve)]
 
-    def said(self, curve: Curve, row: int) -> str:
+    def words(self, curve: Curve, row: int) -> str:
         """One point in words."""
         x = f"{self.x_word} {self.x_text(curve.x[row])}"
         value, low, high = (100 * c[row] for c in (curve.value, curve.low, curve.high))
@@ -99,16 +98,16 @@ class Chart:
         return distance(value, self.unit)
 
     def svg(self, width: int = 720) -> str:
-        """The drawing, this many units wide; a narrow one moves the names above the curves."""
+        """The drawing, `width` units wide; a narrow one has the names above the curves."""
         curves = self.drawn
         return Drawing(self, curves, width).svg() if curves else ""
 
 
 def thinned(curve: Curve, most: int = DRAWN) -> Curve:
-    """The curve with at most so many points, which draws the same.
+    """The curve with at most `most` points, which looks the same.
 
-    Points that change nothing go first. Then the axis is cut into columns narrower than a
-    reader can tell apart, and each keeps its first, lowest, highest and last point.
+    Points on flat stretches are left out first. Then the axis is cut into columns too narrow to
+    be seen, and each keeps its first, lowest, highest and last point.
 
     Examples
     --------
@@ -129,7 +128,7 @@ def thinned(curve: Curve, most: int = DRAWN) -> Curve:
 
 
 def _needed(curve: Curve) -> list[int]:
-    """The points without those amid a flat stretch, which neither a line nor a step needs."""
+    """The points that are not inside a flat stretch."""
     last = len(curve) - 1
     columns = (curve.value, curve.low, curve.high)
     return [

@@ -1,4 +1,4 @@
-"""How far a run is, while it is going on: a bar with the time left, or plain lines."""
+"""The progress of a run: bars with the time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:  # slow to import
 
 @contextmanager
 def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event], None]]:
-    """Show how far the work is, on standard error.
+    """Show the progress of the work on standard error.
 
     Parameters
     ----------
     title : str
-        What is evaluated.
+        The name of the evaluated model.
     console : Console, optional
-        Where to show it. On a terminal bars that go away at the end, for the attack that runs
-        and for everything, and lines that stay for the attacks that are over; else a line
-        whenever something begins or ends.
+        Where to show it. A terminal has one bar for the running attack and one for all the work,
+        which disappear at the end, and a line for every finished attack. Elsewhere a line is
+        printed whenever an attack begins or ends.
 
     Yields
     ------
     callable
-        To be told an event: ``done`` of ``total``, and a ``text``.
+        To be called with an event: ``done`` of ``total``, and a ``text``.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
 
 
 class _Shown:
-    """The bars on a terminal: the attack that runs, and all the work; above them, what is over."""
+    """The bars on a terminal: the running attack and all the work, below the finished attacks."""
 
     def __init__(self, title: str, progress: Progress) -> None:
         self.title = title
@@ -82,7 +82,7 @@ class _Shown:
 
     def tell(self, event: Event) -> None:
         for finding in event.findings:
-            self.progress.console.print(_told(finding))
+            self.progress.console.print(_line(finding))
         stage = event.stage
         about = f"{self.title}: {event.text}" if stage is None else self.title
         self.progress.update(self.whole, completed=event.done, total=event.total, description=about)
@@ -103,12 +103,12 @@ class _Shown:
         width = self.progress.console.width
         if not self.begun:
             self.begun = True
-            self.progress.console.print(_row("attack", "standing", "left", "time", width, "dim"))
+            self.progress.console.print(_row("attack", "before", "left", "time", width, "dim"))
         self.progress.console.print(_over(stage, width))
 
 
 def _over(stage: Stage, width: int) -> Table:
-    """A line about an attack that is over: what stood before it, what it left, how long it took."""
+    """A line about a finished attack: unbroken images before and after it, and its time."""
     left = "FAILED" if stage.failed else f"{stage.left:,}"
     style = "bold red" if stage.failed else ""
     return _row(stage.attack, f"{stage.before:,}", left, seconds(stage.seconds), width, style)
@@ -123,8 +123,8 @@ def _row(name: str, before: str, left: str, took: str, width: int, style: str) -
     return grid
 
 
-def _told(finding: Finding) -> Text:
-    """What was found out before the attacks, as loud as it is bad."""
+def _line(finding: Finding) -> Text:
+    """A finding made before the attacks, in the style of its level."""
     style = {"error": "bold red", "warning": "yellow"}.get(finding.level, "dim")
     return Text(f"{finding.id} {finding.level}: ", style).append(
         f"{sentence(finding.seen)} {finding.advice}", "not bold"
@@ -132,14 +132,14 @@ def _told(finding: Finding) -> Text:
 
 
 def _lines(title: str, console: Console) -> Callable[[Event], None]:
-    """A line when something new begins or ends, so that a log says how far the work came."""
+    """Print a line whenever an attack begins or ends, for logs."""
     begin = time.monotonic()
     last = ""
 
     def tell(event: Event) -> None:
         nonlocal last
         for finding in event.findings:
-            console.print(_told(finding), soft_wrap=True)
+            console.print(_line(finding), soft_wrap=True)
         stage = event.stage
         if event.text != last:
             last = event.text
@@ -149,9 +149,10 @@ def _lines(title: str, console: Console) -> Callable[[Event], None]:
                 Text(f"{title}: {event.text}, {share:.0f} % done after {passed}"), soft_wrap=True
             )
         if stage is not None and stage.share >= 1:
-            what = "failed on some of" if stage.failed else f"left {stage.left:,} of"
+            broken = f"broke {stage.before - stage.left:,}"
+            what = "failed on some" if stage.failed else broken
             took = seconds(stage.seconds)
-            said = f"{title}: {stage.attack} {what} the {stage.before:,} standing, in {took}"
-            console.print(Text(said), soft_wrap=True)
+            line = f"{title}: {stage.attack} {what} of {stage.before:,} images in {took}"
+            console.print(Text(line), soft_wrap=True)
 
     return tell

@@ -1,4 +1,4 @@
-"""The table in the terminal: the answer first, then one row per attack, then what to mind."""
+"""The table in the terminal: the result, one row per attack, then the warnings."""
 
 from __future__ import annotations
 
@@ -47,27 +47,26 @@ from besiege.report.formats import (
 )
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-_NARROW = 76  # below it the interval of an accuracy goes to a second line
-_NAME = 12  # with less room for the name of an attack, the last columns are left out
+_NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
+_NAME = 12  # least width of the names of attacks; the last columns are left out for it
 _NONE = "-"
 
 
 def table(figures: RunFigures, page: Path | str | None = None) -> RenderableType:
-    """What an evaluation found, to be printed with rich.
+    """The result of an evaluation, to be printed with rich.
 
     Parameters
     ----------
     figures : RunFigures
         The figures of a run, or of one evaluation: ``RunFigures.of(found.figures)``.
     page : path, optional
-        Where the HTML page is; named in the last line. Printed with ``soft_wrap=True``, a path
-        that is longer than a line stays whole.
+        The HTML page, named in the last line. Print with ``soft_wrap=True`` to keep a path that
+        is longer than a line in one piece.
 
     Returns
     -------
     RenderableType
-        It fits the width of the console it is printed on, and is plain text where that is no
-        terminal.
+        The table, fitted to the width of the console; plain text if that is not a terminal.
 
     Examples
     --------
@@ -95,7 +94,7 @@ class _Report:
     ) -> Iterator[RenderableType]:
         evaluations = self.figures.evaluations
         if not self.figures.complete:
-            again = "Run the same command again to go on."
+            again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
             yield ""
         if len(evaluations) > 1:
@@ -113,30 +112,31 @@ class _Report:
 
 
 def _legend(evaluations: Sequence[Evaluation]) -> str:
-    """What the columns mean that are there."""
+    """The explanation of the columns."""
     sizes = [evaluation.distances is not None for evaluation in evaluations]
-    words = ["* smallest changes." if all(sizes) else "* broke most."]
+    words = ["* smallest perturbations." if all(sizes) else "* broke most images."]
+    words.append("broken: successful attacks on correctly classified images.")
     if any(map(is_cascade, evaluations)):
-        words.append("before, left: images standing before the attack and after it.")
+        words.append("before, left: unbroken images before the attack and after it.")
     if not all(map(is_cascade, evaluations)):
-        words.append("alone: broken by no other attack. median: size of the change.")
-    words.append("passes: forwards and backwards per image.")
+        words.append("alone: broken by this attack only. median: perturbation size.")
+    words.append("passes: forward and backward passes per image.")
     if any(descent(evaluation, "1") for evaluation in evaluations):
-        words.append("after passes: '-' where fewer than half of the images had fallen.")
+        words.append("after passes: '-' where fewer than half of the images were broken.")
     return " ".join(words)
 
 
 def _rows(width: int) -> Table:
-    """A table without lines, closer together on a narrow terminal."""
+    """A table without lines, with smaller gaps on a narrow terminal."""
     gap = 1 if width < _NARROW else 2
     return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
 
 
 def _page(path: str, options: ConsoleOptions) -> Iterator[RenderableType]:
-    """Where the page is: beside its name, or below it where that leaves it whole.
+    """The path of the page, in its own line if it is long.
 
-    A console cuts off what is wider than itself, so a path that is must be folded, but for one
-    that was told to let lines run on.
+    A console cuts lines wider than itself, so a longer path is folded, except where the console
+    does not wrap lines.
     """
     if options.overflow == "ignore" or len("page  ") + cell_len(path) <= options.max_width:
         yield Text("page  ", "dim", no_wrap=True).append(path, "not dim underline")
@@ -150,7 +150,7 @@ def _name(evaluation: Evaluation) -> str:
 
 
 def _figure(evaluation: Evaluation) -> str:
-    """What the comparison says of an evaluation: a share, or the median smallest change."""
+    """The figure of an evaluation in the comparison: accuracy, or median perturbation."""
     median = median_change(evaluation)
     if is_minimal(evaluation) and median is not None:
         return f"median {distance(median, budget_unit(evaluation.threat))}"
@@ -158,7 +158,7 @@ def _figure(evaluation: Evaluation) -> str:
 
 
 def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType:
-    """One line per model and threat; a mark where the figure must not be quoted."""
+    """One line per model and threat, with a mark where the figure must not be quoted."""
     rows = _rows(width)
     rows.add_column("model", overflow="fold")
     rows.add_column("threat", overflow="fold")
@@ -206,7 +206,7 @@ def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
 
 
 def _answer(evaluation: Evaluation) -> RenderableType:
-    """The rows of all figures that have one."""
+    """The summary: a row for every figure that has one."""
     if robust(evaluation) is None:
         return Text(headline(evaluation), "bold red")
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -225,7 +225,7 @@ def _answer(evaluation: Evaluation) -> RenderableType:
 
 
 def _shown(value: Rate | Spread | float | str) -> tuple[str, str]:
-    """A value and how sure it is."""
+    """A value and its interval or deviation."""
     if isinstance(value, Rate):
         return share(value).rjust(7), interval(value)
     if isinstance(value, Spread):
@@ -278,11 +278,11 @@ def _sizes(evaluation: Evaluation, width: int) -> Table:
         values = (one.median, one.mean, one.p90, one.area)
         shown = ["infinite" if value is None else distance(value, unit) for value in values]
         cells.append((name, [*shown, *([f"{optimality:.3f}"] if several else [])]))
-    return _named("smallest changes", headings, cells, width)
+    return _named("smallest perturbation", headings, cells, width)
 
 
 def _descent(evaluation: Evaluation, fall: Fall, width: int) -> Table:
-    """The median change after so many passes, by each attack and by all of them in turn."""
+    """The median perturbation after numbers of passes, by each attack and by all in turn."""
     unit = budget_unit(evaluation.threat)
     headings = [*(f"{mark:,}" for mark in fall.marks), "in all"]
     cells = []
@@ -295,7 +295,7 @@ def _descent(evaluation: Evaluation, fall: Fall, width: int) -> Table:
 def _named(
     title: str, headings: list[str], cells: list[tuple[str, list[str]]], width: int
 ) -> Table:
-    """A table of names and figures; long names are broken where there is no room for them."""
+    """A table of names and figures, in which long names are broken."""
     kept, room = _fitting(headings, [shown for _, shown in cells], width)
     rows = _rows(width)
     rows.add_column(title, overflow="fold")
@@ -307,7 +307,7 @@ def _named(
 
 
 def _fitting(headings: list[str], cells: list[list[str]], width: int) -> tuple[int, int]:
-    """How many columns a terminal has room for beside the names, and how much is left for those."""
+    """The number of columns that fit beside the names, and the width left for the names."""
     gap = 1 if width < _NARROW else 2
     columns = zip(headings, *cells, strict=True)
     wide = [gap + max(map(cell_len, "\n".join(column).split("\n"))) for column in columns]
@@ -319,7 +319,7 @@ def _fitting(headings: list[str], cells: list[list[str]], width: int) -> tuple[i
 def _cells(
     attack: AttackFigures, size: float | None, stage: Stage | None, unit: int | None, narrow: bool
 ) -> list[str]:
-    """The figures of an attack; a failure stands where the interval would."""
+    """The figures of an attack; a failure replaces the interval."""
     rate = attack.accuracy
     sure = interval(rate)
     if attack.failure or not attack.complete:
@@ -327,7 +327,7 @@ def _cells(
     accuracy = share(rate) if rate else _NONE
     if rate is None:
         middle = [_NONE] * 3
-    elif stage is not None:  # in a suite, of what stood before it
+    elif stage is not None:  # in a suite, of the images that were unbroken before it
         middle = [f"{count:,}" for count in (stage.before, stage.broken, stage.left)]
     else:
         middle = [f"{attack.broken:,}", f"{attack.alone:,}"]
@@ -341,20 +341,20 @@ def _cells(
 
 
 def _short(duration: str) -> str:
-    """A duration in as few letters as will do: 12m05s."""
+    """A duration without spaces: 12m05s."""
     return duration.replace(" min", "m").replace(" h", "h").replace(" s", "s").replace(" ", "")
 
 
 def _warnings(evaluations: Sequence[Evaluation]) -> RenderableType:
-    """Every warning once, with the evaluations it is about where that is not all of them."""
-    told: dict[Finding, list[str]] = {}
+    """Every warning once, with the names of its evaluations if it does not concern all."""
+    concerned: dict[Finding, list[str]] = {}
     for evaluation in evaluations:
         for warning in evaluation.warnings:
-            told.setdefault(warning, []).append(_name(evaluation))
+            concerned.setdefault(warning, []).append(_name(evaluation))
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for finding, about in told.items():
+    for finding, about in concerned.items():
         text = Text(f"{sentence(finding.seen)} {sentence(finding.advice)}")
         if len(about) < len(evaluations):
             text.append(f" ({listed(about)})", "dim")
