@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "successes on a twin are not confirmed",
         "evaluation/confirming.py",
-        "again = again[~self._fooled(self.crafted.images[again], again)]",
+        "again = again[~self._breaks(self.crafted.images[again], again)]",
         "again = again[:0]",
         ("tests/models/test_twins.py", "tests/evaluation/test_crafting.py"),
     ),

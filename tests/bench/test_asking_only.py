@@ -119,7 +119,7 @@ def test_what_combinations_cost_is_estimated(text: str, most: int) -> None:
 def test_a_combination_that_takes_advice_is_evaluated() -> None:
     how: dict[str, Any] = {"threat": "linf:0.1", "access": "score", "count": 4}
     how["attacks"] = "repeat(prgf(steps=2), 2)"
-    with pytest.raises(AttackError, match="takes advice from a substitute, and none was given"):
+    with pytest.raises(AttackError, match="needs a substitute, and none was given"):
         estimate(NET, "digits", **how)
     how["substitute"] = "zoo:digits-pgd-at"
     assert estimate(NET, "digits", **how).asked is not None

@@ -130,7 +130,7 @@ def test_several_substitutes_are_an_ensemble() -> None:
 
 def test_a_substitute_that_cannot_serve_is_refused() -> None:
     how: dict[str, Any] = {"threat": THREAT, "attacks": "mim", "count": 5, "curve": False}
-    with pytest.raises(InputError, match="answers by chance"):
+    with pytest.raises(InputError, match="is stochastic"):
         besiege.evaluate(VICTIM, "digits", substitute=f"{SUBSTITUTE}+resize_pad", **how)
     with pytest.raises(InputError, match=r"fuse is 'logit'.*did you mean"):
         besiege.evaluate(VICTIM, "digits", substitute=SUBSTITUTE, fuse="logit", **how)

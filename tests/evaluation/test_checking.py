@@ -94,5 +94,5 @@ class _Hungry(Attack):
 
 
 def test_an_attack_that_needs_more_memory_than_there_is_says_so() -> None:
-    with pytest.raises(AttackError, match="more memory than there is for 2 images"):
+    with pytest.raises(AttackError, match="more memory than is available for 2 images"):
         besiege.attack(_Hungry(), "zoo:digits-natural", DATA.images, DATA.labels, threat="linf:0.1")

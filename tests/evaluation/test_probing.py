@@ -66,13 +66,13 @@ def test_a_model_that_only_answers_is_quiet() -> None:
 
 def test_only_this_thread_is_listened_to() -> None:
     weight = torch.ones(3, requires_grad=True)
-    with GradientUseProbe() as ear:
+    with GradientUseProbe() as probe:
         other = threading.Thread(target=lambda: torch.autograd.grad(weight.sum(), weight))
         other.start()
         other.join()
-        assert not ear.heard
+        assert not probe.used
         torch.autograd.grad(weight.sum(), weight)
-        assert ear.heard
+        assert probe.used
 
 
 def test_a_model_that_fails_leaves_nothing_behind() -> None:

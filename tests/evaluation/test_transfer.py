@@ -55,7 +55,7 @@ def test_another_box_is_refused_and_the_advice_is_right() -> None:
 
 def test_a_substitute_that_cannot_serve_is_refused() -> None:
     for substitute, said in (
-        (Linear((1, 8, 8), 7), "answers 7 classes, but the victim 10"),
+        (Linear((1, 8, 8), 7), "has 7 classes, but the victim 10"),
         (Linear((3, 5, 5), 10), "cannot take the images"),
         (f"{NET}+resize_pad", "answers by chance"),
         (answering(), "score access only"),

@@ -113,7 +113,7 @@ def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     lines = [" ".join(line.split()) for line in printed(by_chance()).splitlines()]
     said = "mean (sd) of 5 draws, clean 96.05 % (0.31)"
     assert f"stochastic 21.51 % (1.02) {said}" in lines
-    assert "by chance" not in printed(suite())
+    assert "stochastic" not in printed(suite())
 
 
 def test_distances_in_the_unit_of_the_budget() -> None:

@@ -132,7 +132,7 @@ def _before(victim: Victim, images: int, again: int) -> list[Price]:
     """What is asked before any attack: whether it answers, and how it takes the clean images."""
     probe = first = min(FIRST, images)
     if black_box(victim) is not None and not victim.stochastic:
-        probe += probing.AGAIN + min(probing.COMPANY, images)
+        probe += probing.AGAIN + min(probing.BATCH, images)
     asked = (DRAWS if victim.stochastic else 1) * images + again
     # The first images were sent by the probe; those that are repeated never come from a ledger.
     sent = images - first + again if _repeats(victim) else asked

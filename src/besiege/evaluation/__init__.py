@@ -1,4 +1,4 @@
-"""Craft and judge: what an attack makes, and what it is worth."""
+"""Craft adversarial images, and judge them on the original victim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The approach of an attack: which model it queries, within what, and which image it keeps."""
+"""The approach of an attack: the model it queries, the threat there, and the image it keeps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Approach:
     threat : Threat
         The threat as it is on that model.
     terms : Terms
-        What is kept, when a row leaves, the query budget, and what the attack uses besides.
+        Which image is kept, when a row leaves, the query limit, and the attacker's knowledge.
     transfer : bool
-        Whether the model queried is a substitute; the victim is then shown each image once.
+        Whether the model queried is a substitute; the victim then gets each image once.
     """
 
     searched: Victim
@@ -53,10 +53,10 @@ def approach(
     )
     transfer = substitute is not None and attack.access is Access.GRADIENT
     if substitute is not None and transfer:
-        # A substitute's gradients and answers are free.
+        # Queries of a substitute are free.
         searched, threat, queries = substitute, on_substitute(threat), None
         if threat.eps is not None:
-            # What just crosses the substitute's boundary does not cross another model's.
+            # A point just beyond the substitute's boundary is rarely beyond the victim's.
             keep, leave = keep or "last", leave or "end"
     keep, leave = keep_and_leave(searched, attack, threat, keep, leave)
     return Approach(searched, threat, Terms(keep, leave, queries, knowledge=used), transfer)

@@ -1,4 +1,4 @@
-"""The public `attack`: for people with tensors in hand, craft and judge in one call."""
+"""The public function `attack`: craft and judge in one call, from tensors to tensors."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from besiege.models.classifier import Classifier
 
 @dataclass(frozen=True, repr=False)
 class AttackResult:
-    """What an attack did, judged; every tensor has one entry per sample.
+    """The judged result of an attack; every tensor has one row per sample.
 
     Attributes
     ----------
     images : Tensor
-        The adversarial images, and the clean ones where nothing was found.
+        The adversarial images, and the clean ones where the attack failed.
     success : Tensor
-        Whether the image reaches the goal within the budget, by a fresh forward of the model.
+        Whether the image reaches the goal within the budget, by a new forward pass of the model.
     distance : Tensor
-        Its distance in the threat's norm, infinite where nothing was found.
+        The distance in the threat's norm, infinite where the attack failed.
     forwards, backwards, queries : Tensor
-        What it cost: images computed forwards and backwards, answers used. What is crafted on a
-        substitute costs one query, that of showing it to the model: the judge's.
+        The cost: forward passes, backward passes and queries. An image crafted on a substitute
+        costs one query, that of the judge.
     first_step, first_query : Tensor
-        When the first success was seen, -1 where there was none; of what is crafted on a substitute
-        before any step on the model, at its one query.
+        Step and query of the first success, -1 where there was none; 0 and 1 for an image crafted
+        on a substitute.
     descent : Tensor, optional
-        The best distance against cost, where the smallest change was looked for: that found
+        The best distance against cost, where the attack searched for the smallest perturbation:
         within 1, 2, ... passes (`besiege.core.record.COSTS`) and in all, ``[rows, marks + 1]``.
         `besiege.metrics.against_cost` takes medians of it. These are the attack's own claims, and
-        infinite where the judge found no success.
+        infinite where the judge confirmed no success.
     substitute_passes : Tensor, optional
-        What was computed on a substitute: its forwards and backwards where the images were crafted
-        on it, its gradients where the attack took its advice. None of it is in the costs above.
+        Forward and backward passes of a substitute that images were crafted on, or gradients of a
+        substitute that guided the attack. They are not part of the costs above.
     verdicts : Verdicts
-        All the judge said: validity, distances in every norm, predictions, confidences.
+        The judge's verdicts: validity, distances in every norm, predictions, confidences.
     warnings : tuple of Finding
-        Signs that the figure may not mean what it seems to.
+        Signs that the result may be misleading.
     """
 
     attack: Attack
@@ -86,23 +86,17 @@ class AttackResult:
         correct, robust = int(self.verdicts.correct.sum()), int(self.verdicts.robust.sum())
         won = f"{broken} of {n} images ({100 * broken / n:.1f} %)"
         if self.threat.goal is Goal.UNTARGETED and correct < n:
-            won += f", {n - correct} of them wrong before the attack"
+            won += f", {n - correct} of them misclassified before the attack"
         accuracy = f"{100 * correct / n:.1f} % clean"
         if self.threat.eps is not None:
-            still = (
-                "robust" if self.threat.goal is Goal.UNTARGETED else "right and not at the target"
-            )
+            untargeted = self.threat.goal is Goal.UNTARGETED
+            still = "robust" if untargeted else "correct and not broken"
             accuracy += f", {100 * robust / n:.1f} % {still}"
         facts = [("threat", str(self.threat)), ("success", won), ("accuracy", accuracy)]
         if broken:
-            found = self.distance[self.success]
-            facts.append(
-                (
-                    "distance",
-                    f"median {float(found.median()):.4g}, largest {float(found.max()):.4g} "
-                    f"({self.threat.norm})",
-                )
-            )
+            sizes, norm = self.distance[self.success], self.threat.norm
+            middle, largest = float(sizes.median()), float(sizes.max())
+            facts.append(("distance", f"median {middle:.4g}, largest {largest:.4g} ({norm})"))
         cost = ", ".join(
             f"{float(count.double().mean()):.1f} {name}"
             for name, count in (
@@ -127,10 +121,10 @@ class AttackResult:
 
     def _title(self) -> str:
         steps = getattr(self.attack, "steps", None)
-        told = str(self.attack)
-        if steps is not None and "steps=" not in told:
-            told += f" ({steps} steps)" if steps != 1 else ""
-        return f"{told} on {self.model}, seed {self.seed}"
+        text = str(self.attack)
+        if steps is not None and "steps=" not in text:
+            text += f" ({steps} steps)" if steps != 1 else ""
+        return f"{text} on {self.model}, seed {self.seed}"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -165,7 +159,7 @@ def attack(
     progress: bool = False,
     **parameters: Any,
 ) -> AttackResult:
-    """Attack images and have the result judged.
+    """Attack images and judge the result.
 
     Parameters
     ----------
@@ -180,30 +174,33 @@ def attack(
     labels : Tensor
         The true classes, ``[rows]``.
     threat : str or Threat
-        Such as ``"linf:8/255"``, ``"l2:0.5"``, ``"linf"`` (the smallest change), or
+        Such as ``"linf:8/255"``, ``"l2:0.5"``, ``"linf"`` (the smallest perturbation), or
         ``"linf:8/255 targeted:random"``.
     seed : int
-        The same seed gives the same result, whatever the batch size.
+        The same seed gives the same result for any batch size.
     targets : Tensor, optional
-        Classes to reach, ``[rows]``; makes the goal a targeted one.
+        Target classes, ``[rows]``; they make the goal targeted.
     ids : Tensor, optional
-        Stable ids of the samples; row numbers by default. Draws depend on them, not on the order.
+        Stable ids of the samples; row numbers by default. Random numbers depend on them, not on
+        the order.
     queries : int, optional
-        The most answers any sample may use.
+        Query limit per sample.
     keep, leave : str, optional
         See `besiege.evaluation.craft`.
     twin : bool
         Search on an accelerated copy of the model; every success is confirmed on the model.
     batch, pad
         Rows per call of the model, and whether calls are padded to whole blocks of rows. With
-        padding no result depends on the batch; with ``pad=False`` its last digits may, and so may
-        rows near the boundary.
+        padding no result depends on the batch size; with ``pad=False`` the last bits of logits
+        may, and so may results near the boundary.
     starts : (images, labels), optional
-        Images of known classes at which attacks may begin that see decisions alone, or the first
-        few scores; without any, noise must do, and a targeted one cannot begin at all.
+        Images of known classes from which decision-based attacks, or attacks that see only a few
+        scores, may start. Without them such an attack starts from noise, and a targeted one cannot
+        start at all.
     substitute : nn.Module, Classifier or str, optional
-        A model of one's own. Attacks that need gradients are crafted on it, keep their last image,
-        and are judged on the model (transfer), at one query each; ``prgf`` takes its advice.
+        A model whose gradients the attacker has. Attacks that need gradients are crafted on it,
+        keep their last image, and are judged on the model (transfer), with one query each;
+        ``prgf`` uses its gradients as a prior.
     progress : bool
         Show a progress bar.
     **parameters
@@ -235,8 +232,8 @@ def attack(
     )
     if not isinstance(twin, bool):
         raise InputError(f"twin is {quoted(twin)}, but True or False is needed")
-    begun: Any = starts
-    if begun is not None and not (isinstance(begun, (tuple, list)) and len(begun) == 2):
+    pair: Any = starts
+    if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
         raise InputError("starts must be a pair: pass (images, labels)")
     other = None
     if substitute is not None:
@@ -261,8 +258,7 @@ def attack(
             pad=pad,
             watch=watch,
         )
-    found = verdicts.distance[allowed.norm]
-    nothing = torch.full_like(found, torch.inf)
+    failed = ~verdicts.success
     return AttackResult(
         chosen,
         victim.name,
@@ -270,7 +266,7 @@ def attack(
         seed,
         crafted.images,
         verdicts.success,
-        torch.where(verdicts.success, found, nothing),
+        verdicts.distance[allowed.norm].masked_fill(failed, torch.inf),
         crafted.forwards,
         crafted.backwards,
         crafted.queries,
@@ -281,7 +277,7 @@ def attack(
         crafted.seconds,
         None
         if crafted.descent is None
-        else crafted.descent.masked_fill(~verdicts.success[:, None], torch.inf),
+        else crafted.descent.masked_fill(failed[:, None], torch.inf),
         crafted.substitute_passes,
     )
 
@@ -319,11 +315,11 @@ def craft_and_judge(
         crafted = transferred(crafted, victim.device)
     verdicts = judge(victim, crafted, samples, threat, seed=seed)
     if how.transfer:
-        never = torch.full_like(crafted.first_query, -1)
+        failed = ~verdicts.success
         crafted = replace(
             crafted,
-            first_step=torch.where(verdicts.success, crafted.first_step, never),
-            first_query=torch.where(verdicts.success, crafted.first_query, never),
+            first_step=crafted.first_step.masked_fill(failed, -1),
+            first_query=crafted.first_query.masked_fill(failed, -1),
         )
     return crafted, verdicts
 

@@ -1,4 +1,4 @@
-"""Whether attack, threat, victim and samples fit, found out before any work starts."""
+"""Checks, before any work starts, that attack, threat, victim and samples fit together."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
 from besiege.core.victim import Victim
 
 BUDGETS = {Linf: "linf:8/255", L2: "l2:0.5", L1: "l1:12", L0: "l0:20"}
-"""A threat of every norm as an example."""
+"""An example threat for every norm."""
 _MOST_RUNS, _CLASSES = 10**6, 10
-"""How often an attack may run others for an image; nested searches multiply, and would never end.
-Of a model whose classes are not known yet ten are assumed."""
+"""Largest number of runs of a combined attack per image (nested searches multiply), and the number
+of classes assumed where it is not known yet."""
 
 
 def check(
@@ -47,16 +47,16 @@ def check(
     batch: int | None = None,
     seed: int = 0,
 ) -> None:
-    """Find out whether attack, threat and victim fit, before any work starts."""
+    """Raise an error where attack, threat, victim and samples do not fit together."""
     substitute, starts = terms.knowledge.substitute, terms.knowledge.starts
     fits(attack, threat, min(threat.access, victim.access), substitute is not None)
     _has_targets(threat, samples)
     if victim.stochastic:
-        _bears_chance(attack, threat)
+        _check_stochastic(attack, threat)
     if attack.needs_substitute and substitute is None:
         raise AttackError(
-            f"'{attack}' takes advice from a substitute, and none was given: pass "
-            "substitute='zoo:NAME', or any other model of the same images"
+            f"'{attack}' needs a substitute, and none was given: pass substitute='zoo:NAME', or "
+            "any other model of the same images"
         )
     check_grid(victim, samples)
     if starts is not None:
@@ -82,17 +82,17 @@ def check(
 def fits(
     attack: Attack, threat: Threat, granted: Access | None = None, has_substitute: bool = False
 ) -> None:
-    """Refuse an attack that does not work within the access, norm, goal and budget of a threat.
+    """Refuse an attack that does not work with the access, norm, goal and budget of a threat.
 
-    `granted` is the access where the victim grants less; `has_substitute` says that the attacker
-    has one.
+    `granted` is the access of the victim where that is less; `has_substitute` says whether the
+    attacker has a substitute.
     """
     granted = threat.access if granted is None else granted
     runs = attack.all_runs(_CLASSES) if isinstance(attack, Combined) else 1
     if runs > _MOST_RUNS:
         raise AttackError(
-            f"'{short(str(attack))}' would run attacks {min(runs, 10**99):.0e} times an image, and "
-            f"at most {_MOST_RUNS:,} are allowed: nest fewer"
+            f"'{short(str(attack))}' would run attacks {min(runs, 10**99):.0e} times per image, "
+            f"and at most {_MOST_RUNS:,} are allowed: nest fewer"
         )
     if attack.access > granted:
         raise AccessError(
@@ -114,36 +114,36 @@ def fits(
     if threat.eps is None and not attack.minimal:
         raise ThreatError(
             f"the attack '{attack}' needs a budget: write for example '{BUDGETS[threat.norm]}' for "
-            f"the threat, or search for the smallest change with 'minimal({attack})'"
+            f"the threat, or search for the smallest perturbation with 'minimal({attack})'"
         )
     check_goal(threat, granted)
 
 
 def _offer(threat: Threat, granted: Access, has_substitute: bool) -> str:
-    """What would run instead, where something else does not."""
+    """The attacks that would fit, for an error message."""
     return f"attacks that fit: {', '.join(fitting(threat, granted, has_substitute)) or 'none'}"
 
 
 def _example(attack: Attack, threat: Threat, granted: Access) -> str:
-    """The same threat with a goal that an attack has and can see; those first that need no more."""
+    """The same threat with the first goal that the attack supports at this access."""
     unseen = (Goal.LEAST_LIKELY, Goal.SECOND) if granted is Access.DECISION else ()
     goals = [goal for goal in Goal if goal in attack.goals and goal not in unseen]
     return f": write for example threat='{replace(threat, goal=goals[0])}'" if goals else ""
 
 
 def check_goal(threat: Threat, granted: Access) -> None:
-    """Refuse goals that are rules on the clean scores where nobody sees those."""
+    """Refuse goals that need the clean scores where the attacker does not see scores."""
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
         raise ThreatError(
-            f"the class of '{threat.goal}' is read off the clean scores, which decision access "
-            "does not show: use targeted:random"
+            f"the target class of '{threat.goal}' follows from the clean scores, which decision "
+            "access does not show: use targeted:random"
         )
 
 
 def fitting(
     threat: Threat, granted: Access | None = None, has_substitute: bool = False
 ) -> list[str]:
-    """Names of the registered attacks that work within a threat, as they are.
+    """Names of the registered attacks that work under a threat with their defaults.
 
     Examples
     --------
@@ -153,10 +153,10 @@ def fitting(
     granted = threat.access if granted is None else granted
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
         return []
-    found = {name: _with_defaults(thing) for name, thing in ATTACKS.items()}
+    attacks = {name: _with_defaults(thing) for name, thing in ATTACKS.items()}
     return [
         name
-        for name, attack in found.items()
+        for name, attack in attacks.items()
         if attack is not None
         and attack.access <= granted
         and threat.norm in attack.norms
@@ -167,7 +167,7 @@ def fitting(
 
 
 def _with_defaults(thing: Any) -> Attack | None:
-    """A registered attack with its usual parameters; None of what has none, or needs attacks."""
+    """A registered attack with its defaults; None where it has none or needs other attacks."""
     try:
         made = thing() if isinstance(thing, type) else thing
     except (TypeError, ValueError):
@@ -176,59 +176,59 @@ def _with_defaults(thing: Any) -> Attack | None:
 
 
 def _has_targets(threat: Threat, samples: Samples) -> None:
-    """Targets were given where they are the goal, and nowhere else."""
+    """Refuse missing targets, and targets without the goal 'targeted:given'."""
     if threat.goal is Goal.GIVEN and samples.targets is None:
         raise ThreatError("the goal is 'targeted:given', but no targets were given")
     if samples.targets is not None and threat.goal is not Goal.GIVEN:
         raise ThreatError(f"targets were given, but the goal is '{threat.goal}': choose one")
 
 
-def _bears_chance(attack: Attack, threat: Threat) -> None:
-    """An attack on a victim that answers by chance looks at more than one draw."""
+def _check_stochastic(attack: Attack, threat: Threat) -> None:
+    """Refuse an attack on a stochastic victim that uses a single draw."""
     if attack.access is Access.GRADIENT and attack.draws == 1:
         raise StochasticError(
-            f"this victim answers by chance: one gradient is one draw of it, and '{attack}' would "
-            f"report a robustness that is only noise. Attack its expectation: 'averaged({attack}, "
-            "20)', or evaluate it with the suite 'rand'"
+            f"this victim is stochastic: a gradient is one draw, and '{attack}' would mistake "
+            f"noise for robustness. Attack the expectation: 'averaged({attack}, 20)', or evaluate "
+            "the victim with the suite 'rand'"
         )
-    # Attacks that see labels alone have no other form; within a budget a vote can tell them.
-    searching = threat.eps is None or (attack.minimal and attack.access > Access.DECISION)
-    if searching:
+    # Decision attacks always minimise; within a budget, majority votes suffice.
+    if threat.eps is None or (attack.minimal and attack.access > Access.DECISION):
         raise StochasticError(
-            f"'{attack}' looks for the smallest change, and the smallest one that fools a victim "
-            "which answers by chance is one draw of luck: give a budget and use averaged(pgd, 20), "
-            "or averaged(rays, 5) where labels are all there is"
+            f"'{attack}' searches for the smallest perturbation, but the smallest success on a "
+            "stochastic victim is one lucky draw: give a budget and use averaged(pgd, 20), or "
+            "averaged(rays, 5) with decision access"
         )
     if attack.access is Access.DECISION and attack.draws == 1:
         raise StochasticError(
-            f"this victim answers by chance: one label is one draw of it, and '{attack}' would "
-            f"stop at the first lucky one. Let answers be voted on: 'averaged({attack}, 5)'"
+            f"this victim is stochastic: a label is one draw, and '{attack}' would stop at the "
+            f"first lucky one. Use majority votes: 'averaged({attack}, 5)'"
         )
 
 
 def check_grid(victim: Victim, samples: Samples) -> None:
-    """Refuse pixels that a victim which quantises cannot receive."""
+    """Refuse pixel values that a quantising victim cannot receive."""
     if victim.grid is None:
         return
     grid = ball(Linf, samples.images, torch.inf, victim.box, victim.grid)
     if not bool(grid.boxed(samples.images).all()):
         raise InputError(
-            f"the victim receives multiples of {victim.grid:.6g} alone, but some pixels lie "
-            "between: round the images first, so that what is attacked is what it receives"
+            f"the victim receives multiples of {victim.grid:.6g} only, but some pixel values lie "
+            "between: round the images first, so that the victim receives the attacked images"
         )
 
 
 def check_starts(starts: Samples, samples: Samples) -> None:
-    """Refuse images to begin at that are no images of the victim's."""
+    """Refuse starting images of another shape than the attacked images."""
     given, wanted = tuple(starts.images.shape[1:]), tuple(samples.images.shape[1:])
     if given != wanted:
         raise InputError(
-            f"the images to begin at are {given}, and those attacked {wanted}: resize them first"
+            f"the starting images have the shape {given}, and the attacked images {wanted}: resize "
+            "them first"
         )
 
 
 def answers(victim: Victim, scores: Tensor) -> list[Finding]:
-    """Refuse probabilities that were not declared; note those that were."""
+    """Refuse probabilities that were not declared, and report those that were."""
     if victim.outputs == "probabilities":
         if not looks_like_probabilities(scores.exp()):
             raise VictimError(
@@ -238,13 +238,13 @@ def answers(victim: Victim, scores: Tensor) -> list[Finding]:
         return [
             Finding(
                 "W13",
-                "the model answers probabilities, which were taken through the logarithm.",
+                "the model returns probabilities, whose logarithms were used as logits.",
                 "Their rounding hides small differences: let the model return logits.",
             )
         ]
     if looks_like_probabilities(scores):
         raise VictimError(
-            "the model returns probabilities (every row lies in [0, 1] and sums to 1), but logits "
+            "the model returns probabilities (every row is in [0, 1] and sums to 1), but logits "
             "are expected: remove its softmax, or declare "
             "Classifier(net, outputs='probabilities')"
         )
@@ -254,6 +254,6 @@ def answers(victim: Victim, scores: Tensor) -> list[Finding]:
 def looks_like_probabilities(scores: Tensor) -> bool:
     """Whether every row lies in [0, 1] and sums to one."""
     within = bool(((scores >= 0) & (scores <= 1 + 1e-6)).all())
-    # Half precision sums to one within a percent; a row or two of logits might by accident.
+    # Half precision sums to 1 within 1 %; so might a few rows of logits by accident.
     tolerance = 1e-2 if len(scores) >= 4 else 1e-5
     return within and bool(((scores.double().sum(1) - 1).abs() <= tolerance).all())

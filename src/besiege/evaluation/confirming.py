@@ -1,8 +1,8 @@
-"""Confirm: show what a search found to the victim itself, before the judge does.
+"""Confirm successes of a search on the victim itself, before the judge does.
 
-A search on a twin knows its boundary only to rounding, and behind a GPU even a victim's own answer
-depends, in its last digits, on how many images it is asked about at once. Attacks that look for the
-smallest change end within that distance of the boundary.
+A twin's decision boundary is that of the victim up to rounding, and on a GPU the last bits of a
+victim's own logits depend on the batch size. Attacks that search for the smallest perturbation end
+within that distance of the boundary.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     from besiege.evaluation.crafting import Crafted
 
 PUSHES = (1.001, 1.01, 1.05)
-"""How much farther a change is taken whose point fooled the twin by a hair, and not the victim."""
+"""Factors by which a perturbation is enlarged that broke the twin, and not the victim."""
 NUDGES = (1.0001, 1.001)
-"""The same where each change is to be the smallest."""
+"""The same where attacks search for the smallest perturbation."""
 
 CLIMBS = (0.005, 0.01, 0.02, 0.04)
-"""Steps, as shares of the radius, that it is then led up the victim's own margin."""
+"""Lengths, as shares of the radius, of the steps that then increase the victim's own margin."""
 HAIR = 0.01
-"""Of the range of a row's logits: what rounding may move its margin by."""
+"""Largest change of a margin by rounding, as a share of the range of the row's logits."""
 
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Showing what was crafted to the victim itself; the rows it does not confirm are helped on.
+    """Confirms crafted images on the victim, and moves images that it does not confirm.
 
     Attributes
     ----------
     oracle : Oracle
-        The victim, asked as the judge will ask it.
+        The victim, queried as the judge will query it.
     samples, threat
-        What was attacked, within what.
+        The attacked samples, and the threat.
     crafted : Crafted
-        What was found; its tensors are written to.
+        The result of the search, whose tensors are updated.
     """
 
     oracle: Oracle
@@ -58,50 +58,50 @@ class Confirmation:
 
     @property
     def ball(self) -> Ball:
-        """Where changes may lie."""
+        """The set of allowed images."""
         victim = self.oracle.victim
         radius = self.threat.radius
         return ball(self.threat.norm, self.samples.images, radius, victim.box, victim.grid)
 
     @property
     def aim(self) -> Aim:
-        """What they are to reach."""
+        """Labels and targets of the attack."""
         return Aim(self.samples.labels, self.crafted.targets)
 
     def __call__(self, pushes: tuple[float, ...], climbs: tuple[float, ...] = ()) -> Tensor:
-        """The rows that were called broken and are not, after all was tried.
+        """The rows whose claimed success could not be confirmed.
 
-        A point is pushed on along its own line, where the budget has room, and then led a few
-        steps up the victim's own margin: what lies on the boundary is on either side of it by
-        rounding alone.
+        Rounding decides on which side of the boundary such a point is. So its perturbation is
+        enlarged first, as far as the budget allows, and then a few steps increase the victim's own
+        margin.
         """
         again = self.crafted.success.nonzero()[:, 0]
-        again = again[~self._fooled(self.crafted.images[again], again)]
+        again = again[~self._breaks(self.crafted.images[again], again)]
         around = self.ball
         for push in pushes:
             if len(again):
                 here, x = around.at(again), self.crafted.images[again]
                 x = here.project(here.center + push * (x - here.center))
-                again = again[~self._fooled(x, again)]
+                again = again[~self._breaks(x, again)]
         x = self.crafted.images[again]
         for climb in climbs:
             if len(again):
-                x = self._climbed(around.at(again), x, again, climb)
-                stay = ~self._fooled(x, again)
+                x = self._ascended(around.at(again), x, again, climb)
+                stay = ~self._breaks(x, again)
                 again, x = again[stay], x[stay]
         return again
 
-    def _fooled(self, x: Tensor, rows: Tensor) -> Tensor:
-        """Which rows these points break; they are kept."""
+    def _breaks(self, x: Tensor, rows: Tensor) -> Tensor:
+        """Which rows these points break; such points replace the crafted images."""
         crafted, goal = self.crafted, self.aim.at(rows)
         if len(rows) and self.oracle.batch_sensitive:
-            # Among the neighbours they will have before the judge.
-            whole = crafted.images.index_copy(0, rows, x)
-            logits = self.oracle.logits(whole)[rows]
+            # In the same batch in which the judge will query them.
+            batch = crafted.images.index_copy(0, rows, x)
+            logits = self.oracle.logits(batch)[rows]
         else:
             logits = self.oracle.logits(x)
         labels = logits.argmax(1)
-        if self.threat.eps is None and len(rows):  # what ends at the boundary is to hold
+        if self.threat.eps is None and len(rows):  # points at the boundary must be beyond rounding
             hair = ROUNDING * largest(logits)
             labels = sure(logits, goal.labels, goal.targets, hair)
         broken = reached(labels, goal.labels, goal.targets)
@@ -111,10 +111,11 @@ class Confirmation:
         crafted.distance[kept] = self.ball.at(kept).distance(x[broken])
         return broken
 
-    def _climbed(self, here: Ball, x: Tensor, rows: Tensor, climb: float) -> Tensor:
+    def _ascended(self, here: Ball, x: Tensor, rows: Tensor, climb: float) -> Tensor:
+        """One step that increases the margin, of the rows that are near enough to the boundary."""
         slope, short, logits = self.oracle.gradient(x, margin, self.aim.at(rows))
-        by_a_hair = -short < HAIR * (logits.amax(1) - logits.amin(1))
-        slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0) * here.scaled(by_a_hair)
+        near = -short < HAIR * (logits.amax(1) - logits.amin(1))
+        slope = torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0) * here.scaled(near)
         self.crafted.forwards[rows] += 1
         self.crafted.backwards[rows] += 1
         return here.project(x + here.steepest(slope, x, climb * here.radius))
@@ -130,11 +131,10 @@ def confirmed(
     run: Callable[[Samples], Crafted] | None,
     leave: Leave = "success",
 ) -> Crafted:
-    """What a search found, as the victim itself confirms it.
+    """The result of a search, with only those successes that the victim confirms.
 
-    Rows that it does not confirm are attacked again by `run`, on the victim itself; what that
-    claims is shown once more where the company a row is asked in matters, and what does not hold
-    then either is no success.
+    Rows that it does not confirm are attacked again by `run`, on the victim itself. Where the
+    batch matters, the new successes are confirmed, too.
     """
     again = Confirmation(oracle, samples, threat, crafted)(pushes, climbs)
     if len(again) and run is not None:
@@ -146,14 +146,14 @@ def confirmed(
     crafted.success[again] = False
     crafted.distance[again] = torch.inf
     crafted.first_step[again] = crafted.first_query[again] = -1
-    if leave == "success":  # a failure is the clean image; what stays to the end is kept anyhow
+    if leave == "success":  # failures return the clean image; otherwise the last image is kept
         crafted.images[again] = samples.images[again]
     return replace(crafted, padding=crafted.padding + oracle.padded)
 
 
 def _redone(crafted: Crafted, again: Tensor, redone: Crafted) -> Crafted:
-    """Put what the victim itself gave into the place of what its twin gave."""
-    # What the twin was asked decided nothing about these rows: it was computed, not used.
+    """Replace the results of these rows on the twin by those on the victim."""
+    # Queries of the twin did not decide these rows, so they count as passes only.
     for name in (
         "images",
         "success",

@@ -1,4 +1,4 @@
-"""Craft: run one attack on some samples of a victim and keep what it found."""
+"""Craft: run one attack on some samples of a victim, and return its images and their cost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,16 +31,15 @@ from besiege.evaluation.confirming import CLIMBS, NUDGES, PUSHES, confirmed
 
 @dataclass(frozen=True)
 class Crafted:
-    """What an attack made: one entry per sample, in the order of the samples.
+    """The result of an attack: one row per sample, in the order of the samples.
 
-    ``success`` and ``distance`` are the attack's own claims; `judge` says what they are worth.
-    ``vanished`` says where a gradient was zero or not finite, ``zero_share`` which share of the
-    first one was exactly zero; ``ascent`` is the best loss at the first request, after three
-    quarters of them and at the end, where gradients were asked. ``descent`` is the smallest
-    distance claimed within each number of passes of `besiege.core.record.COSTS`, where the smallest
-    change is kept.
-    ``no_start`` says where an attack found no point to begin from, and ``substitute_passes`` how
-    many gradients of a substitute were taken.
+    ``success`` and ``distance`` are the attack's own claims, which `judge` verifies. ``vanished``
+    says where a gradient was zero or not finite, and ``zero_share`` which share of the first
+    gradient was exactly zero. ``ascent`` is the best loss at the first gradient, after three
+    quarters of them and at the end. ``descent`` is the smallest distance claimed within each number
+    of passes of `besiege.core.record.COSTS`, where the smallest perturbation is kept. ``no_start``
+    says where an attack found no starting point, and ``substitute_passes`` counts gradients of a
+    substitute.
     """
 
     images: Tensor
@@ -78,35 +78,36 @@ def craft(
     watch: Callable[[Record], None] | None = None,
     knowledge: Knowledge | None = None,
 ) -> Crafted:
-    """Run an attack; nothing of the caller's or the victim's is changed.
+    """Run an attack; the victim and the caller's tensors stay unchanged.
 
     Parameters
     ----------
     victim, attack, samples, threat
-        Who is attacked, with what, on what, within what.
+        The victim, the attack, the samples it is run on, and the threat.
     seed : int
-        Of every draw, together with the samples' ids.
+        Seed of all random numbers, together with the samples' ids.
     keep : str, optional
         Which image is kept: the 'first' success (the default), the 'smallest' (the default
         without a budget), the 'highest' loss, or the 'last' point.
     leave : str, optional
         When a row leaves: at its first 'success' (the default), or at the 'end' of the attack;
-        then the kept image is returned whether or not the victim was fooled.
+        then the kept image is returned also where the attack failed.
 
-        An attack on a stochastic victim that sees scores keeps the 'highest' loss and leaves at
-        the 'end' by default: a point just across the boundary fools such a victim only by luck.
+        Score- and gradient-based attacks on a stochastic victim keep the 'highest' loss and leave
+        at the 'end' by default: a point just beyond the boundary is misclassified in a few draws
+        only.
     queries : int, optional
-        The most answers any sample may use.
+        Query limit per sample.
     twin : bool or Victim
-        Search on an accelerated copy; its successes are confirmed on the victim itself, and rows
-        that were not are attacked again there. True makes one with `Victim.twin`;
-        one that was made before may be given instead.
+        Search on an accelerated copy. Its successes are confirmed on the victim itself, and rows
+        without confirmation are attacked again there. True creates one with `Victim.twin`; an
+        existing one may be given instead.
     batch, pad
         Rows per call, and whether calls are padded to whole blocks of rows. With padding no result
-        depends on the batch; with ``pad=False`` its last digits may, and so may rows near the
-        boundary.
+        depends on the batch size; with ``pad=False`` the last bits of logits may, and so may
+        results near the boundary.
     watch : callable, optional
-        Called after every answer, for whoever shows progress.
+        Called after every answer, to show progress.
     knowledge : Knowledge, optional
         What the attack may use besides the victim: images to start from, and a substitute whose
         gradients are no queries.
@@ -129,24 +130,22 @@ def craft(
             return _run(oracle, attack, some, threat, seed, terms)
 
         searcher = victim.twin(samples, threat, seed=seed) if twin is True else twin or None
-        asked = Oracle(victim)  # in the company that the judge will give it
-        # The smallest change ends nearer to the boundary than a rough search can see.
+        judged = Oracle(victim)  # with the batches of the judge
+        # The smallest perturbations end closer to the boundary than TF32 resolves.
         smallest = threat.eps is None or keep == "smallest"
         free = keep == "first" and not smallest and queries is None
         pushes = () if queries is not None else NUDGES if smallest else PUSHES if free else ()
         climbs = CLIMBS if free and attack.access is Access.GRADIENT else ()
         if searcher is None:
             crafted = run(victim, samples)
-            if asked.batch_sensitive:
-                crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, None, leave)
+            if judged.batch_sensitive:
+                crafted = confirmed(judged, samples, threat, crafted, pushes, climbs, None, leave)
         else:
             with searcher.held(), nullcontext() if smallest else allow_tf32():
                 crafted = run(searcher, samples)
 
-            def alone(some: Samples) -> Crafted:
-                return run(victim, some)
-
-            crafted = confirmed(asked, samples, threat, crafted, pushes, climbs, alone, leave)
+            again = partial(run, victim)
+            crafted = confirmed(judged, samples, threat, crafted, pushes, climbs, again, leave)
     return replace(crafted, seconds=time.perf_counter() - begin)
 
 
@@ -163,10 +162,10 @@ def keep_and_leave(
     keep: Keep | None = None,
     leave: Leave | None = None,
 ) -> tuple[Keep, Leave]:
-    """What is kept and when a row leaves, where the caller does not say."""
-    by_chance = victim.stochastic and attack.access >= Access.SCORE and threat.eps is not None
-    keep = keep or ("smallest" if threat.eps is None else "highest" if by_chance else "first")
-    return keep, leave or ("end" if by_chance else "success")
+    """Which image is kept and when a row leaves; arguments that are given stay."""
+    noisy = victim.stochastic and attack.access >= Access.SCORE and threat.eps is not None
+    keep = keep or ("smallest" if threat.eps is None else "highest" if noisy else "first")
+    return keep, leave or ("end" if noisy else "success")
 
 
 def _run(
@@ -178,7 +177,7 @@ def _run(
     terms: Terms,
 ) -> Crafted:
     victim = oracle.victim
-    # Other strides would be summed in another order.
+    # With other strides, sums would be taken in another order.
     images = samples.images.contiguous()
     siege = Siege.start(
         oracle,
@@ -204,12 +203,12 @@ def _run(
             if not out_of_memory(problem):
                 raise
             raise AttackError(
-                f"'{attack}' needs more memory than there is for {len(samples)} images: attack "
+                f"'{attack}' needs more memory than is available for {len(samples)} images: attack "
                 "fewer at a time, or give smaller parameters"
             ) from problem
     record, meter = siege.record, siege.record.meter
     record.catch_up()
-    if terms.leave == "success":  # a failure returns the clean image, whatever was kept on the way
+    if terms.leave == "success":  # failures return the clean image
         lost = ~record.success
         record.images[lost] = record.clean[lost]
     findings += _left_open(record)
@@ -236,7 +235,7 @@ def _run(
 
 
 def _left_open(record: Record) -> list[Finding]:
-    """What speaks against calling the samples that were not broken robust."""
+    """Findings about samples that were not broken, and may still not be robust."""
     many = len(record.labels)
     gone = int((record.vanished & ~record.success).sum())
     findings = [*rules.vanished(gone, f"of {many} samples that were not broken")]
@@ -245,25 +244,25 @@ def _left_open(record: Record) -> list[Finding]:
         findings.append(
             Finding(
                 "W40",
-                f"no starting point was found for {int(idle.sum())} of {many} samples: "
-                "nothing that was tried lay beyond the boundary.",
-                "They count as not broken only because the attack could not begin: give more "
-                "queries, evaluate on more images (some of every class are what attacks begin at), "
-                "or use an attack that sees scores.",
+                f"no starting point was found for {int(idle.sum())} of {many} samples: no point "
+                "tried was beyond the decision boundary.",
+                "They count as not broken only because the attack could not start: give more "
+                "queries, evaluate on more images (attacks start from images of other classes), or "
+                "use a score-based attack.",
             )
         )
     return findings
 
 
 def _targets(goal: Goal, samples: Samples) -> Tensor | None:
-    """The classes to reach before the clean check: where it chooses them, none is reached yet."""
+    """The targets before the clean check; -1 where the clean scores choose them."""
     if goal is Goal.UNTARGETED:
         return None
     return samples.targets if goal is Goal.GIVEN else torch.full_like(samples.labels, -1)
 
 
 def _rule(goal: Goal, samples: Samples) -> Callable[[Siege], Tensor] | None:
-    """How the clean check chooses the classes to reach, for goals that are rules."""
+    """The function that chooses the targets after the clean check, where the goal needs one."""
 
     def targets(siege: Siege) -> Tensor:
         samples.check_classes(siege.classes)

@@ -1,4 +1,4 @@
-"""Judge: a fresh forward of the original victim on exactly the stored images; nobody's word."""
+"""Judge: query the original victim again with exactly the stored images, and trust no claim."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from besiege.evaluation.probing import optimising
 from besiege.models.black_box import afresh, black_box
 
 AGAIN = 16
-"""How many clean images a victim without chances is asked about twice, or more often."""
+"""Number of clean images with which a deterministic victim is queried repeatedly."""
 
 PASSES = 5
-"""How often it is asked about them before anybody attacks it."""
+"""Number of queries with them before any attack."""
 
 DRAWS = 10
-"""How often a stochastic victim is asked about every image."""
+"""Number of queries of a stochastic victim per image."""
 
 
 class Claims(NamedTuple):
-    """What the judge reads of what was crafted: images, claimed successes and their targets."""
+    """The input of the judge: images, claimed successes and targets."""
 
     images: Tensor
     success: Tensor
@@ -42,32 +42,32 @@ class Claims(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What the victim itself says of every stored image; one entry per sample.
+    """The verdicts of the judge; one row per sample.
 
     Attributes
     ----------
     valid : Tensor
-        Finite and in the box.
+        Whether the image is finite and in the box.
     distance : dict
-        The size of the change in every norm, float64.
+        The size of the perturbation in every norm, float64.
     within : Tensor
         Whether it is within the threat's budget.
     prediction, confidence : Tensor
-        The class answered and its probability; NaN of a victim that answers classes alone.
+        The predicted class and its probability; NaN for a victim that returns labels only.
     reached : Tensor
-        Whether the goal is reached; for a stochastic victim by at least half of the draws.
+        Whether the goal is reached; for a stochastic victim in at least half of the draws.
     share : Tensor
-        In how many of the draws it is; 0 or 1 for a victim without chances.
+        The share of draws in which it is; 0 or 1 for a deterministic victim.
     draws : Tensor
-        In which of them, as `bits`.
+        The draws in which it is, as `bits`.
     success : Tensor
         Valid, within and reached.
     correct : Tensor
         Whether the clean image is classified correctly.
     forwards : int
-        What judging cost; an account of its own.
+        Forward passes of the judge, which are not part of the attack's cost.
     findings : tuple of Finding
-        Signs that victim or attack are not what they seem.
+        Warnings about victim or attack.
     """
 
     valid: Tensor
@@ -85,29 +85,29 @@ class Verdicts:
 
     @property
     def robust(self) -> Tensor:
-        """Correct on the clean image, and no valid image broke it."""
+        """Classified correctly when clean, and not broken."""
         return self.correct & ~self.success
 
 
 @dataclass(frozen=True)
 class CleanPredictions:
-    """How a victim sees clean images; one entry per sample.
+    """A victim's predictions on clean images; one row per sample.
 
     Attributes
     ----------
     prediction, confidence : Tensor
-        The class answered and its probability, over all draws of a stochastic victim; NaN of a
-        victim that answers classes alone.
+        The predicted class and its probability, over all draws of a stochastic victim; NaN for a
+        victim that returns labels only.
     share : Tensor
-        In how many of the draws the answer is right; 0 or 1 for a victim without chances.
+        The share of draws with a correct answer; 0 or 1 for a deterministic victim.
     draws : Tensor
-        In which of them, as `bits`.
+        The draws with a correct answer, as `bits`.
     correct : Tensor
-        Whether it is right in most of them.
+        Whether most draws are correct.
     classes, forwards : int
-        How many classes it answers with, and what looking cost.
+        The victim's number of classes, and the forward passes used.
     findings : tuple of Finding
-        Signs that the victim is not what it seems.
+        Warnings about the victim.
     """
 
     prediction: Tensor
@@ -123,7 +123,7 @@ class CleanPredictions:
 def predict_clean(
     victim: Victim, samples: Samples, *, seed: int = 0, draws: int = DRAWS
 ) -> CleanPredictions:
-    """See how a victim classifies clean images, before anybody attacks it."""
+    """Classify clean images before any attack."""
     with victim.held(), full_precision(victim.device):
         samples = samples.to(victim.device)
         many = draws if victim.stochastic else 1
@@ -135,7 +135,7 @@ def predict_clean(
         confidence, prediction = _confidence(victim, scores)
         correct = criterion.mostly_correct(share)
         again = 1 if victim.stochastic or victim.metered else PASSES - 1
-        findings += _sober(victim, samples, scores, correct, again)
+        findings += _health(victim, samples, scores, correct, again)
         few = samples.at(torch.arange(min(AGAIN, len(samples)), device=samples.ids.device))
         findings += optimising(victim, few, seed)
         times = again + 1 if not victim.stochastic else 1
@@ -161,23 +161,23 @@ def judge(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> Verdicts:
-    """Say what the crafted images are worth.
+    """Judge crafted images.
 
     Parameters
     ----------
     victim : Victim
-        The original, never a twin.
+        The original victim, never a twin.
     crafted, samples, threat
-        What was made, from what, within what.
+        The crafted images, the clean samples, and the threat.
     seed, draws
-        Of a stochastic victim's chances; they are not those the attack saw.
+        Seed and number of the draws of a stochastic victim; the attack saw other draws.
     """
     with victim.held(), full_precision(victim.device):
         samples = samples.to(victim.device)
         images = crafted.images
         goal = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
         valid = goal.boxed(images)
-        # What is not finite is judged as the clean image, so that the victim is never sent it.
+        # Invalid images are replaced by the clean ones, so that the victim never gets them.
         shown = pick(valid, images, samples.images)
         many = draws if victim.stochastic else 1
         scores = _ask(victim, shown, samples.ids, seed, "judge", many)
@@ -187,7 +187,7 @@ def judge(
         once = _wins(scores, samples, aimed)
         again = _confirm(victim, shown, scores, once[0] & valid & within)
         wins = _wins(scores, samples, aimed)
-        findings = [_chance(victim)] if bool((once & ~wins).any()) else []
+        findings = [_unstable(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
         confidence, prediction = _confidence(victim, scores)
         reached = criterion.mostly_reached(share)
@@ -198,7 +198,7 @@ def judge(
             for norm in Norm
         }
         success = valid & within & reached
-        findings += [f for f in _sober(victim, samples, clean, correct) if f not in findings]
+        findings += [f for f in _health(victim, samples, clean, correct) if f not in findings]
         if not victim.stochastic:
             findings += _reproduced(crafted, success)
         return Verdicts(
@@ -220,43 +220,43 @@ def judge(
 
 
 def _confidence(victim: Victim, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The class answered and its probability, from ``[draws, rows, classes]``."""
+    """The probability of the predicted class and the class, from ``[draws, rows, classes]``."""
     confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
     if len(scores) == 1:
         prediction = scores[0].argmax(1)
-    if victim.access is Access.DECISION:  # its scores only stand for a class: they say nothing
+    if victim.access is Access.DECISION:  # its scores only encode the label
         confidence = torch.full_like(confidence, torch.nan)
     return confidence, prediction
 
 
-def _sober(
+def _health(
     victim: Victim, samples: Samples, clean: Tensor, correct: Tensor, again: int = 1
 ) -> list[Finding]:
-    """Whether the victim answers the same again, and knows more than chance does."""
+    """Findings about a victim that is not deterministic, or no better than guessing."""
     findings = []
     if not victim.stochastic:
         once, few = clean[0, :AGAIN], samples.images[:AGAIN]
-        with afresh(victim):  # a ledger says the same for ever
+        with afresh(victim):  # a ledger always repeats its answers
             if any(_strays(victim, once, few) for _ in range(again)):
-                findings.append(_chance(victim))
+                findings.append(_unstable(victim))
     return [*findings, *rules.chance(int(correct.sum()), len(samples), clean.shape[2])]
 
 
 def _strays(victim: Victim, once: Tensor, images: Tensor) -> bool:
-    """Whether a victim now answers otherwise than once, by chance."""
+    """Whether a victim that should be deterministic now gives other answers than `once`."""
     now = Oracle(victim).logits(images)
     if not differ(once, now):
         return False
     if black_box(victim) is None or bool((once.argmax(1) != now.argmax(1)).any()):
         return True
-    # What a ledger holds was sent in other company, which may move the scores: no chance yet.
+    # Cached answers came from other batches; ask twice before calling a model stochastic.
     return differ(now, Oracle(victim).logits(images))
 
 
 def _confirm(victim: Victim, shown: Tensor, scores: Tensor, success: Tensor) -> int:
-    """Have the victim itself answer what a ledger calls a success; how many it was asked about.
+    """Query the victim again about successes that a ledger answered; the number of queries.
 
-    The new answers take the place of the old ones: an attack acted on those.
+    The new answers replace those of the ledger in `scores`.
     """
     inner = black_box(victim)
     rows = success.nonzero()[:, 0]
@@ -267,12 +267,12 @@ def _confirm(victim: Victim, shown: Tensor, scores: Tensor, success: Tensor) -> 
     return len(rows)
 
 
-def _chance(victim: Victim) -> Finding:
-    """Say that a victim answers by chance; from then on its ledger, if it has one, is not used."""
+def _unstable(victim: Victim) -> Finding:
+    """The finding that a victim is not deterministic; its ledger is not used from then on."""
     inner = black_box(victim)
     advice = (
-        "Make it deterministic, or make the chance a stochastic besiege.defenses.Layer and use "
-        "averaged(...)."
+        "Make it deterministic, or make the random part a stochastic besiege.defenses.Layer and "
+        "use averaged(...)."
     )
     if inner is not None:
         advice = "Declare it with stochastic=True; answers from a ledger are not used again."
@@ -280,8 +280,8 @@ def _chance(victim: Victim) -> Finding:
             inner.ledger.distrust()
     return Finding(
         "W14",
-        "the model answered the same images differently when asked again.",
-        "It draws by chance (dropout, noise, batch statistics?): no figure of it is repeatable, "
+        "the model gave different answers to the same images.",
+        "It is stochastic (dropout, noise, batch statistics?): its figures are not repeatable, "
         f"and robustness is overstated. {advice}",
         "error",
     )
@@ -293,10 +293,10 @@ def _wins(scores: Tensor, samples: Samples, aimed: Tensor | None) -> Tensor:
 
 
 def bits(draws: Tensor) -> Tensor:
-    """Which draws said yes, ``[draws, rows]``, as one whole number per row.
+    """Boolean draws ``[draws, rows]`` as one integer per row.
 
-    Bit k is draw k, of the first 62, and one bit more is set above them, so that a row that says
-    something can be told from one that does not.
+    Bit k is draw k of the first 62. The bit above them is always set: it marks a row that has
+    draws.
     """
     draws = draws[:62].long()
     places = torch.arange(len(draws), device=draws.device)[:, None]
@@ -304,9 +304,9 @@ def bits(draws: Tensor) -> Tensor:
 
 
 def differ(once: Tensor, again: Tensor) -> bool:
-    """Whether two answers to the same images are more than rounding apart, or name other classes.
+    """Whether two answers to the same images differ by more than rounding, or in the class.
 
-    A class that is ruled out is minus infinity both times, or the answers differ.
+    A class with the score minus infinity must have it both times.
     """
     ruled_out = torch.isinf(once) & torch.isinf(again)
     change = (once - again).masked_fill(ruled_out, 0.0)
@@ -316,7 +316,7 @@ def differ(once: Tensor, again: Tensor) -> bool:
 
 
 def _reproduced(crafted: Crafted | Claims, success: Tensor) -> list[Finding]:
-    """Whether what the attack called a success is one."""
+    """Findings about claimed successes that are none."""
     lost = int((crafted.success & ~success).sum())
     return [*rules.reproduced(lost, int(crafted.success.sum()), "the attack")]
 
@@ -324,14 +324,14 @@ def _reproduced(crafted: Crafted | Claims, success: Tensor) -> list[Finding]:
 def _targets(
     goal: Goal, samples: Samples, crafted: Crafted | Claims, classes: int
 ) -> Tensor | None:
-    """The classes to reach, from the samples themselves where the goal allows it."""
+    """The targets, computed from the samples where the goal allows it."""
     if goal is Goal.UNTARGETED:
         return None
     if goal is Goal.GIVEN:
         return samples.targets
     if goal is Goal.RANDOM:
         return random_targets(samples.ids, samples.labels, classes)
-    return crafted.targets  # rules on clean scores, which are drawn anew each time they are asked
+    return crafted.targets  # they follow from clean scores, which are random for stochastic victims
 
 
 def _ask(

@@ -1,4 +1,4 @@
-"""A gentle look at a victim behind a wall, before anything is spent on it."""
+"""A cheap check of a black-box victim before queries are spent on it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ from besiege.core.victim import Victim
 from besiege.evaluation.judging import differ
 from besiege.models.black_box import accounted, black_box
 
-COMPANY = 4
-"""Images in the batch that is compared with one image alone."""
+BATCH = 4
+"""Size of the batch that is compared with a single image."""
 AGAIN = 3
-"""How often that image is asked about alone."""
+"""Number of queries of the single image."""
 
 
 def preflight(victim: Victim, samples: Samples) -> list[Finding]:
-    """Whether a victim behind a wall answers the same again, alone and in company.
+    """Check that a black-box victim gives an image the same answer again, alone and in a batch.
 
-    Seven images at most, counted under ``probe``; none comes from a ledger. Where the victim
-    answers by chance and nobody said so, its ledger serves nothing any more.
+    It sends at most seven images, counted under ``probe``, and takes no answer from a ledger. The
+    ledger of a victim that turns out to be stochastic is not used any more.
     """
     inner = black_box(victim)
     if inner is None or victim.stochastic or not len(samples):
         return []
     with full_precision(victim.device), accounted(victim, "probe", fresh=True):
-        images = samples.images[:COMPANY].to(victim.device)
+        images = samples.images[:BATCH].to(victim.device)
         alone = [victim(images[:1].clone()) for _ in range(AGAIN)]
-        company = victim(images.clone())[:1]
-    found = []
+        batched = victim(images.clone())[:1]
     if any(differ(alone[0], other) for other in alone[1:]):
         if inner.ledger is not None:
             inner.ledger.distrust()
-        found.append(
+        return [
             Finding(
                 "W14",
-                "the model answered the same image differently when asked again.",
-                "It answers by chance: declare it with stochastic=True and attack within a "
-                "budget; answers from the ledger are not used again.",
+                "the model gave different answers to the same image.",
+                "It is stochastic: declare it with stochastic=True and attack within a budget; "
+                "answers from the ledger are not used again.",
                 "error",
             )
-        )
-    elif len(images) > 1 and differ(alone[0], company):
-        found.append(
+        ]
+    if len(images) > 1 and differ(alone[0], batched):
+        return [
             Finding(
                 "W41",
-                "the model answered an image differently alone and in the company of "
+                "the model gave different answers to an image alone and in a batch with "
                 f"{len(images) - 1} others.",
-                "What it says of an image depends on its neighbours, and figures depend on how "
-                "images were put together: ask about one at a time with batch=1.",
+                "Its answers, and so the figures, depend on the batch: send one image at a time "
+                "with batch=1.",
             )
-        )
-    return found
+        ]
+    return []

@@ -1,4 +1,4 @@
-"""What a victim does while it answers: whether it computes gradients or changes its images."""
+"""Probes whether a victim computes gradients, or changes its images, during a forward pass."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ _GRADIENT = torch.Tensor.grad.__get__  # type: ignore[union-attr]  # a descripto
 
 
 class GradientUseProbe(TorchFunctionMode):
-    """Notes whether gradients are computed or read while it is entered, in this thread alone.
+    """Records whether this thread computes or reads gradients while the mode is active.
 
-    Nothing of torch is replaced, so that there is nothing to restore, and names that a model
-    imported long ago are heard as well.
+    It replaces nothing in torch, so it also sees functions that a model imported earlier.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard = False
+        self.used = False
 
     def __torch_function__(
         self,
@@ -39,37 +38,37 @@ class GradientUseProbe(TorchFunctionMode):
     ) -> Any:
         answer = function(*args, **(kwargs or {}))
         if function in _ASKING or (function == _GRADIENT and answer is not None):
-            self.heard = True
+            self.used = True
         return answer
 
 
 def optimising(victim: Victim, samples: Samples, seed: int = 0) -> list[Finding]:
-    """Ask a victim about a few images, and say whether it computed gradients to answer.
+    """Report a victim that computes gradients during a forward pass of a few images.
 
-    One that counts its answers is not asked: what happens behind it cannot be heard here.
+    Metered victims are not queried: they compute elsewhere.
     """
     if victim.metered:
         return []
     dice = Dice.throw(seed, samples.ids).of("probe") if victim.stochastic else None
-    with GradientUseProbe() as ear:
+    with GradientUseProbe() as probe:
         Oracle(victim).logits(samples.images, dice)
-    if not ear.heard:
+    if not probe.used:
         return []
     return [
         Finding(
             "W38",
-            "the model computes gradients while it answers: it optimises something at test time.",
-            "Attacks through such a loop are weak, and robustness is overstated. Attack the model "
-            "without the loop and send it those images, unroll the loop where it is short, and "
-            "use attacks without gradients (square).",
+            "the model computes gradients in its forward pass: it optimises at test time.",
+            "Attacks through such a loop are weak, so robustness is overstated. Craft on the model "
+            "without the loop and evaluate those images on the model, unroll a short loop, and use "
+            "attacks without gradients (square).",
         )
     ]
 
 
 def must_keep_images(victim: Victim, samples: Samples) -> None:
-    """Refuse a model that changes its images in place such that it has no gradient, or a wrong one.
+    """Refuse a model that changes its images in place such that its gradient is missing or wrong.
 
-    Most that do are no trouble: they get a copy.
+    Most models that change their images are accepted: they get a copy.
     """
     if not isinstance(victim, Classifier) or victim.metered:
         return
@@ -79,7 +78,7 @@ def must_keep_images(victim: Victim, samples: Samples) -> None:
         if changed and not noticed:
             raise VictimError(
                 "the model changes its images in place where autograd does not see it (x.data, "
-                "x.numpy()), so that gradients are wrong: let it work on a copy, x.clone()"
+                "x.numpy()), so gradients are wrong: let it work on a copy, x.clone()"
             )
         if changed:
             Oracle(victim).gradient(images, lambda logits, _: logits.amax(1))

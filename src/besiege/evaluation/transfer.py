@@ -1,4 +1,4 @@
-"""A model of one's own in the victim's place: whether it fits, and what crafting on it tells."""
+"""Substitutes: checks that one can replace a victim, and results of crafting on it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Model = str | nn.Module | Victim
 
 
 class OnGrid(Victim):
-    """A victim that receives what another one can: multiples of that one's grid, or anything."""
+    """A victim with the grid of another one."""
 
     def __init__(self, victim: Victim, grid: float | None) -> None:
         self.victim = self.adopt(Defended(victim))
         self.name, self.grid = victim.name, grid
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Logits, as the victim answers them."""
+        """The victim's logits."""
         return self.victim(x, dice)
 
     @property
@@ -42,53 +42,51 @@ class OnGrid(Victim):
         return self.victim.fused(answers)
 
     def digest(self) -> str:
-        """SHA-256 of what identifies the victim, and of the grid: another one is crafted on it."""
+        """SHA-256 of the victim's digest and the grid, which changes the crafted images."""
         return sha256(f"{self.victim.digest()} {self.grid!r}".encode()).hexdigest()
 
 
 def read_model(model: Model, device: torch.device) -> Victim:
-    """A model from its text, on a device, or as it is."""
+    """A model from its text, on a device, or from a module."""
     return load(model, str(device)) if isinstance(model, str) else Classifier.of(model)
 
 
 def in_place_of(victim: Victim, substitute: Victim, images: Tensor, classes: int | None) -> Victim:
-    """The substitute as it stands in for a victim: of its box, its classes and its grid.
+    """The substitute with the victim's grid.
 
-    One that cannot is refused before the victim is asked anything. `images` are some that the
-    victim takes, `classes` how many it tells apart, as far as that is known.
+    A substitute with another box or other classes is refused before the victim is queried.
+    `images` are some of the victim's images, `classes` its number of classes, if known.
     """
     if substitute.access is not Access.GRADIENT:
         raise InputError(
-            f"the substitute '{substitute}' grants {substitute.access} access only, but a "
-            "substitute is there for its gradients: take a model of your own"
+            f"the substitute '{substitute}' grants {substitute.access} access only, but attacks "
+            "need its gradients: use a model of your own"
         )
     if substitute.stochastic:
-        raise InputError(
-            f"the substitute '{substitute}' answers by chance: take it without that layer"
-        )
+        raise InputError(f"the substitute '{substitute}' is stochastic: use it without that layer")
     if substitute.box != victim.box:
         (low, high), (other, top) = victim.box, substitute.box
         std = (high - low) / (top - other)
         raise InputError(
             f"the substitute takes pixels in {substitute.box}, but the victim in {victim.box}: "
-            f"wrap it in a Classifier with box={victim.box}, and with mean={low - std * other:g} "
-            f"and std={std:g}, which bring those to its own"
+            f"wrap it in a Classifier with box={victim.box}, mean={low - std * other:g} and "
+            f"std={std:g}"
         )
     answered = _classes(substitute, images)
     if classes is not None and answered != classes:
         raise InputError(
-            f"the substitute '{substitute.name}' answers {answered} classes, but the victim "
-            f"{classes}: take one of the same classes in the same order"
+            f"the substitute '{substitute.name}' has {answered} classes, but the victim "
+            f"{classes}: use one with the same classes in the same order"
         )
-    # What is crafted must be what the victim can receive.
+    # The victim must be able to receive the crafted images.
     return substitute if substitute.grid == victim.grid else OnGrid(substitute, victim.grid)
 
 
 def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted:
-    """What was crafted elsewhere, which claims nothing about the victim: it is shown it once.
+    """The result of crafting on a substitute, before the victim was queried.
 
-    What the substitute computed stands apart, in ``substitute_passes``. It is brought to the
-    victim's device, where one is given.
+    It claims no success and costs one query per image; the passes of the substitute are in
+    ``substitute_passes``. Tensors are moved to the victim's device, if one is given.
     """
     if device is not None:
         held = {f.name: getattr(crafted, f.name) for f in fields(crafted)}
@@ -112,16 +110,16 @@ def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted
 
 
 def _classes(substitute: Victim, images: Tensor) -> int:
-    """How many classes a substitute answers for such images, if it takes them."""
+    """The substitute's number of classes; an error where it does not accept the images."""
     try:
         with substitute.held(), full_precision(substitute.device):
             return int(Oracle(substitute).logits(images.to(substitute.device)).shape[1])
     except VictimError as problem:
         cause = problem.__cause__
         if cause is not None and not isinstance(cause, RuntimeError):
-            raise  # a bug of the model: another size would not help
+            raise  # a bug of the model, not a wrong size
         name = substitute.name
         raise InputError(
             f"the substitute '{name}' cannot take the images {list(images.shape[1:])}: "
-            f"{str(problem).rstrip('.')}. Bring them to its size with '{name}+adapt(size=...)'"
+            f"{str(problem).rstrip('.')}. Resize them with '{name}+adapt(size=...)'"
         ) from None
