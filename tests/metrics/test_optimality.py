@@ -81,7 +81,7 @@ def test_the_global_one_is_the_mean_over_models() -> None:
         (lambda: local_optimality([0.1], [0.1, 0.2]), "same samples"),
         (lambda: local_optimality([0.1], [0.2]), "this one included"),
         (lambda: local_optimality([-0.1], [0.2]), "negative"),
-        (lambda: local_optimality([np.nan], [0.2]), "no numbers"),
+        (lambda: local_optimality([np.nan], [0.2]), "not numbers"),
         (lambda: area([0.1], INF), "finite"),
         (lambda: area([], 1.0), "no distances"),
         (lambda: envelope([0.1, 0.2]), "attacks, samples"),

@@ -1,4 +1,4 @@
-"""Figures and how sure they are: pure functions of counts and judged rows."""
+"""Figures and their intervals: pure functions of counts and judged rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attack broke each sample first, and what had been spent on it by then."""
+"""The first attack that broke each sample, and the cost up to then."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Counts = NDArray[np.int64]
 
 
 def fates(evidence: Evidence) -> Rows:
-    """What became of every sample, one row each, in the order they were seen clean.
+    """The result of all attacks on every sample, one row each, in the order of the clean rows.
 
-    ``fate`` is 'wrong' (when clean already), 'broken', 'standing', or 'unknown' where not every
-    attack was judged; ``attack`` is the text of the attack that broke it first, in the order in
-    which the attacks were listed. ``queries``, ``forwards`` and ``backwards`` are what had been
-    spent on it up to the break, earlier attacks included, or in all where it stands; ``step`` and
-    ``distance`` are those of the break, -1 and NaN without one.
+    ``fate`` is 'wrong' (misclassified when clean), 'broken', 'standing', or 'unknown' where not
+    every attack was judged; ``attack`` is the text of the first attack that broke it, in the order
+    of the list. ``queries``, ``forwards`` and ``backwards`` are the cost up to the success, earlier
+    attacks included, or the whole cost of a sample that stands; ``step`` and ``distance`` are those
+    of the success, -1 and NaN without one.
 
-    Forwards and backwards are those of the whole attack where it keeps on after a success, as
-    attacks on victims that answer by chance do.
+    Forward and backward passes are those of the whole attack where it continues after a success,
+    as attacks on stochastic victims do.
     """
     samples = evidence.clean["sample"]
     place = first_place(evidence)
@@ -40,11 +40,9 @@ def fates(evidence: Evidence) -> Rows:
         breaks = place[where] == number
         hit = rows["first_query"]
         for what in COSTS:
-            # A success that only the judge saw has no query of its own: it took all of them.
-            asked = (
-                np.where(breaks & (hit >= 0), hit, rows[what]) if what == "queries" else rows[what]
-            )
-            spent[what][where] += asked
+            # A success that only the judge saw has no first query: it took all queries.
+            early = breaks & (hit >= 0) & (what == "queries")
+            spent[what][where] += np.where(early, hit, rows[what])
         step[where[breaks]] = rows["first_step"][breaks]
         distance[where[breaks]] = rows[evidence.norm][breaks]
     names = np.array([trial.text for trial in evidence.trials] + [""])
@@ -55,7 +53,7 @@ def fates(evidence: Evidence) -> Rows:
             "sample": samples,
             "label": evidence.clean["label"],
             "fate": np.where(evidence.right, fate, "wrong"),
-            "attack": names[place],  # -1 is the empty one
+            "attack": names[place],  # the last name, of place -1, is empty
             "step": step,
             "distance": distance,
             **spent,
@@ -64,7 +62,7 @@ def fates(evidence: Evidence) -> Rows:
 
 
 def first_place(evidence: Evidence) -> Counts:
-    """The place in the list of the attack that broke each sample first; -1 where none did."""
+    """The place in the list of the first attack that broke each sample; -1 without one."""
     place = np.full(evidence.count, -1, np.int64)
     for number in reversed(range(len(evidence.trials))):
         broken = np.isin(evidence.clean["sample"], evidence.broken_ids(evidence.trials[number]))
@@ -75,10 +73,10 @@ def first_place(evidence: Evidence) -> Counts:
 def cascade_figures(
     evidence: Evidence, seconds: Mapping[str, float] | None = None
 ) -> tuple[Stage, ...]:
-    """For every attack in its order: what stood before it, what it broke, what it left.
+    """For every attack in order: unbroken samples before it, broken ones, and unbroken ones after.
 
     ``before`` is ``broken + left + unknown``; unknown are samples it was not judged on.
-    ``queries_to_break`` is the median over what it was first to break, of its own queries.
+    ``queries_to_break`` is the median of its own queries over the samples that it broke first.
     """
     place, stages = first_place(evidence), []
     for number, trial in enumerate(evidence.trials):

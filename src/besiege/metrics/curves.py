@@ -15,14 +15,14 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Curve:
-    """A share of the samples as a function that only falls; a step function from point to point.
+    """A share of the samples as a falling step function.
 
     Attributes
     ----------
     x, value, low, high : array
         From ``x[i]`` up to ``x[i + 1]`` the share is ``value[i]``, with a 95 % interval.
     count : int
-        Of how many samples.
+        The number of samples.
     """
 
     x: Numbers
@@ -37,17 +37,17 @@ class Curve:
 
 
 def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
-    """The share of `count` samples whose end lies beyond each point; those without an end stay.
+    """The share of `count` samples that are broken beyond each point, or not at all.
 
     Parameters
     ----------
     x : array
         Points, ascending.
     ends : array
-        Where each sample falls, infinite for those that never do; samples that are not listed
-        fell before the first point.
+        Where each sample is broken, infinite for those that are not; samples that are not listed
+        were broken before the first point.
     count : int
-        How many samples there are.
+        The number of samples.
     """
     ordered = np.sort(np.asarray(ends, dtype=np.float64))
     left = len(ordered) - np.searchsorted(ordered, x, side="right")
@@ -71,8 +71,8 @@ def bands(hits: NDArray[np.int64], count: int, level: float = 0.95) -> tuple[Num
 def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
     """Accuracy after 0, 1, 2, ... steps of one run, from the step of each first success.
 
-    Step 0 is the starting point. Of the samples the attack was judged on; in a chain, those that
-    an earlier attack broke count as broken from the start.
+    Step 0 is the starting point. The samples are those that the attack was judged on; in a suite,
+    those that an earlier attack broke count as broken from the start.
     """
     asked = 0 if trial.steps is None else trial.steps * trial.restarts + trial.restarts - 1
     return _against(evidence, trial, "first_step", asked)
@@ -81,7 +81,7 @@ def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:
 def against_queries(evidence: Evidence, trial: Trial) -> Curve | None:
     """Accuracy after 0, 1, 2, ... queries of one run, from the query of each first success.
 
-    Of the same samples as `against_steps`. A run with fewer queries would have been this one, cut.
+    The samples are those of `against_steps`. A run with fewer queries is the beginning of this one.
     """
     return _against(evidence, trial, "first_query", int(trial.rows["queries"].max(initial=0)))
 
@@ -92,7 +92,7 @@ def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve |
         return None
     seen = trial.rows[what]
     last = max(asked, int(seen.max(initial=0)))
-    # A success that only the judge saw is one of the whole run.
+    # A success that only the judge saw counts at the end of the run.
     ended = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
     fell = dict(zip(trial.rows["sample"].tolist(), ended.tolist(), strict=True))
     before = evidence.standing(evidence.before(trial)) & covered
@@ -104,9 +104,9 @@ def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve |
 
 
 def against_budget(evidence: Evidence, trials: Sequence[Trial] | None = None) -> Curve | None:
-    """Accuracy against the budget, by counting the smallest changes; exact, without a grid.
+    """Accuracy against the budget, exactly from the smallest perturbations, without a grid.
 
-    The smallest of all attacks, or of these alone.
+    They are the smallest of all attacks, or of `trials` only.
     """
     _, ends = evidence.smallest(trials)
     if not len(ends):

@@ -1,4 +1,4 @@
-"""The smallest changes that attacks found: their size over all samples, and against cost."""
+"""The smallest perturbations that attacks found: their sizes, and the sizes against cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from besiege.metrics.rows import Rows, places
 from besiege.metrics.values import AttackSizes, Descent, Distances, Sizes
 
 BEST = "best_after_"
-"""How columns begin that hold the smallest distance claimed within so many passes."""
+"""Prefix of the columns with the smallest distance claimed within a number of passes."""
 
 IN_ALL = "best_in_all"
 """The column of the smallest distance claimed by the whole run."""
@@ -26,19 +26,19 @@ Numbers = NDArray[np.float64]
 
 
 def quantile(distances: ArrayLike, share: float = 0.5) -> float:
-    """The smallest budget at which at least this share of the samples has fallen.
+    """The smallest budget at which at least this share of the samples is broken.
 
     Parameters
     ----------
     distances : array
-        ``[samples]``, infinite where nothing was found.
+        ``[samples]``, infinite where no attack succeeded.
     share : float
         0.5 for the median.
 
     Returns
     -------
     float
-        One of the distances, never a mean of two; infinite where fewer fall at any size.
+        One of the distances, never a mean of two; infinite where fewer are broken at any size.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def quantile(distances: ArrayLike, share: float = 0.5) -> float:
 
 
 def against_cost(descent: ArrayLike, share: float = 0.5) -> Numbers:
-    """The median of the best distances so far, for every number of passes they were noted at.
+    """The median of the best distances so far, for every recorded number of passes.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def against_cost(descent: ArrayLike, share: float = 0.5) -> Numbers:
         within each number of passes, infinite before the first success. The marks are
         ``besiege.core.record.COSTS``, and a last one for the whole run.
     share : float
-        Another quantile than the median.
+        The quantile, 0.5 for the median.
 
     Returns
     -------
@@ -80,15 +80,16 @@ def against_cost(descent: ArrayLike, share: float = 0.5) -> Numbers:
 
 
 def smallest(evidence: Evidence) -> Rows:
-    """The smallest change that was found for every sample, and what it is in every norm.
+    """The smallest perturbation found for every sample, and its size in every norm.
 
-    ``distance`` is 0 where a sample was wrong when clean and infinite where nothing was found;
-    ``attack`` is what found it, the first of equal ones. ``l0``, ``l1``, ``l2`` and ``linf`` are
-    those of that one image, not the smallest in each norm; ``record`` and ``row`` say where it is.
+    ``distance`` is 0 where a sample was misclassified when clean, and infinite where no attack
+    succeeded; ``attack`` is the first attack that found it. ``l0``, ``l1``, ``l2`` and ``linf`` are
+    the sizes of that one image, not the smallest in each norm; ``record`` and ``row`` say where it
+    is stored.
     """
     ids, ends = evidence.smallest()
     count = len(ids)
-    found: dict[str, Any] = {norm: np.where(ends == 0, 0.0, np.inf) for norm in NORMS}
+    sizes: dict[str, Any] = {norm: np.where(ends == 0, 0.0, np.inf) for norm in NORMS}
     attack = np.full(count, "", dtype=object)
     record, row = np.full(count, "", dtype=object), np.full(count, -1, np.int64)
     for trial in evidence.searches():
@@ -98,19 +99,19 @@ def smallest(evidence: Evidence) -> Rows:
         mine = (rows[evidence.norm] == ends[where]) & (attack[where] == "")
         rows, where = rows.where(mine), where[mine]
         attack[where] = trial.text
-        for name, column in {**found, "record": record, "row": row}.items():
+        for name, column in {**sizes, "record": record, "row": row}.items():
             if name in rows:
                 column[where] = rows[name]
     labels = evidence.clean["label"][np.isin(evidence.clean["sample"], ids)]
     columns = {"sample": ids, "label": labels, "distance": ends, "attack": attack.astype(str)}
-    return Rows({**columns, **found, "record": record.astype(str), "row": row})
+    return Rows({**columns, **sizes, "record": record.astype(str), "row": row})
 
 
 def distance_figures(evidence: Evidence) -> Distances | None:
-    """How large the smallest changes are, by each attack and by the best of all.
+    """Sizes of the smallest perturbations, by each attack and by the best of all.
 
-    All are of the same samples, those that every attack was judged on; a sample that was wrong
-    when clean counts as 0. None with a budget, where attacks do not look for the smallest change.
+    All are over the same samples, those that every attack was judged on; a sample that was
+    misclassified when clean counts as 0. None with a budget.
     """
     ids, best = evidence.smallest()
     if evidence.eps is not None or not len(ids):
@@ -136,11 +137,10 @@ def distance_figures(evidence: Evidence) -> Distances | None:
 
 
 def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
-    """Median, mean, 90th percentile and area; what is infinite is None, as JSON has no word."""
-    mean = float(distances.mean())
+    """Median, mean, 90th percentile and area; infinite ones are None, since JSON has none."""
     return {
         "median": _finite(quantile(distances)),
-        "mean": _finite(mean),
+        "mean": _finite(distances.mean()),
         "p90": _finite(quantile(distances, 0.9)),
         "area": area(distances, end),
         "area_to": end,
@@ -150,9 +150,9 @@ def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Trace:
-    """What an attack had found within so many passes, and in all, for samples in order.
+    """The best distances of an attack within numbers of passes, and in all, for every sample.
 
-    ``table`` is ``[samples, marks + 1]``; ``spent`` is the passes of each sample in all.
+    ``table`` is ``[samples, marks + 1]``; ``spent`` are all passes of each sample.
     """
 
     marks: Sequence[int]
@@ -160,37 +160,37 @@ class _Trace:
     spent: NDArray[np.int64]
 
     def after(self, passes: NDArray[np.int64]) -> Numbers:
-        """What is known to have been found for each sample within so many passes of its own."""
+        """The best distance recorded for each sample within its own number of passes."""
         place = np.searchsorted(self.marks, passes, side="right") - 1
-        found = self.table[np.arange(len(passes)), np.maximum(place, 0)]
-        found = np.where(passes >= self.spent, self.table[:, -1], found)
-        return np.where((place < 0) & (self.table[:, -1] > 0), np.inf, found)
+        best = self.table[np.arange(len(passes)), np.maximum(place, 0)]
+        best = np.where(passes >= self.spent, self.table[:, -1], best)
+        return np.where((place < 0) & (self.table[:, -1] > 0), np.inf, best)
 
 
 def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace | None:
-    """The trace of an attack; None where records do not say."""
+    """The trace of an attack; None where records do not have it."""
     marks = sorted(int(name.removeprefix(BEST)) for name in trial.rows if name.startswith(BEST))
     if not marks:
         return None
     rows = trial.rows.where(places(trial.rows["sample"], ids))
     names = [*(f"{BEST}{mark}" for mark in marks), *([IN_ALL] if IN_ALL in rows else [])]
     noted = np.stack([rows[name].astype(np.float64) for name in names], 1)
-    if IN_ALL not in rows:  # records of before it was noted
+    if IN_ALL not in rows:  # records of older releases
         noted = np.concatenate((noted, noted[:, -1:]), 1)
-    # A record that was done before a mark does not have it: there its last one holds.
+    # A run that ended before a mark has no value there: its last one holds.
     table = np.fmin.accumulate(noted, axis=1)
-    # What is smaller than what the judge measured was claimed of a point that did not hold.
+    # A claimed distance below the judged one was not confirmed.
     judged = np.where(rows["success"].astype(bool), rows[evidence.norm], np.inf)
     table = np.maximum(table, judged[:, None])
     table[:, -1] = judged
     table[~np.isin(ids, evidence.clean["sample"][evidence.right])] = 0.0
-    if np.isnan(table).any():  # records of before it was noted
+    if np.isnan(table).any():  # records of older releases
         return None
     return _Trace(marks, table, (rows["queries"] + rows["backwards"]).astype(np.int64))
 
 
 def _in_turn(traces: Sequence[_Trace]) -> Descent:
-    """The same of all attacks, one after the other: what a sample had cost and come to by then."""
+    """The median distance against passes of all attacks, run one after the other."""
     spent = np.sum([trace.spent for trace in traces], axis=0)
     marks = [m * 10**k for k in range(len(str(spent.max()))) for m in (1, 2, 5)]
     last = next((n for n, mark in enumerate(marks) if mark >= spent.max()), len(marks) - 1)
@@ -205,7 +205,7 @@ def _in_turn(traces: Sequence[_Trace]) -> Descent:
 
 
 def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> Descent:
-    """The median of the best distances within so many passes and in all, and the mean passes."""
+    """The median of the best distances within numbers of passes and in all, and the mean passes."""
     *medians, in_all = (_finite(value) for value in against_cost(table))
     return Descent(tuple(marks), tuple(medians), in_all, float(spent.mean()))
 

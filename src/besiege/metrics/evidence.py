@@ -1,4 +1,4 @@
-"""What figures and warnings are made of: the judged rows of one evaluation, and their terms."""
+"""The input of figures and warnings: the judged rows of one evaluation, and its threat."""
 
 from __future__ import annotations
 
@@ -15,37 +15,35 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One attack and the judged rows of it.
+    """One attack and its judged rows.
 
     Attributes
     ----------
     text : str
         The attack.
     rows : Rows
-        One row per sample it was tried on and judged for: ``sample``, ``success``, the distances,
-        ``first_step`` and what it cost. A sample that is missing here was not attacked, and is
-        never counted as robust.
+        One row per judged sample: ``sample``, ``success``, the distances, ``first_step`` and the
+        cost. A sample that is missing here was not attacked, and never counts as robust.
     steps : int, optional
-        Steps of one climb.
+        Steps of one ascent.
     restarts : int
-        How many climbs there are.
+        Number of ascents.
     plain : bool
-        Whether it is climbs of one loss with as many answers as it likes, so that its trace can be
-        read as one: ``first_step``, ``loss_first``, ``loss_late`` and ``loss_best``.
+        Whether it consists of ascents of one loss without a query limit, so that ``first_step``,
+        ``loss_first``, ``loss_late`` and ``loss_best`` describe one ascent.
     one_step : bool
         Whether it takes a single step.
     series : str
-        What the attack is but for its number of steps and restarts: trials of one series differ
-        in nothing else.
+        The attack without its steps and restarts: trials of one series differ in these only.
     access : str
-        What it asks of the victim: 'gradient', 'score', 'decision', or 'transfer' where it was
-        crafted on a substitute.
+        The access it uses: 'gradient', 'score', 'decision', or 'transfer' where it was crafted on
+        a substitute.
     losses : frozenset of str
-        The losses it climbs, of all its parts.
+        The losses that it and its parts maximise.
     targets : int, optional
-        How many wrong classes it means to try, where it tries several.
+        Number of wrong classes it is set to try, where it tries several.
     probe : float, optional
-        How far apart, in widths of the box, images are whose scores it compares to estimate
+        Distance, in widths of the box, between images whose scores it compares to estimate
         gradients.
     """
 
@@ -63,37 +61,37 @@ class Trial:
 
     @property
     def sees(self) -> bool:
-        """Whether it follows gradients."""
+        """Whether it is gradient-based."""
         return self.access == "gradient"
 
     @property
     def iterates(self) -> bool:
-        """Whether it follows gradients for ten steps or more; one made of attacks counts."""
+        """Whether it is gradient-based with ten steps or more; combined attacks count."""
         return self.sees and not self.one_step and (self.steps is None or self.steps >= 10)
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """All that was found out about one victim under one threat.
+    """The judged rows of one victim under one threat.
 
     Attributes
     ----------
     clean : Rows
-        ``sample``, ``label``, ``prediction``, ``confidence``, ``correct`` of every sample seen.
+        ``sample``, ``label``, ``prediction``, ``confidence``, ``correct`` of every clean sample.
     trials : sequence of Trial
-        The attacks that ran, in order.
+        The attacks, in order.
     chained : bool
-        Whether each ran only on what the ones before left.
+        Whether each attack ran only on the samples that withstood the ones before, as in a suite.
     norm, eps, box, pixels
-        The threat, the range of a pixel, and how many values an image has.
+        The threat, the range of a pixel value, and the number of pixel values of an image.
     classes : int
-        How many classes the victim answers with.
+        The victim's number of classes.
     curve : Trial, optional
-        The search for the smallest change.
+        The search for the smallest perturbation.
     standard : float, optional
         The budget usual for these data.
     undefended : bool
-        Whether the victim is known to have no defense, and the attacks were free to break it.
+        Whether the victim is known to have no defense, and the threat restricts only the budget.
     others : mapping
         Rows of other kinds of task, by stage.
     """
@@ -113,17 +111,17 @@ class Evidence:
 
     @property
     def count(self) -> int:
-        """How many samples were seen clean."""
+        """The number of clean samples."""
         return self.clean.count
 
     @property
     def right(self) -> Mask:
-        """Which of them were right when clean."""
+        """Which of them are classified correctly."""
         right: Mask = self.clean["correct"].astype(bool)
         return right
 
     def broken(self, trial: Trial) -> Mask:
-        """Which rows of a trial are samples that were right when clean and are broken now."""
+        """Which rows of a trial are correctly classified samples that the attack broke."""
         right = np.isin(trial.rows["sample"], self.clean["sample"][self.right])
         broken: Mask = trial.rows["success"].astype(bool) & right
         return broken
@@ -134,9 +132,9 @@ class Evidence:
         return ids
 
     def standing(self, trials: Sequence[Trial] | None = None) -> Mask:
-        """Which samples are right when clean and broken by none of these attacks (or of all).
+        """Which samples are classified correctly and broken by none of these attacks (or of all).
 
-        Says nothing of samples that were not attacked: see `covered`.
+        It includes samples that were not attacked: see `covered`.
         """
         stands = self.right.copy()
         for trial in self.trials if trials is None else trials:
@@ -144,26 +142,26 @@ class Evidence:
         return stands
 
     def before(self, trial: Trial) -> Sequence[Trial]:
-        """The attacks of a chain that came before this one; none outside a chain."""
+        """The attacks of a suite before this one; none outside a suite."""
         places = [place for place, other in enumerate(self.trials) if other is trial]
         return self.trials[: places[0]] if self.chained and places else ()
 
     def covered(self, trial: Trial) -> Mask:
-        """Which samples an attack was judged on; in a chain also those that had fallen before.
+        """Which samples an attack was judged on; in a suite also those broken before it.
 
-        What had fallen counts where the attack was judged on what stood beside it: of a part of
-        the samples that it has not reached yet, the fallen alone would say that all fell.
+        Samples broken before count only in shards where the attack was judged on the unbroken
+        ones: otherwise all samples of an unfinished shard would count as broken.
         """
         tried: Mask = np.isin(self.clean["sample"], trial.rows["sample"])
         earlier = self.before(trial)
         if not earlier:
             return tried
         stands = self.standing(earlier)
-        fallen: Mask = ~stands
+        broken: Mask = ~stands
         if "record" in self.clean:
             late = np.unique(self.clean["record"][stands & ~tried])
-            fallen &= ~np.isin(self.clean["record"], late)
-        return tried | fallen
+            broken &= ~np.isin(self.clean["record"], late)
+        return tried | broken
 
     def covered_by_all(self) -> Mask:
         """Which samples every attack was judged on: only these can be called robust."""
@@ -173,18 +171,18 @@ class Evidence:
         return known
 
     def left_by(self, trial: Trial) -> Mask:
-        """Which samples are right after an attack; in a chain, after those before it too."""
+        """Which samples withstand an attack; in a suite, also those before it."""
         return self.standing([*self.before(trial), trial])
 
     def accuracy(self, trial: Trial) -> float:
-        """The share that is right after an attack, of the samples it was judged on."""
+        """Accuracy under an attack, over the samples it was judged on."""
         covered = self.covered(trial)
         return float(self.left_by(trial)[covered].mean()) if covered.any() else 1.0
 
     def strongest(self) -> Trial | None:
-        """The attack that leaves fewest samples correct; in a chain, the one that broke most.
+        """The attack with the lowest accuracy; in a suite, the one that broke most.
 
-        Of equal ones the first, over the samples that every attack was judged on.
+        It is the first of equal ones, over the samples that every attack was judged on.
         """
         tried = [trial for trial in self.trials if trial.rows.count]
         if self.chained:
@@ -193,7 +191,7 @@ class Evidence:
         return min(tried, key=lambda trial: int(self.left_by(trial)[known].sum()), default=None)
 
     def gain(self, one: Trial, other: Trial) -> float:
-        """How much less the other attack leaves right, of the samples both were judged on."""
+        """How much lower accuracy is under the other attack, over samples judged under both."""
         both = self.covered(one) & self.covered(other)
         if not both.any():
             return 0.0
@@ -201,27 +199,27 @@ class Evidence:
         return fewer / int(both.sum())
 
     def missed(self, trial: Trial, others: Sequence[Trial]) -> int:
-        """How many samples an attack broke that some of the others tried, and none broke."""
+        """The number of samples that an attack broke, some others tried, and none of them broke."""
         if not others:
             return 0
         mine = self.broken_ids(trial)
         tried = np.concatenate([other.rows["sample"] for other in others])
-        found = np.concatenate([self.broken_ids(other) for other in others])
-        return int((np.isin(mine, tried) & ~np.isin(mine, found)).sum())
+        broken = np.concatenate([self.broken_ids(other) for other in others])
+        return int((np.isin(mine, tried) & ~np.isin(mine, broken)).sum())
 
     def searches(self) -> Sequence[Trial]:
-        """The search for the smallest change and the attacks, each once."""
+        """The search for the smallest perturbation and the attacks, each once."""
         every = self.trials if self.curve is None else (self.curve, *self.trials)
         return [*{id(trial): trial for trial in every}.values()]
 
     def smallest(
         self, trials: Sequence[Trial] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The smallest change that any attack found, or any of these, for samples of the curve.
+        """The smallest perturbation of any attack, or any of `trials`, for samples of the curve.
 
-        Ids and distances: 0 where a sample was wrong when clean, infinite where nothing was found.
-        Successes at a fixed budget count as well as those of the search. Where every attack
-        searches, the samples are those that all of them were judged on.
+        Ids and distances: 0 where a sample was misclassified when clean, infinite where no attack
+        succeeded. Successes at a fixed budget count, too. Where every attack searches, the samples
+        are those that all of them were judged on.
         """
         if self.curve is None:
             return np.zeros(0, np.int64), np.zeros(0)

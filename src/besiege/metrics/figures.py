@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from besiege.metrics.values import AttackCurve, AttackFigures, BudgetCurve, Cost
 
 _PICTURES = 12
 _POINTS = 2000
-"""Points of a curve that are written down; with more, evenly chosen ones are."""
+"""Largest number of points of a curve in ``figures.json``; of more, evenly spaced ones are kept."""
 
 
 def rate(hits: int, count: int) -> Rate | None:
-    """A rate with its exact interval, None of nothing."""
+    """A rate with its exact interval; None for a count of 0."""
     return Rate.of(hits, count) if count else None
 
 
@@ -31,19 +32,18 @@ def clean_rate(evidence: Evidence) -> Rate | None:
 
 
 def robust_rate(evidence: Evidence) -> Rate | None:
-    """The share that no attack broke, of the samples that every attack was judged on.
+    """Accuracy under all attacks, over the samples that every attack was judged on.
 
-    Unknown where there are none: what was not attacked is not robust.
+    None where there are no such samples: samples that were not attacked never count as robust.
     """
     known = evidence.covered_by_all()
     return rate(int(evidence.standing()[known].sum()), int(known.sum()))
 
 
 def expected_accuracy(evidence: Evidence) -> float | None:
-    """Accuracy under the worst attack in expectation over the draws of a victim by chance.
+    """Expected accuracy of a stochastic victim under the worst attack.
 
-    For every sample that all attacks were judged on, the attack that reaches its goal in most
-    draws counts.
+    For every sample that all attacks were judged on, the attack with most successful draws counts.
     """
     known = evidence.covered_by_all()
     if evidence.chained or not known.any():
@@ -56,10 +56,10 @@ def expected_accuracy(evidence: Evidence) -> float | None:
 
 
 def attack_figures(case: Case) -> tuple[AttackFigures, ...]:
-    """What each attack did and cost.
+    """Results and costs of each attack.
 
-    Its accuracy is over the samples it has been judged on, those that earlier attacks of a chain
-    broke included.
+    Its accuracy is over the samples it was judged on, including those that earlier attacks of a
+    suite broke.
     """
     return tuple(_attack(case, trial) for trial in case.evidence.trials)
 
@@ -69,7 +69,7 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
     others = [evidence.broken_ids(other) for other in evidence.trials if other is not trial]
     elsewhere = np.concatenate(others) if others else np.zeros(0, np.int64)
     mine = evidence.broken_ids(trial)
-    found = rows[evidence.norm][evidence.broken(trial)]
+    sizes = rows[evidence.norm][evidence.broken(trial)]
     covered = evidence.covered(trial)
     return AttackFigures(
         text,
@@ -79,7 +79,7 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
         rate(int(evidence.left_by(trial)[covered].sum()), int(covered.sum())),
         len(mine),
         int((~np.isin(mine, elsewhere)).sum()),
-        float(np.median(found)) if len(found) else None,
+        float(np.median(sizes)) if len(sizes) else None,
         int(rows["forwards"].sum()),
         int(rows["backwards"].sum()),
         int(rows["queries"].sum()),
@@ -90,7 +90,7 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
 
 
 def cost_figures(case: Case) -> Cost:
-    """What the attacks and the search for the smallest perturbation cost, together."""
+    """The cost of the attacks and of the search for the smallest perturbation, together."""
     trials = case.evidence.searches()
     forwards, backwards, queries = (
         sum(int(trial.rows[what].sum()) for trial in trials)
@@ -100,7 +100,7 @@ def cost_figures(case: Case) -> Cost:
 
 
 def columns_of(curve: Curve) -> dict[str, Any]:
-    """A curve as tuples; a long one is thinned to points that it passes through."""
+    """A curve as tuples; of a long one, only some of its points."""
     keep = np.arange(len(curve.x))
     if len(keep) > _POINTS:
         keep = np.unique(np.linspace(0, len(keep) - 1, _POINTS).round().astype(int))
@@ -112,38 +112,37 @@ _AXES = ("x", "value", "low", "high")
 
 
 def steps_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:
-    """Accuracy against steps, for every attack that takes more than one on the model itself.
+    """Accuracy against steps, for every gradient-based attack with several steps on the model.
 
-    None without a budget: there the first success may be one of any size.
+    None without a budget: there the first success may have any size.
     """
-    if evidence.eps is None:
-        return ()
-    curves = []
-    for trial in evidence.trials:
-        # The steps of what asks are no unit: queries are. On a substitute they tell nothing here.
-        if trial.one_step or trial.steps is None or trial.access != "gradient":
-            continue
-        curve = against_steps(evidence, trial)
-        if curve is not None and len(curve.x) > 1:
-            curves.append(AttackCurve(trial.text, **columns_of(curve)))
-    return tuple(curves)
+    # Query-based attacks are plotted against queries; steps on a substitute say nothing here.
+    trials = [t for t in evidence.trials if t.sees and t.steps is not None and not t.one_step]
+    return _curves(evidence, trials, against_steps)
 
 
 def queries_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:
-    """Accuracy against queries, of every attack that only asks."""
+    """Accuracy against queries, for every query-based attack."""
+    trials = [t for t in evidence.trials if t.access in ("score", "decision")]
+    return _curves(evidence, trials, against_queries)
+
+
+def _curves(
+    evidence: Evidence, trials: list[Trial], against: Callable[[Evidence, Trial], Curve | None]
+) -> tuple[AttackCurve, ...]:
+    """The curves of some attacks that have more than one point; none without a budget."""
     if evidence.eps is None:
         return ()
-    curves = []
-    for trial in evidence.trials:
-        asks = trial.access in ("score", "decision")
-        curve = against_queries(evidence, trial) if asks else None
-        if curve is not None and len(curve.x) > 1:
-            curves.append(AttackCurve(trial.text, **columns_of(curve)))
-    return tuple(curves)
+    curves = [(trial, against(evidence, trial)) for trial in trials]
+    return tuple(
+        AttackCurve(trial.text, **columns_of(curve))
+        for trial, curve in curves
+        if curve is not None and len(curve.x) > 1
+    )
 
 
 def budget_figures(evidence: Evidence) -> BudgetCurve | None:
-    """Accuracy against the budget, from the smallest changes that were found."""
+    """Accuracy against the budget, from the smallest perturbations."""
     curve = against_budget(evidence)
     if curve is None or evidence.curve is None:
         return None
@@ -161,9 +160,9 @@ def budget_figures(evidence: Evidence) -> BudgetCurve | None:
 
 
 def budget_curves(evidence: Evidence) -> tuple[AttackCurve, ...]:
-    """Accuracy against the budget under each attack alone, where all look for the smallest change.
+    """Accuracy against the budget under each single attack, for threats without a budget.
 
-    Of the same samples as the curve of all of them; none where there is only one attack.
+    The samples are those of the curve of all attacks; none for a single attack.
     """
     if evidence.eps is not None or len(evidence.trials) < 2:
         return ()
@@ -174,7 +173,7 @@ def budget_curves(evidence: Evidence) -> tuple[AttackCurve, ...]:
 
 
 def gallery(evidence: Evidence) -> tuple[Picture, ...]:
-    """Which broken samples to show: class after class, by a hash of the id, never by hand.
+    """The broken samples to show: class after class, in the order of a hash of the id.
 
     The image is that of the strongest attack that broke the sample. Without a budget, the samples
     are those whose smallest perturbation is nearest to the median.
@@ -202,7 +201,7 @@ def gallery(evidence: Evidence) -> tuple[Picture, ...]:
 
 
 def _gallery_at_median(evidence: Evidence) -> tuple[Picture, ...]:
-    """The broken samples whose smallest change is nearest to their median, from small to large."""
+    """The broken samples whose smallest perturbation is nearest to the median, ascending."""
     best = smallest(evidence)
     best = best.where(best["row"] >= 0)
     if not best.count:
@@ -220,12 +219,12 @@ def _gallery_at_median(evidence: Evidence) -> tuple[Picture, ...]:
 
 
 def _known(value: float) -> float | None:
-    """A figure, or None where the model does not tell it."""
+    """A value, None for NaN."""
     return None if np.isnan(value) else float(value)
 
 
 def _picture(norm: str, seen: dict[str, Any], trial: Trial, row: int) -> Picture:
-    """What the gallery says about a sample, and where its two images are."""
+    """A sample of the gallery, and where its two images are."""
     rows = trial.rows
     return Picture(
         sample=int(seen["sample"]),

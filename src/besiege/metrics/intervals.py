@@ -1,4 +1,4 @@
-"""How sure a rate is: exact binomial intervals."""
+"""Exact binomial confidence intervals of rates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
     """The exact interval of a binomial rate (Clopper and Pearson 1934).
 
     With a = 1 - level, k successes of n: low = BetaInv(a/2; k, n - k + 1), or 0 when k = 0;
-    high = BetaInv(1 - a/2; k + 1, n - k), or 1 when k = n. It covers the population of images
-    given the attack; it does not cover how much better another attack would be.
+    high = BetaInv(1 - a/2; k + 1, n - k), or 1 when k = n. It covers the choice of images for
+    this attack; it does not cover the difference to stronger attacks.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
             f"{successes} of {count} is no rate: give 0 <= successes <= count, count >= 1"
         )
     if not 0 < level < 1:
-        raise InputError(f"the level is {level}, but coverage lies between 0 and 1, such as 0.95")
+        raise InputError(f"the level is {level}, but coverage is between 0 and 1, such as 0.95")
     from scipy.special import betaincinv  # slow to import, and kept figures do without
 
     tail = (1 - level) / 2
@@ -65,7 +65,7 @@ class Rate:
 
     @classmethod
     def of(cls, successes: int, count: int, level: float = 0.95) -> Rate:
-        """The rate of successes among a count, with its Clopper-Pearson interval."""
+        """The rate of successes in `count`, with its Clopper-Pearson interval."""
         low, high = clopper_pearson(successes, count, level)
         return cls(successes / count, low, high, count, successes)
 

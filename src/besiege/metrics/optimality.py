@@ -1,8 +1,8 @@
-"""How near an attack's smallest changes come to the best of all attacks, as AttackBench counts it.
+"""AttackBench's optimality: how close an attack comes to the best of all attacks.
 
-Everything is a function of the smallest distances: one for each sample, 0 where it was wrong when
-clean, infinite where the attack failed. Curves of accuracy against the budget are step functions,
-so their areas are exact sums, without a grid.
+Everything is a function of the smallest distances: one for each sample, 0 where it was
+misclassified when clean, infinite where the attack failed. Curves of accuracy against the budget
+are step functions, so their areas are exact sums, without a grid.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ def area(distances: ArrayLike, limit: float) -> float:
     Parameters
     ----------
     distances : array
-        ``[samples]``: 0 where wrong when clean, infinite where nothing was found.
+        ``[samples]``: 0 where misclassified when clean, infinite where the attack failed.
     limit : float
-        The budget ``E`` at which it ends. Areas to different limits do not compare.
+        The budget ``E`` at which it ends. Areas with different limits are not comparable.
 
     Returns
     -------
     float
-        In the unit of the distances: the mean change, each counted up to the limit. Divided by
-        the limit it is the mean accuracy over all budgets up to there.
+        In the unit of the distances: the mean distance, capped at the limit. Divided by the limit
+        it is the mean accuracy over all budgets up to the limit.
 
     Examples
     --------
@@ -72,14 +72,14 @@ def area(distances: ArrayLike, limit: float) -> float:
     if not (np.isfinite(limit) and limit >= 0):
         raise InputError(f"the limit is {limit!r}, but a finite number from 0 is needed")
     if not len(found):
-        raise InputError("there are no distances, and nothing has no area")
+        raise InputError("there are no distances: give at least one")
     return float(np.minimum(found, limit).mean())
 
 
 def fall(best: ArrayLike) -> float:
-    """The budget at which the best attacks have broken all that they break at any size.
+    """The budget at which the best attacks have broken every sample that they break at any size.
 
-    The largest of the finite distances, 0 where there is none.
+    It is the largest of the finite distances, 0 where there is none.
 
     Examples
     --------
@@ -91,10 +91,10 @@ def fall(best: ArrayLike) -> float:
 
 
 def local_optimality(found: ArrayLike, best: ArrayLike, limit: float | None = None) -> float:
-    """How near one attack comes to the best of all, on one model.
+    """How close one attack comes to the best of all, on one model.
 
     With the areas ``A`` under the attack's curve and ``A*`` under that of the envelope,
-    both up to the budget ``E`` where the envelope has fallen, and the clean accuracy
+    both up to the budget ``E`` at which the envelope ends (`fall`), and the clean accuracy
     ``c``,
 
     ``1 - (A - A*) / (c E - A*)``
@@ -104,14 +104,14 @@ def local_optimality(found: ArrayLike, best: ArrayLike, limit: float | None = No
     Parameters
     ----------
     found : array
-        The attack's distances, ``[samples]``: 0 where a sample was wrong when clean, infinite
-        where the attack failed.
+        The attack's distances, ``[samples]``: 0 where a sample was misclassified when clean,
+        infinite where the attack failed.
     best : array
-        Those of the envelope of all attacks, this one included. The figure depends on which
-        attacks these are: state them beside it.
+        The envelope of all attacks, this one included. The result depends on these attacks: state
+        them with it.
     limit : float, optional
         Where the areas end; by default at the largest distance of the envelope. Samples that no
-        attack broke count for neither side.
+        attack broke do not matter.
 
     Returns
     -------
@@ -137,20 +137,20 @@ def local_optimality(found: ArrayLike, best: ArrayLike, limit: float | None = No
         )
     if bool((mine < bound).any()):
         raise InputError(
-            "the attack found smaller changes than the envelope: the envelope is the smallest of "
-            "all attacks, this one included (`envelope`)"
+            "the attack has smaller distances than the envelope, which must be the smallest of "
+            "all attacks, this one included: use `envelope`"
         )
     end = fall(bound) if limit is None else limit
     least = area(bound, end)
     worst = float((bound > 0).mean()) * end
-    # All fall at once, or nothing does: equal to the envelope or not. Means round.
+    # All samples have one distance, or none is broken: only equality can be said. Means round.
     if worst - least <= 1e-9 * worst:
         return float(np.array_equal(mine, bound))
     return float(np.clip(1 - (area(mine, end) - least) / (worst - least), 0.0, 1.0))
 
 
 def global_optimality(scores: Sequence[float]) -> float:
-    """How near one attack comes to the best of all over several models: the mean of the local ones.
+    """How close one attack comes to the best of all over several models: the mean of local ones.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def _checked(distances: ArrayLike) -> Distances:
         raise InputError(f"distances have the shape {found.shape}, but [samples] is expected")
     if not bool((found >= 0).all()):
         raise InputError(
-            "some distances are negative or no numbers: a failure is infinite, and a sample that "
-            "is wrong when clean has distance 0"
+            "some distances are negative or not numbers: a failure is infinite, and a sample that "
+            "is misclassified when clean has distance 0"
         )
     return found

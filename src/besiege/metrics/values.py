@@ -10,13 +10,13 @@ from besiege.core.errors import Finding
 from besiege.metrics.intervals import Rate
 
 SCHEMA = 1
-"""Of ``figures.json``."""
+"""The schema of ``figures.json``."""
 Numbers = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class AttackCurve:
-    """Accuracy under one attack: from ``x[i]`` up to ``x[i + 1]`` it is ``value[i]``."""
+    """Accuracy under one attack: ``value[i]`` from ``x[i]`` up to ``x[i + 1]``."""
 
     attack: str
     x: Numbers
@@ -28,7 +28,7 @@ class AttackCurve:
 
 @dataclass(frozen=True)
 class BudgetCurve:
-    """Accuracy against the budget, its median, and how many images no attack broke."""
+    """Accuracy against the budget, the median distance, and the number of unbroken images."""
 
     attack: str
     norm: str
@@ -43,7 +43,7 @@ class BudgetCurve:
 
 @dataclass(frozen=True)
 class AttackFigures:
-    """What one attack did and cost; ``accuracy`` is None where it was judged on nothing."""
+    """Result and cost of one attack; ``accuracy`` is None where no image was judged."""
 
     text: str
     told: str
@@ -113,7 +113,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Descent:
-    """The median of the best distances within so many passes and in all, and the mean passes."""
+    """The median of the best distances within numbers of passes and in all, and the mean passes."""
 
     passes: tuple[int, ...]
     median: tuple[float | None, ...]
@@ -123,7 +123,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the smallest perturbations are; None where infinite."""
+    """Sizes of the smallest perturbations; None where infinite."""
 
     median: float | None
     mean: float | None
@@ -136,10 +136,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class AttackSizes(Sizes):
-    """Those of one attack.
+    """The sizes of one attack.
 
     ``best`` counts the images for which it found the smallest perturbation of all;
-    ``optimality`` is how near its curve comes to that of all attacks.
+    ``optimality`` is `local_optimality`.
     """
 
     text: str
@@ -149,7 +149,7 @@ class AttackSizes(Sizes):
 
 @dataclass(frozen=True)
 class Distances:
-    """The sizes by each attack and by the best of all, of the same samples."""
+    """The sizes of each attack and of the best of all, over the same samples."""
 
     count: int
     broken: int
@@ -159,7 +159,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Picture:
-    """A successful image: what the model answered, and where both images lie."""
+    """A broken sample: the model's answers, and where both images are stored."""
 
     sample: int
     attack: str
@@ -179,7 +179,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the whole evaluation cost."""
+    """The cost of the whole evaluation."""
 
     forwards: int
     backwards: int
@@ -190,7 +190,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """The model that was attacked."""
+    """The attacked model."""
 
     name: str
     digest: str
@@ -205,7 +205,7 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class DataFigures:
-    """The samples that it was attacked on."""
+    """The attacked samples."""
 
     name: str
     split: str
@@ -239,8 +239,8 @@ class ThreatFigures:
 class EvaluationFigures:
     """All figures of one evaluation.
 
-    ``others`` holds the figures registered outside this package, by name (`register`);
-    `plain` and ``figures.json`` list them beside the rest.
+    ``others`` has the figures registered outside this package, by name (`register`); `plain` and
+    ``figures.json`` list them with all others.
     """
 
     name: str
@@ -269,13 +269,13 @@ class EvaluationFigures:
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self, name: str) -> Any:
-        """The figure of a name, one registered outside included; None where it is not there."""
+        """The figure of a name, also one registered outside this package; None without one."""
         return self.others.get(name, getattr(self, name, None))
 
     def plain(self) -> dict[str, Any]:
-        """The figures as ``figures.json`` has them: dictionaries, lists and numbers."""
-        found: dict[str, Any] = plain(self)
-        return found
+        """The figures as in ``figures.json``: dictionaries, lists and numbers."""
+        content: dict[str, Any] = plain(self)
+        return content
 
 
 @dataclass(frozen=True)
@@ -296,15 +296,15 @@ class RunFigures:
 
     def plain(self) -> dict[str, Any]:
         """The content of ``figures.json``."""
-        found: dict[str, Any] = plain(self)
-        return found
+        content: dict[str, Any] = plain(self)
+        return content
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: frozen dataclasses as dictionaries, tuples as lists."""
+    """A value as JSON: frozen dataclasses as dictionaries, tuples as lists."""
     if is_dataclass(value):
-        found = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
-        return found | found.pop("others") if isinstance(value, EvaluationFigures) else found
+        content = {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        return content | content.pop("others") if isinstance(value, EvaluationFigures) else content
     if isinstance(value, Mapping):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, (tuple, list)):
