@@ -86,7 +86,7 @@ def test_where_there_is_no_usual_list_nobody_is_blamed(
     threat: str, access: str | None, said: str
 ) -> None:
     for ask in (besiege.evaluate, estimate):
-        with pytest.raises(ThreatError, match=f"no usual list of attacks for .*{said}"):
+        with pytest.raises(ThreatError, match=f"no default attacks for .*{said}"):
             ask(NET, "digits", threat=threat, access=access, count=2)
     with pytest.raises(ThreatError, match="the suite 'quick' has no attack for the threat 'l0:3'"):
         estimate(NET, "digits", threat="l0:3", suite="quick", count=2)
@@ -197,7 +197,7 @@ def test_a_substitute_that_does_not_fit_is_named_before_anybody_is_asked() -> No
 
     victim = besiege.function_model(answer, classes=10)
     how: dict[str, Any] = {"threat": "linf:0.2", "attacks": "mim", "count": 5, "curve": False}
-    with pytest.raises(InputError, match=r"the substitute .* answers 7 classes, but the victim 10"):
+    with pytest.raises(InputError, match=r"the substitute .* has 7 classes, but the victim 10"):
         besiege.evaluate(victim, "digits", substitute=Linear((1, 8, 8), 7), **how)
     with pytest.raises(InputError, match=r"the substitute .* cannot take the images .*adapt"):
         besiege.evaluate(victim, "digits", substitute=Linear((3, 5, 5), 10), **how)

@@ -171,7 +171,7 @@ def test_more_than_it_grants_is_refused_before_anything_is_sent(tmp_path: Path) 
         with pytest.raises(AccessError, match=r"'pgd' needs gradient .* fit: .*rays"):
             besiege.evaluate(url, "digits", threat="linf:0.1", attacks="pgd", out=tmp_path)
         with pytest.raises(
-            AccessError, match=r"score access was asked for, but .* grants decision"
+            AccessError, match=r"score access was requested, but .* grants decision"
         ):
             besiege.evaluate(url, "digits", threat="linf:0.1", access="score", attacks="square")
         assert server.requests == 0 and not list(tmp_path.iterdir())

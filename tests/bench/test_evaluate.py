@@ -212,7 +212,7 @@ def test_a_defended_model_by_its_text() -> None:
         count=20,
     )
     assert chance.figures.eps_curve is None and chance.complete
-    assert "one draw of luck" in (chance.figures.no_curve or "")
+    assert "one lucky draw" in (chance.figures.no_curve or "")
     rows = chance.rows
     # The last five of ten draws are the evaluations; bit k of a row is how draw k went.
     by_hand = 1 - ((rows["draws"][:, None] >> np.arange(5, 10)) & 1).mean(0)

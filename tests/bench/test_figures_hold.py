@@ -237,7 +237,7 @@ def test_rules_know_query_budgets(tmp_path: Path) -> None:
         )  # fmt: skip
     assert not {f.id for f in found.warnings} & {"W02", "W03", "W05", "W07"}
     assert found.complete and found.figures.eps_curve is None
-    assert found._plan.no_curve is not None and "answers" in found._plan.no_curve
+    assert found._plan.no_curve is not None and "queries" in found._plan.no_curve
 
 
 def test_a_combination_is_not_one_step() -> None:

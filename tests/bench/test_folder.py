@@ -79,7 +79,7 @@ def test_a_text_is_expanded_and_a_path_is_not(
 
 def test_what_a_disk_refuses_has_a_type(tmp_path: Path) -> None:
     for number, kind in ((errno.ENOSPC, FullError), (errno.EROFS, ReadOnlyError)):
-        with pytest.raises(kind, match="What was finished stays"), telling(tmp_path):
+        with pytest.raises(kind, match="Finished work is kept"), telling(tmp_path):
             raise OSError(number, os.strerror(number))
 
 

@@ -60,7 +60,7 @@ def test_what_cannot_be_read_is_measured_again_by_another_process_and_said(
         found = measured(model, tmp_path)
         (finding,) = [f for f in found.warnings if f.id == "W43"]
         assert "_thread.lock" in finding.seen and finding.level == "note"
-        assert "not reused by another process" in finding.advice
+        assert "do not reuse its records" in finding.advice
         runs.append({path.name for path in (tmp_path / "records").iterdir()})
     assert runs[0] < runs[1] and len(runs[1]) == 2 * len(runs[0])
     measured(model, tmp_path)

@@ -249,7 +249,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk(whole: tuple[Path, float], small_disk: Path) -> None:
-    with pytest.raises(StoreError, match=r"is full: free some space.*What was finished stays"):
+    with pytest.raises(StoreError, match=r"is full: free some space.*Finished work is kept"):
         siege(small_disk / "run")
     done = stamps(small_disk / "run")
     assert done and not list((small_disk / "run").rglob(".partial*"))

@@ -58,9 +58,19 @@ def test_its_figures_are_the_same(folder: Path) -> None:
     assert {one["name"] for one in found} == set(told)
     for one in found:
         for name, figure in told[one["name"]].items():
+            if name in ("threat", "warnings"):
+                assert _without_sentences(one[name]) == _without_sentences(figure), one["name"]
+                continue
             text = json.dumps(one[name], sort_keys=True)
             long = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
             assert figure in (json.loads(text), long), f"{one['name']}: {name}"
+
+
+def _without_sentences(figure: Any) -> Any:
+    """A figure without the words that explain it, which later releases may improve."""
+    if isinstance(figure, list):
+        return [(finding["id"], finding["level"]) for finding in figure]
+    return {name: value for name, value in figure.items() if name != "words"}
 
 
 @pytest.mark.parametrize(("model", "given"), ASKED, ids=["suite", "decision", "transfer", "search"])

@@ -111,7 +111,11 @@ TYPED: dict[str, tuple[Sequence[str], str, str]] = {
         "use `besiege evaluate` with --substitute MODEL",
         "substitute=",
     ),
-    "nothing typed": (ask(MODEL, DATA, "l0:3", "--access", "decision"), "no usual list", "'rays'"),
+    "nothing typed": (
+        ask(MODEL, DATA, "l0:3", "--access", "decision"),
+        "no default attacks",
+        "'rays'",
+    ),
 }
 
 

@@ -54,7 +54,7 @@ def test_it_is_in_figures_json_on_the_page_and_in_the_terminal(run: tuple[Path, 
     page = (folder / "report.html").read_text("utf-8")
     assert "How sure it was when it was wrong</h2>" in page
     assert f"confidence in {value['images']} wrong answers was <b>" in page
-    assert page.index("The attacks<") < page.index("How sure it was") < page.index("Images it mis")
+    assert page.index("The attacks<") < page.index("How sure it was") < page.index("Misclassified")
     (row,) = [line for line in printed.splitlines() if line.startswith("confidence")]
     assert f"median of {value['images']} wrong answers" in row
 

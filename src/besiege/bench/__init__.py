@@ -1,4 +1,4 @@
-"""Evaluations as tasks, and the store their records stay in."""
+"""Evaluations as tasks, and the store of their records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks as a plan holds them: whom they ask, within what, and on which terms."""
+"""Attacks as a plan describes them: the model they query, their threat and their terms."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from besiege.evaluation.checking import check
 
 
 def fitting_approach(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> Approach:
-    """How an attack of a request is run; one that does not fit is refused."""
+    """The approach of an attack of a request; an attack that does not fit is refused."""
     request, knowledge = resolved.request, resolved.knowledge
-    found = approach(resolved.victim, attack, threat, knowledge, queries=request.queries)
-    first = resolved.first(8)
-    check(found.searched, attack, found.threat, first, found.terms, seed=request.seed)
-    return found
+    how = approach(resolved.victim, attack, threat, knowledge, queries=request.queries)
+    check(how.searched, attack, how.threat, resolved.first(8), how.terms, seed=request.seed)
+    return how
 
 
 def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> AttackSpec:
     """The attack, checked against the victim, with all that its records depend on."""
-    found = fitting_approach(resolved, attack, threat)
-    terms, used = found.terms, found.terms.knowledge
+    how = fitting_approach(resolved, attack, threat)
+    terms, used = how.terms, how.terms.knowledge
     steps = getattr(attack, "steps", None)
     shape = tuple(resolved.first(1).images.shape[1:])
     most = attack.passes(shape, resolved.victim.classes or 10)
@@ -35,18 +34,18 @@ def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> At
         text=str(attack),
         described=told(attack),
         spelled=spelled(attack),
-        # Equal budgets may be written in several ways; the key has one.
-        threat=str(replace(found.threat, written=None)),
+        # Equal budgets can be written in several ways; keys use one of them.
+        threat=str(replace(how.threat, written=None)),
         keep=terms.keep,
         leave=terms.leave,
         queries=terms.queries,
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
-        plain=ascends and not found.transfer,
+        plain=ascends and not how.transfer,
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=most if terms.queries is None else min(most, terms.queries),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
-        source=found.searched.digest() if found.transfer else None,
+        source=how.searched.digest() if how.transfer else None,
         advice=None if used.substitute is None else used.substitute.digest(),
         starts=None if used.starts is None else resolved.starts,
     )

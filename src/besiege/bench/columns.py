@@ -1,4 +1,4 @@
-"""Tables without rows: a kind of task that made nothing still has its columns."""
+"""Tables without rows: a task without results still has the columns of its kind."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def empty(columns: Mapping[str, type]) -> dict[str, Column]:
 
 
 def no_rows(*kinds: Mapping[str, type]) -> Rows:
-    """The same with the place of each row, as the store gives it."""
+    """The same with the columns ``record`` and ``row``, which the store adds."""
     places = {"record": np.zeros(0, "U64"), "row": np.zeros(0, np.int64)}
     return Rows({n: c for kind in kinds for n, c in empty(kind).items()} | places)

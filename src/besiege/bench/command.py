@@ -9,11 +9,11 @@ from besiege.core.shell import shell
 
 _NOT_OPTIONS = ("model", "data", "threat", "command", "textual")
 _SHARD = 100
-"""The usual shard on a CPU; another one is part of the command."""
+"""The default shard on a CPU; another one is part of the command."""
 
 
 def command_of(request: Request, out: Path | None = None) -> str:
-    """The command that asks for the same again, or the call where something has no name."""
+    """The command that reproduces a request, or the Python call where an object has no name."""
     usual = Request(model="", data="", threat="", shard=_SHARD)
     changed = {
         name: value

@@ -1,4 +1,4 @@
-"""The live objects that tasks are done with: victims, twins, samples and attacks, by digest."""
+"""The live objects that tasks use: victims, twins, samples and attacks, by digest."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ Watching = Callable[[Task], Callable[[core_record.Record], None] | None]
 
 @dataclass
 class Context:
-    """What a task finds by digest; a task itself is data.
+    """The live objects of tasks, by digest; a task itself is data.
 
     Attributes
     ----------
     store : Store
-        Where the records are that a task needs.
+        The store of the records that tasks need.
     victims : dict
         Victims and substitutes by digest.
     shards : dict
-        What makes the samples of each shard, by digest, on the victim's device.
+        Functions that return the samples of a shard on the victim's device, by digest.
     attacks : dict
-        Attacks by their text; others are read from it.
+        Attacks by their text; others are parsed from it.
     starts : dict
         Images that attacks may start from, by digest.
     around : Samples
-        The first samples. Twins must agree with their victims around them, within the threat, so
-        that a resumed run makes the same twins.
+        The first samples. Twins must agree with their victims around them, within the threat. They
+        are the same in a resumed run, and so are its twins.
     threat : Threat
-        What the attacks are allowed.
+        The threat of the evaluation.
     how : Machine
         Rows per call of a model, and whether twins are compiled; changes no result.
     """
@@ -71,7 +71,7 @@ class Context:
         return self.victims[digest]
 
     def twin(self, digest: str) -> Victim | None:
-        """The accelerated copy that attacks search on, made once; None where there is none."""
+        """The accelerated copy that attacks search on, created once; None without one."""
         if digest not in self._twins:
             victim = self.victim(digest)
             compiled = self.how.compile and victim.device.type == "cuda"
@@ -79,7 +79,7 @@ class Context:
         return self._twins[digest]
 
     def searched(self, digest: str) -> str:
-        """What attacks on a victim searched on, as far as it has been made."""
+        """What attacks on a victim searched on, in words."""
         twin = self._twins.get(digest)
         if twin is None:
             return "the model"
@@ -90,14 +90,14 @@ class Context:
         return self.attacks[text] if text in self.attacks else parse(text)
 
     def samples(self, digest: str, ids: Column | None = None) -> Samples:
-        """The samples of a shard, or some of them; the last shard is kept: tasks share it."""
+        """The samples of a shard, or some of them; the last shard is cached for other tasks."""
         if self._shard is None or self._shard[0] != digest:
             self._shard = digest, self.shards[digest]()
-        whole = self._shard[1]
-        return whole if ids is None else whole.at(rows_of(whole.ids, ids))
+        samples = self._shard[1]
+        return samples if ids is None else samples.at(rows_of(samples.ids, ids))
 
     def knowledge(self, identity: Mapping[str, Any]) -> Knowledge:
-        """What an attack uses besides its victim."""
+        """The substitute and the starting images that an attack uses."""
         advice, starts = identity.get("advice"), identity.get("starts")
         return Knowledge(
             None if starts is None else self.starts[starts],
@@ -105,7 +105,7 @@ class Context:
         )
 
     def standing(self, task: Task) -> Samples:
-        """The samples of a task's shard that the attacks it comes after left, by their verdicts."""
+        """The samples of a task's shard that withstood the attacks before it, by the verdicts."""
         samples = self.samples(task.identity["shard"])
         stands = torch.ones(len(samples), dtype=torch.bool, device=samples.ids.device)
         for key in task.needs:
@@ -114,11 +114,11 @@ class Context:
                 raise StoreError(f"there is no record {key[:12]} in {self.store.folder}")
             rows = self.store.rows([key])
             if "draws" in record.identity:
-                # Randomness may leave a broken sample standing in some draws; every draw counts.
-                fallen = rows["sample"][rows["share"] >= 1]
+                # Samples of a stochastic victim are attacked again unless broken in every draw.
+                broken = rows["sample"][rows["share"] >= 1]
             else:
-                fallen = rows["sample"][rows["success"] | ~rows["correct"]]
-            stands[rows_of(samples.ids, fallen)] = False
+                broken = rows["sample"][rows["success"] | ~rows["correct"]]
+            stands[rows_of(samples.ids, broken)] = False
         return samples.at(stands.nonzero()[:, 0])
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation would cost at most, before anything is asked."""
+"""Upper bounds of the cost of an evaluation, without sending anything to the model."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from besiege.evaluation.transfer import Model
 from besiege.models.black_box import CANARY, black_box
 
 FIRST = 8
-"""Images that are asked about before the plan is made: whether it answers at all."""
+"""Images that are sent before the plan is made, to see that the model answers."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """The most that one account may cost.
+    """The largest cost of one account.
 
     Attributes
     ----------
     account : str
         ``probe``, ``clean``, ``judge``, or the text of an attack.
     each : int, optional
-        The most answers for one image, None where that is not known, or not by image.
+        The most queries per image; None where unknown, or not counted per image.
     asked, sent : int, optional
-        The most answers in all, and the most images that are sent for them. What was sent before
-        comes from the ledger. None where it is not known.
+        The most queries in all, and the most images sent for them: the ledger answers images that
+        were sent before. None where unknown.
     """
 
     account: str
@@ -44,18 +44,18 @@ class Price:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What an evaluation would cost at most; nothing was sent to find out.
+    """The largest cost of an evaluation.
 
     Attributes
     ----------
     prices : tuple of Price
-        Account by account.
+        The cost of every account.
     asked, sent : int, optional
-        In all; None where the cost of an attack is not known and no limit was given.
+        The sums; None where the cost of an attack is unknown and no query limit was given.
     rate : float, optional
-        Images per second that the model may be sent.
+        The rate limit of the model, in images per second.
     seconds : float, optional
-        How long sending takes at that rate, where both are known.
+        The time at that rate, where both are known.
     """
 
     model: str
@@ -75,9 +75,9 @@ class Estimate:
 
 
 def estimate(model: Model, data: Any, *, device: str | None = None, **asked: Any) -> Estimate:
-    """What `besiege.evaluate` would cost with the same arguments; the model is not queried.
+    """The largest cost of `besiege.evaluate` with the same arguments; the model is not queried.
 
-    What `evaluate` refuses is refused here, too.
+    Arguments that `evaluate` refuses are refused here, too.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def estimate(model: Model, data: Any, *, device: str | None = None, **asked: Any
 def price(
     request: Request, objects: Objects | None = None, *, device: str | None = None
 ) -> Estimate:
-    """What a request would cost."""
+    """The largest cost of a request."""
     resolved = resolve(request, objects, device)
     victim, first = resolved.victim, resolved.first(1)
     resolved.threat.check_units(victim.box, first.images[0].numel())
@@ -118,7 +118,7 @@ def price(
 
 
 def _prices(resolved: ResolvedRequest, shape: tuple[int, ...]) -> list[Price]:
-    """Account by account, in the order in which they are asked."""
+    """The cost of every account, in the order of their queries."""
     victim, images, size = resolved.victim, len(resolved.data), resolved.request.shard
     assert size is not None, "resolve decides it"
     again = 0 if victim.stochastic else _repeated(images, size)
@@ -129,24 +129,24 @@ def _prices(resolved: ResolvedRequest, shape: tuple[int, ...]) -> list[Price]:
 
 
 def _before(victim: Victim, images: int, again: int) -> list[Price]:
-    """What is asked before any attack: whether it answers, and how it takes the clean images."""
+    """The queries before any attack: the probe, and the clean images."""
     probe = first = min(FIRST, images)
     if black_box(victim) is not None and not victim.stochastic:
         probe += probing.AGAIN + min(probing.BATCH, images)
     asked = (DRAWS if victim.stochastic else 1) * images + again
-    # The first images were sent by the probe; those that are repeated never come from a ledger.
+    # The probe already sent the first images; a ledger never answers repeated images.
     sent = images - first + again if _repeats(victim) else asked
     return [Price("probe", None, probe, probe), Price("clean", None, asked, sent)]
 
 
 def _repeated(images: int, size: int) -> int:
-    """Clean images that are asked about twice: a few of every shard."""
+    """The number of clean images that are sent twice: a few of every shard."""
     whole, rest = divmod(images, size)
     return whole * min(AGAIN, size) + min(AGAIN, rest)
 
 
 def _repeats(victim: Victim) -> bool:
-    """Whether what was sent before comes from a ledger."""
+    """Whether a ledger answers images that were sent before."""
     inner = black_box(victim)
     if inner is None or inner.stochastic or victim.stochastic:
         return False
@@ -159,7 +159,7 @@ def _price(resolved: ResolvedRequest, attack: Attack, shape: tuple[int, ...]) ->
     if _transfers(resolved, attack):
         return Price(str(attack), 0, 0, 0)
     own = attack.cost(shape, victim.classes or max(resolved.data.classes, 2))
-    # The clean check is averaged as every answer is.
+    # The clean check is averaged like every answer.
     most = None if own is None else own + attack.draws
     if queries is not None:
         most = queries if most is None else min(most, queries)
@@ -174,9 +174,9 @@ def _transfers(resolved: ResolvedRequest, attack: Attack) -> bool:
 
 
 def _judging(resolved: ResolvedRequest, again: int) -> Price:
-    """Every image that was kept, and the clean ones, once more for every attack.
+    """The crafted and the clean images, once more for every attack.
 
-    With a ledger every success is confirmed, and that answer never comes from it.
+    With a ledger, every success is confirmed by a query that the ledger does not answer.
     """
     victim, images = resolved.victim, len(resolved.data)
     asked = sent = 0
@@ -184,14 +184,14 @@ def _judging(resolved: ResolvedRequest, again: int) -> Price:
         many = DRAWS if victim.stochastic else 1
         one = 2 * many * images + again + (images if _repeats(victim) else 0)
         asked += one
-        # What is kept was asked about, unless it was made on a substitute.
+        # The attack already sent the kept images, unless it ran on a substitute.
         crafted = images if _transfers(resolved, attack) else 0
         sent += crafted + images + again if _repeats(victim) else one
     return Price("judge", None, asked, sent)
 
 
 def _canaries(victim: Victim, sent: int | None) -> list[Price]:
-    """One known image now and then, so that a model that changes on the way is noticed."""
+    """Known images that are sent now and then, to notice a model that changes during the run."""
     if not _repeats(victim):
         return []
     count = None if sent is None else sent // CANARY + 1

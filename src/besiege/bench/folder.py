@@ -1,4 +1,4 @@
-"""Which run folders can be written, and what a disk refuses, in words."""
+"""Checks that a run folder can be written, and errors of the disk in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEEPEST = Path("records", "0" * 64, "images.safetensors")
 
 
 class FullError(StoreError):
-    """A disk without room: the work is incomplete, and the same command resumes it."""
+    """The disk is full: the work is incomplete, and the same command resumes it."""
 
 
 class ReadOnlyError(StoreError):
@@ -22,9 +22,9 @@ class ReadOnlyError(StoreError):
 
 
 def run_folder(out: Path | str) -> Path:
-    """The folder of a run; one that cannot be written is refused, before any work.
+    """The path of a run folder; one that cannot be written is refused before any work.
 
-    What is missing of its path is made with the first record. A text may begin with ``~``.
+    Missing folders are created with the first record. A text may begin with ``~``.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def run_folder(out: Path | str) -> Path:
         above = above.parent
     try:
         for path in (folder / _DEEPEST, *(above / name for name in missing)):
-            _probe(path)  # names that are too long are found where the folders are there
+            _probe(path)  # the system reports names that are too long
     except ValueError:  # a zero byte
         raise StoreError(f"{str(folder)!r} cannot be a folder: choose another name") from None
     except OSError as problem:
@@ -61,17 +61,17 @@ def run_folder(out: Path | str) -> Path:
 
 @contextmanager
 def telling(place: Path) -> Iterator[None]:
-    """Say what the disk refuses: finished records stay, and the same command resumes."""
+    """Turn errors of the disk into a `StoreError` that says how to resume."""
     try:
         yield
     except OSError as problem:
         refused = _refusal(place, problem)
-        stays = "What was finished stays; the same command resumes from there"
+        stays = "Finished work is kept; run the same command again to resume"
         raise type(refused)(f"{refused}. {stays}") from problem
 
 
 def _probe(path: Path) -> None:
-    """Raise what the system has against a path, except that it is not there."""
+    """Raise the system's error about a path, unless it only does not exist."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""``index.sqlite``: what the records say, for those who only count; rebuilt from them at will."""
+"""``index.sqlite``: totals of the records, for `status`; it can always be rebuilt from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS entries (
 
 @dataclass(frozen=True)
 class Line:
-    """What the index knows of one record."""
+    """One record in the index."""
 
     kind: str
     failure: str | None
@@ -29,12 +29,12 @@ class Line:
 
 
 def lines(store: Store) -> dict[str, Line]:
-    """A line per record; reads only what is new or changed since the last time."""
+    """A line per record; only new or changed records are read."""
     stamps = {key: _stamp(store, key) for key in store.present()}
     try:
         return _synchronised(store, stamps, _opened(store.folder / "index.sqlite"))
     except (sqlite3.DatabaseError, OSError):
-        # Damaged, held by another, or a folder that may only be read: the records suffice.
+        # A damaged or locked index, or a read-only folder: read all records instead.
         return _synchronised(store, stamps, _opened(None))
 
 
@@ -46,7 +46,7 @@ def _synchronised(
         changed = [key for key, stamp in stamps.items() if known.get(key) != stamp]
         entries = [(key, stamps[key], *_entry(store, key)) for key in changed]
         gone = [(key,) for key in known if key not in stamps]
-        if entries or gone:  # read first, written in one short moment
+        if entries or gone:  # all reading is done: the index is locked for a short time only
             index.executemany("DELETE FROM entries WHERE key = ?", gone)
             index.executemany("INSERT OR REPLACE INTO entries VALUES (?,?,?,?,?,?,?)", entries)
             index.commit()
@@ -60,7 +60,7 @@ def _synchronised(
 
 
 def _stamp(store: Store, key: str) -> str:
-    """What changes when a record does."""
+    """A text that changes when the record does."""
     try:
         about = os.stat(store.records / key / "record.json")
     except OSError:
@@ -73,7 +73,7 @@ def _entry(store: Store, key: str) -> Sequence[Any]:
         record = store.read(key)
     except DamagedError as problem:
         return ("unknown", None, str(problem), "{}", 0.0)
-    if record is None:  # moved away while we were looking
+    if record is None:  # moved away meanwhile
         return ("unknown", None, "gone", "{}", 0.0)
     failure = record.failure and f"{record.failure['type']}: {record.failure['message']}"
     return (

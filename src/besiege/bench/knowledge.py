@@ -1,4 +1,4 @@
-"""What an attacker has besides the victim, in an evaluation: a substitute, images to begin at."""
+"""The attacker's knowledge in an evaluation: a substitute, and images to start from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from besiege.evaluation.transfer import Model, in_place_of, read_model
 from besiege.models.ensemble import Ensemble
 
 PER_CLASS, MANY = 10, 100
-"""Images of every class to begin at, and from how many classes on one must do."""
+"""Starting images per class, and the number of classes from which on there is only one."""
 
 Fuse = Literal["logits", "probabilities", "losses"]
 
@@ -23,7 +23,7 @@ Fuse = Literal["logits", "probabilities", "losses"]
 def read_substitute(
     models: Sequence[Model], fuse: Fuse, victim: Victim, data: Data
 ) -> Victim | None:
-    """The substitute, several models as one ensemble; None where there is none."""
+    """The substitute, an ensemble of several models; None without models."""
     if not models:
         return None
     members = [read_model(one, victim.device) for one in models]
@@ -33,13 +33,13 @@ def read_substitute(
 
 
 def each(models: Model | Sequence[Model]) -> Sequence[Model]:
-    """One model or several, as several; a sequence of modules is a module."""
+    """One model or several as a sequence; an ``nn.Sequential`` is one model."""
     several = isinstance(models, Sequence) and not isinstance(models, (str, nn.Module))
     return models if several else [models]  # type: ignore[return-value, list-item]
 
 
 def read_fuse(fuse: str) -> Fuse:
-    """What an ensemble takes the mean of."""
+    """The outputs that an ensemble averages, checked."""
     known: dict[str, Fuse] = {"logits": "logits", "probabilities": "probabilities"}
     known["losses"] = "losses"
     if fuse not in known:
@@ -48,7 +48,7 @@ def read_fuse(fuse: str) -> Fuse:
 
 
 def beginnings(data: Data) -> Data:
-    """A few images of every class, the first of the data that have it."""
+    """The first few images of every class."""
     order = torch.argsort(data.labels, stable=True)
     labels = data.labels[order]
     place = torch.arange(len(labels))

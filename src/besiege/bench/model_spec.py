@@ -1,4 +1,4 @@
-"""The victim of an evaluation: from its text, and as the plan describes it."""
+"""The victim of an evaluation: read from its text, and described for the plan."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from besiege.models.sources import with_argument
 def read_victim(
     model: str | nn.Module | Victim, device: str | None, access: str | None = None
 ) -> Victim:
-    """The victim, from its text or as it is; a named one goes to a GPU where there is one.
+    """The victim from its text or object; a victim from a text uses a GPU if there is one.
 
-    What an address answers is what is asked of it, where its own text does not say.
+    A model behind HTTP has the access of the request, unless its own text names one.
     """
     if not isinstance(model, str):
         victim = Classifier.of(model)
@@ -39,26 +39,26 @@ def read_victim(
         source, layers = split_layers(model)
         model = "+".join([with_argument(source, "access", access), *layers])
     victim = load_victim(model, device)
-    # One behind a wall computes nothing here, and what attacks do here is little.
+    # A metered victim computes elsewhere, and query-based attacks compute little here.
     if device is None and torch.cuda.is_available() and not victim.metered:
         victim = victim.to("cuda")
     return victim
 
 
 def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
-    """The threat with the access that the victim grants: no more can be asked of it."""
+    """The threat with the victim's access, where the threat allows more."""
     if threat.access <= victim.access:
         return threat
     if access is not None or threat.access < Access.GRADIENT:
         raise AccessError(
-            f"{threat.access} access was asked for, but {victim.name} grants {victim.access} "
+            f"{threat.access} access was requested, but {victim.name} grants {victim.access} "
             "access only"
         )
     return replace(threat, access=victim.access)
 
 
 def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
-    """Who the victim is and what reports say of it."""
+    """The description of the victim."""
     return ModelSpec(
         name=request.model,
         digest=victim.digest(),
@@ -73,7 +73,7 @@ def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
 
 
 def probe(victim: Victim, samples: Samples) -> int:
-    """How many classes the victim answers with; whether it takes such images at all."""
+    """The victim's number of classes; an error where it does not accept the images."""
     with victim.held(), full_precision(victim.device), torch.no_grad(), accounted(victim, "probe"):
         oracle = Oracle(victim, pad=False)
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
@@ -83,7 +83,7 @@ def probe(victim: Victim, samples: Samples) -> int:
 
 
 def unread(victim: Victim) -> list[Finding]:
-    """Say where a victim's code cannot be read in full: nobody else can know it again."""
+    """Report a victim whose code cannot be read in full, so that its digest is not stable."""
     with noting() as names:
         victim.digest()
     if not names:
@@ -92,7 +92,7 @@ def unread(victim: Victim) -> list[Finding]:
         Finding(
             "W43",
             f"the code of this model cannot be read in full ({names[0]}).",
-            "Its records are not reused by another process: write it in a file, of classes and "
+            "Other processes do not reuse its records: write the model in a file, with classes and "
             "plain values.",
             "note",
         )

@@ -1,4 +1,4 @@
-"""How far a run is: counted from the index alone, also while it is going on."""
+"""The progress of a run, counted from the index only, also while it is running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from besiege.core.errors import StoreError
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one stage of an evaluation is: shards done, samples, broken ones, seconds."""
+    """The progress of one stage: shards done, samples, correct ones, broken ones, seconds."""
 
     attack: str
     done: int
@@ -31,7 +31,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Status:
-    """How far one evaluation is."""
+    """The progress of one evaluation."""
 
     plan: Plan
     attacks: tuple[Progress, ...]
@@ -44,20 +44,20 @@ class Status:
 
 
 def open_run(folder: Path | str) -> tuple[Store, Run]:
-    """The store and the run of a folder, or an error that says where there is none."""
+    """The store and the run of a folder, or an error if it is no run folder."""
     store = Store(folder)
     run = read_run(store)
     if run is None:
         what = "is no run folder" if store.folder.exists() else "does not exist"
         raise StoreError(
-            f"{store.folder} {what}: a run folder is what besiege evaluate --out writes, and holds "
-            "a run.json"
+            f"{store.folder} {what}: name a folder that besiege evaluate --out has written, with a "
+            "run.json"
         )
     return store, run
 
 
 def status(folder: Path | str) -> list[Status]:
-    """How far a run is; may be asked while it is going on."""
+    """The progress of a run, also while it is running."""
     store, run = open_run(folder)
     known = lines(store)
     found = []

@@ -1,8 +1,8 @@
 """Rows as the bytes of a Parquet file, and back.
 
-DuckDB takes a path for a pattern: ``*`` and ``[`` match other files, ``key=value`` folders become
-columns that override those of the file, ``~`` expands. So it is never given one. Its files are
-bytes in memory under names chosen here, and whoever calls reads and writes the real ones.
+DuckDB treats a path as a pattern: ``*`` and ``[`` match other files, ``key=value`` folders become
+columns that override those of the file, ``~`` expands. So it never gets a real path: it reads and
+writes bytes in memory, and the caller reads and writes the files.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
     Parameters
     ----------
     files : sequence of (key, content)
-        The key is the hash of a record, so that it is a plain name.
+        The key is the hash of a record, so it has no special characters.
 
     Returns
     -------
     dict of str to array
-        All columns, and ``record`` and ``row``: the key, and the place in that file.
+        All columns, and ``record`` and ``row``: the key, and the row number in that file.
     """
     if not files:
         return {}
@@ -63,7 +63,7 @@ def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
 
 
 class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """Files that are bytes, for one connection."""
+    """A file system in memory, for one connection."""
 
     protocol = "besiege"
     cachable = False
@@ -73,7 +73,7 @@ class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no type
     @classmethod
     def of(cls, files: dict[str, bytes]) -> _Memory:
         memory = cls()
-        memory.files = files  # not an argument: fsspec would hash every byte of it
+        memory.files = files  # not an argument, of which fsspec would hash every byte
         return memory
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -83,10 +83,10 @@ class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no type
         return {"name": name, "size": len(self.files[name]), "type": "file"}
 
     def glob(self, path: str, **_: Any) -> list[str]:
-        return [self.info(path)["name"]]  # no name is a pattern
+        return [self.info(path)["name"]]  # names are never patterns
 
     def modified(self, path: str) -> datetime:
-        return _NEVER  # a connection sees one content of a name
+        return _NEVER  # files do not change during a connection
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> BytesIO:
         name = self._strip_protocol(path)
@@ -98,7 +98,7 @@ class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no type
 
 
 class _Written(BytesIO):
-    """A file that is there once it is closed."""
+    """A file that appears when it is closed."""
 
     def __init__(self, files: dict[str, bytes], name: str) -> None:
         super().__init__()
@@ -112,9 +112,9 @@ class _Written(BytesIO):
 
 @contextmanager
 def _duck(memory: _Memory) -> Iterator[duckdb.DuckDBPyConnection]:
-    import duckdb  # slow to import, and not needed where figures are kept
+    import duckdb  # slow to import, and not needed for cached figures
 
-    # One thread: the rows keep their order, and the cores belong to the attacks.
+    # One thread keeps the order of the rows, and leaves the cores to the attacks.
     duck = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
     try:
         duck.register_filesystem(memory)
@@ -124,7 +124,7 @@ def _duck(memory: _Memory) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _unmasked(columns: Mapping[str, Any]) -> dict[str, Column]:
-    """Arrays without masks and with text as text; what is no number comes back masked."""
+    """Arrays without masks (NaN for missing numbers), and texts as strings."""
     plain = {}
     for name, column in columns.items():
         masked = isinstance(column, np.ma.MaskedArray) and column.dtype.kind == "f"

@@ -1,7 +1,7 @@
-"""The images of galleries: read from their records once, then kept together in one small file.
+"""The images of galleries: read from their records once, then cached together in one small file.
 
-``figures/pictures.safetensors`` is derived, as all of that folder. An image in it is used only
-while the file system says that the images of its record are what they were.
+``figures/pictures.safetensors`` is derived, like everything in that folder. An image in it is used
+only while the file of its record is unchanged.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from besiege.metrics.rows import Column
 from besiege.metrics.values import Picture
 
 Place = tuple[str, int]
-"""The record that holds an image, and its row there."""
+"""The record of an image, and its row there."""
 _FILE = f"{FOLDER}/pictures.safetensors"
 _MOST = 8_000_000
-"""Bytes of images that are kept; of larger galleries none are."""
+"""Largest size of the cache, in bytes of images; larger galleries are not cached."""
 
 
 def pictures(store: Store, items: Iterable[Picture]) -> Callable[[Picture], tuple[Column, Column]]:
-    """From an item of a gallery to its clean and its adversarial image, ``[channels, h, w]``.
+    """A function that returns the clean and the adversarial image of an item, ``[channels, h, w]``.
 
-    Every record is read once for all `items`, and not at all where its images were kept.
+    Every record is read once for all `items`, and not at all where its images are cached.
     """
     shown = [*items]
     wanted = {(one.clean, one.clean_row) for one in shown} | {(o.record, o.row) for o in shown}
@@ -58,10 +58,10 @@ def pictures(store: Store, items: Iterable[Picture]) -> Callable[[Picture], tupl
         for record in (item.clean, item.record):
             if record in failed:
                 raise failed[record]
-        found = known.get((item.record, item.row))
-        if found is None:
+        image = known.get((item.record, item.row))
+        if image is None:
             raise StoreError(f"the image of sample {item.sample} is not in {item.record}")
-        return known[item.clean, item.clean_row], found
+        return known[item.clean, item.clean_row], image
 
     return both
 
@@ -78,7 +78,7 @@ def _stamp(store: Store, record: str) -> list[int] | None:
 
 
 def _kept(store: Store, stamps: dict[str, list[int] | None]) -> dict[Place, Column]:
-    """The images that were kept, of records that have not changed since."""
+    """The cached images of unchanged records."""
     try:
         content = read_file(store.folder / _FILE)
         arrays = load(content)
@@ -98,13 +98,13 @@ def _keep(store: Store, stamps: dict[str, list[int] | None], known: dict[Place, 
     if sum(image.nbytes for image in known.values()) > _MOST:
         return
     arrays = {f"{record}:{row}": image for (record, row), image in known.items()}
-    with suppress(OSError, StoreError):  # a folder that may only be read works without
+    with suppress(OSError, StoreError):  # a read-only folder works without a cache
         (store.folder / FOLDER).mkdir(exist_ok=True)
         store.write_file(_FILE, save(arrays, {"stamps": json.dumps(stamps)}))
 
 
 def stored_images(arrays: dict[str, Column]) -> Column:
-    """Clean images as float32; those of whole bytes are stored as bytes."""
+    """Stored images as float32; images of 8-bit pixels are stored as bytes."""
     images = arrays["images"]
     if images.dtype == np.uint8:
         images = images.astype(np.float32) / np.float32(255)

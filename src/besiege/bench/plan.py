@@ -1,4 +1,4 @@
-"""A plan: one evaluation as data, its tasks in order, and which of them can be done now."""
+"""A plan: one evaluation as data, its tasks in order, and those that can be done now."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Plan(Value):
     data: DataSpec
     threat: str
     chained: bool
-    """Whether each attack runs on the samples that the attacks before it left, as in a suite."""
+    """Whether each attack runs on the samples that withstood those before it, as in a suite."""
     attacks: tuple[AttackSpec, ...] = Field(
         validation_alias="weapons", serialization_alias="weapons"
     )
@@ -39,24 +39,24 @@ class Plan(Value):
     no_curve: str | None = None
     """Why there is no curve of accuracy against the budget, where there will be none."""
     searches: Searches | None = None
-    """What the curve is chosen from once the attacks are judged."""
+    """The searches from which the curve is chosen once the attacks are judged."""
     changed: bool = Field(default=False, exclude=True)
-    """Whether its text was changed after it was written: found on reading, never written."""
+    """Whether its text in ``run.json`` was changed; detected on reading, never written."""
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """What is wrong with its text, as a list of damaged things has it."""
+        """A sentence about a changed text; empty otherwise."""
         what = f"{self.model.name} against {self.threat}"
         return (f"what run.json says of {what} was changed after it was written",) * self.changed
 
     @property
     def awaits_curve(self) -> bool:
-        """Whether the curve is still to be chosen: it is that of the strongest attack."""
+        """Whether the curve, that of the strongest attack, is not chosen yet."""
         return self.curve is None and self.no_curve is None
 
     @property
     def name(self) -> str:
-        """What tells it from the other evaluations of the run."""
+        """A digest that distinguishes it from the other evaluations of the run."""
         return key_of(
             {
                 "model": self.model.digest,
@@ -73,15 +73,15 @@ class Plan(Value):
 
     @property
     def words(self) -> Request | None:
-        """The words it was requested in, where these can be read again."""
+        """The request without its command, where texts name model and data."""
         return self.request.model_copy(update={"command": ""}) if self.request.textual else None
 
     def stages(self) -> list[Stage]:
-        """All tasks known so far, in an order in which each comes after those it needs."""
+        """All tasks known so far, in stages; each task follows those it needs."""
         return [stage for kind in kinds() for stage in kind.stages(self)]
 
     def stages_of(self, kind: str) -> list[Stage]:
-        """The stages that one kind of task adds."""
+        """The stages of one kind of task."""
         return list(KINDS.get(kind).stages(self))
 
     def tasks(self) -> Iterator[Task]:
@@ -89,11 +89,10 @@ class Plan(Value):
         return (task for stage in self.stages() for tasks in stage.parts for task in tasks)
 
     def ready(self, store: Store) -> Iterator[Task]:
-        """The tasks that are not done and whose needs are there, in the order of the plan.
+        """The tasks that are not done and whose needs exist, in the order of the plan.
 
-        Each is looked up when it is its turn. Taken one by one and done at once they are the whole
-        plan; taken as a list they are one wave, which workers can do at the same time. A task
-        that failed is ready again.
+        Each is looked up in its turn. A loop that does every task at once does the whole plan; a
+        list of them is one wave, which workers can do in parallel. Failed tasks are ready again.
         """
         return (
             task
@@ -104,7 +103,7 @@ class Plan(Value):
     def with_curve(self, store: Store) -> Plan:
         """The plan with the curve of the strongest attack, once every attack was judged or failed.
 
-        Without gradients, and where no search fits, there is a reason instead.
+        Where no search fits, the plan has a reason instead (`no_curve`).
         """
         if not self.awaits_curve or self.searches is None or not self._is_over(store):
             return self
@@ -117,7 +116,7 @@ class Plan(Value):
         return self.model_copy(update={"curve": Curve(attack=chosen, shards=self.searches.shards)})
 
     def _is_over(self, store: Store) -> bool:
-        """Whether no task is left but such as wait for one that failed."""
+        """Whether all tasks are done, failed, or need one that failed."""
         hopeless: set[str] = set()
         for task in self.tasks():
             if store.failed(task.key) or not hopeless.isdisjoint(task.needs):
@@ -128,7 +127,7 @@ class Plan(Value):
 
 
 def is_done(task: Task, store: Store) -> bool:
-    """Whether a sound record of a task is there, made of the records that are there now."""
+    """Whether a task has a sound record that was computed from the existing records."""
     record = store.sound(task.key)
     needed = [store.sound(key) for key in task.needs]
     present = [one for one in needed if one is not None]

@@ -1,4 +1,4 @@
-"""From a resolved request to the plan: everything is checked and described."""
+"""Makes the plan of a resolved request, and checks that everything fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from besiege.evaluation.probing import must_keep_images
 
 
 def plan_of(resolved: ResolvedRequest) -> Plan:
-    """Check that everything fits, and write down what the records will be made of."""
+    """The plan of a resolved request; an error where something does not fit."""
     request, victim = resolved.request, resolved.victim
     data, threat, first = resolved.data, resolved.threat, resolved.first(8)
     assert request.shard is not None, "resolve decides it"
@@ -44,7 +44,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
             count=len(data),
             total=data.total,
             seed=request.seed if len(data) < data.total else None,
-            # Undecoded images are looked at once for their shards; that says as much.
+            # Images that are not decoded yet are read once, for the digests of their shards.
             digest=data.digest if data.decoded else key_of({"shards": [s.digest for s in shards]}),
             class_names=tuple(data.class_names),
             shape=tuple(first.images.shape[1:]),
@@ -61,42 +61,42 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
 
 
 def _fits(data: Data, classes: int) -> None:
-    """Refuse labels that the victim cannot answer."""
+    """Refuse labels that the victim does not have."""
     highest = int(data.labels.max())
     if highest >= classes:
         row = int(data.labels.argmax())
         raise InputError(
-            f"the data have the label {highest} (sample {int(data.ids[row])}), but the model "
-            f"answers {classes} classes, 0 to {classes - 1}: these data are not what it was "
-            "trained on, or their labels start at 1"
+            f"the data have the label {highest} (sample {int(data.ids[row])}), but the model has "
+            f"{classes} classes, 0 to {classes - 1}: it was trained on other data, or the labels "
+            "start at 1"
         )
 
 
 def _standard(name: str, threat: Threat) -> float | None:
-    """The budget these data are usually attacked with."""
+    """The usual budget for these data."""
     usual = CATALOGUE[name].eps(threat.norm) if name in CATALOGUE else None
     return None if usual is None else float(usual)
 
 
 def _no_curve(request: Request, threat: Threat, victim: Victim) -> str | None:
-    """Why no curve of accuracy against the budget is to be expected, if none is."""
+    """Why there is no curve of accuracy against the budget; None if there is one."""
     if request.curve == "none":
-        return "It was not asked for."
+        return "It was not requested."
     if threat.eps is None:
-        return "Every attack looks for the smallest change: their own distances are the curve."
+        return "Every attack searches for the smallest perturbation: its distances are the curve."
     if victim.stochastic:
-        return "The smallest change that fools a model which answers by chance is one draw of luck."
+        return "The smallest success on a stochastic model is one lucky draw."
     if request.substitute:
-        return "What is crafted on a substitute is tried once: a search would be many queries."
+        return "Images crafted on a substitute are sent once: a search would need many queries."
     if request.queries is not None:
-        return "A search for the smallest change takes more answers than were allowed."
+        return "A search for the smallest perturbation needs more queries than the limit."
     if victim.metered and request.curve != "full":
-        return "A search for the smallest change takes many answers, which are counted here."
+        return "A search for the smallest perturbation needs many queries of a metered model."
     return None
 
 
 def searched_data(resolved: ResolvedRequest) -> tuple[Data, int]:
-    """The samples of the curve, and how many are in each of its shards."""
+    """The samples of the curve, and the size of its shards."""
     request, data = resolved.request, resolved.data
     if request.curve == "short" and len(data) > CURVE_SAMPLES:
         data = data.subset(CURVE_SAMPLES, request.seed)
@@ -113,7 +113,7 @@ def searcher(attack: Attack, short: bool) -> Attack:
 
 
 def _searches(resolved: ResolvedRequest) -> Searches:
-    """The search of every attack, of which the strongest one's is run."""
+    """The search of every attack; only that of the strongest attack is run."""
     data, size = searched_data(resolved)
     free = replace(resolved.threat, eps=None, written=None)
     short = resolved.request.curve == "short"
@@ -122,19 +122,19 @@ def _searches(resolved: ResolvedRequest) -> Searches:
         if short and attack.access < Access.GRADIENT and not attack.minimal:
             specs.append(
                 "Query-based attacks need many queries to search for the smallest perturbation: "
-                "ask for the full curve."
+                "request the full curve."
             )
             continue
         try:
             specs.append(attack_spec(resolved, searcher(attack, short), free))
-        except BesiegeError as problem:  # the other figures stand without a curve
+        except BesiegeError as problem:  # the other figures do not need a curve
             specs.append(f"The strongest attack cannot search: {problem}")
     shards = described(data, size, resolved.victim, resolved.scaled)
     return Searches(attacks=tuple(specs), shards=shards)
 
 
 def _with_steps(attack: Attack, steps: int) -> Attack:
-    """The attack with at most so many steps, its parts too."""
+    """The attack and its parts with at most `steps` steps."""
     changes: dict[str, Any] = {}
     for f in fields(attack):  # type: ignore[arg-type]  # every attack is a dataclass
         value = getattr(attack, f.name)

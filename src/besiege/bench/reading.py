@@ -1,4 +1,4 @@
-"""The judged rows of a run folder, without a model and without torch."""
+"""Reads the judged rows of a run folder, without a model and without torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The evidence of one evaluation, and what is missing of it."""
+    """The evidence of one evaluation, and its missing and damaged records."""
 
     plan: Plan
     evidence: Evidence
@@ -44,7 +44,7 @@ class Gathered:
 
 
 def gather(store: Store, plan: Plan) -> Gathered:
-    """The judged rows of an evaluation; what is not there or damaged is said, not guessed."""
+    """The judged rows of an evaluation; missing and damaged records are reported."""
     collector = _Collector(store)
     clean, trials, curve = no_rows(KINDS.get("clean").columns), [], None
     others: dict[str, Rows] = {}
@@ -88,13 +88,13 @@ def gather(store: Store, plan: Plan) -> Gathered:
 
 
 def is_free(plan: Plan, threat: Threat) -> bool:
-    """Whether nothing held the attacks back: any error counts, gradients, any number of answers."""
+    """Whether the threat restricts only the budget: untargeted, with gradients, no query limit."""
     allowed = threat.goal is Goal.UNTARGETED and threat.access is Access.GRADIENT
     return allowed and plan.request.queries is None
 
 
 def losses_in(spelled: object) -> Iterator[str]:
-    """The names of all losses in an attack that is spelled out; of divided logits with that."""
+    """The names of all losses in a spelled-out attack, as ``name/divisor`` for divided logits."""
     for name, value in _entries(spelled):
         if name == "loss" and isinstance(value, dict):
             by = value.get("divide", 1)
@@ -102,16 +102,15 @@ def losses_in(spelled: object) -> Iterator[str]:
 
 
 def targets_in(spelled: object) -> int | None:
-    """How many wrong classes an attack that is spelled out means to try, where it says so."""
-    found = [value for name, value in _entries(spelled) if name == "targets"]
-    found += [value for name, value in _entries(spelled) if name == "each_target.count"]
-    return max((value for value in found if isinstance(value, int)), default=None)
+    """The number of wrong classes that a spelled-out attack is set to try, if it names one."""
+    named = [v for name, v in _entries(spelled) if name in ("targets", "each_target.count")]
+    return max((value for value in named if isinstance(value, int)), default=None)
 
 
 def probe_in(spelled: object) -> float | None:
-    """The smallest step over which an attack that is spelled out compares scores, if it does."""
-    found = [value for name, value in _entries(spelled) if name == "sigma"]
-    return min((value for value in found if isinstance(value, float)), default=None)
+    """The smallest distance over which a spelled-out attack compares scores, if it does."""
+    sigmas = [value for name, value in _entries(spelled) if name == "sigma"]
+    return min((value for value in sigmas if isinstance(value, float)), default=None)
 
 
 def _entries(spelled: object) -> Iterator[tuple[str, object]]:
@@ -148,9 +147,9 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
 
 
 def _transferred(rows: Rows) -> Rows:
-    """Rows crafted on a substitute as an attack on the victim, which was shown each image once.
+    """Rows crafted on a substitute as an attack on the victim, with one query per image.
 
-    Records of earlier releases are written that way: they claim no forward pass at all.
+    Records of earlier releases are stored in that form: they have no forward passes.
     """
     if not rows["forwards"].any():
         return rows
@@ -170,7 +169,7 @@ def _transferred(rows: Rows) -> Rows:
 
 
 class _Collector:
-    """Reads records one after the other and keeps account of what could not be read."""
+    """Reads records one after the other, and collects missing and damaged ones."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -182,20 +181,20 @@ class _Collector:
         self.judged = 0
 
     def rows(self, stage: Stage) -> Rows:
-        """The rows of the parts that are whole, the columns of their tasks side by side."""
+        """The rows of the complete parts, with the columns of all their tasks."""
         whole = [tasks for tasks in stage.parts if self._is_whole(stage.name, tasks)]
         kinds = [KINDS.get(task.kind).columns for task in stage.parts[0]]
         if not whole:
             return no_rows(*kinds)
         merged: dict[str, Column] = {}
-        # Of columns with the same name the first task's count: the place of a row is that of its
-        # image, which is stored with what was crafted.
+        # Of columns with the same name the first task's count: `record` and `row` must name the
+        # image, which is stored with the craft task.
         for tasks in reversed(list(zip(*whole, strict=True))):
             merged |= dict(self.store.rows([task.key for task in tasks]))
         return Rows(merged)
 
     def _is_whole(self, name: str, tasks: Sequence[Task]) -> bool:
-        """Whether all records are there, each made of those before it as they are now."""
+        """Whether all records exist, each computed from the existing ones before it."""
         records = {task.key: self._sound(name, task) for task in tasks}
         for task in tasks:
             record, needed = records[task.key], [records.get(key) for key in task.needs]

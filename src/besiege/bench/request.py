@@ -1,4 +1,4 @@
-"""A request read: its texts become a threat, attacks, a victim and samples that fit together."""
+"""Reads a request: its texts become a threat, attacks, a victim and samples that fit together."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ from besiege.models.black_box import know_classes
 from besiege.models.classifier import Classifier
 
 DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
-"""What runs when nobody says: one step, many steps, and many steps to each of the likeliest wrong
-classes on another loss. On the shipped digits models it comes within a sample or two of twenty
-restarts."""
+"""Default attacks: one step, many steps, and many steps with another loss to each of the likeliest
+wrong classes. On the shipped digits models they break all but a sample or two of what twenty
+restarts break."""
 DEFAULT_TARGETED = ("fgsm", "pgd", "pgd(loss=margin)")
 DEFAULT_TRANSFER = ("pgd", "dim", "sinifgsm")
-"""What is crafted on a substitute when nobody says: three that are strong alone and broke most
-together (docs/transfer.md)."""
+"""Default attacks on a substitute: of three attacks, these broke most together
+(docs/transfer.md)."""
 CURVE_STEPS = 20
 CURVE_SAMPLES = 200
 CURVE_TOLERANCE = 0.01
-"""Of each distance: finer than a plot can show, and a third cheaper than the search's own."""
+"""Relative precision of distances: finer than a plot shows, and a third cheaper than the default
+of the search."""
 Curves = Literal["short", "full", "none"]
 Attacks = str | Attack | Sequence[str | Attack]
 
 
 @dataclass(frozen=True)
 class Objects:
-    """What a request names that exists only in memory; None where its text is read instead."""
+    """The objects of a request that exist only in memory; None where its text is read."""
 
     model: nn.Module | Victim | None = None
     data: Data | tuple[Any, Any] | None = None
@@ -69,23 +70,23 @@ def requested(
     fuse: str = "logits",
     **others: Any,
 ) -> tuple[Request, Objects]:
-    """The request that the arguments of `besiege.evaluate` make, and the objects beside it."""
+    """The request from the arguments of `besiege.evaluate`, and its objects in memory."""
     numbers = ("queries", "count", "seed", "shard")
     check_numbers(**{name: others[name] for name in numbers if name in others})
     models = () if substitute is None else tuple(each(substitute))
     if substitute is not None and not models:
         raise InputError("no substitute is listed: write for example substitute='zoo:NAME'")
-    named, lies = isinstance(model, str), isinstance(data, (str, Path))
+    in_file = isinstance(data, (str, Path))
     request = Request.of(
         model=model if isinstance(model, str) else Classifier.of(model).name,
-        data=str(data) if lies else "",
+        data=str(data) if in_file else "",
         threat=threat if isinstance(threat, str) else str(Threat.parse(threat)),
         attacks=attacks if isinstance(attacks, str) else None,
         suite=suite if isinstance(suite, str) else None,
         curve=read_curve(curve),
         substitute=tuple(m if isinstance(m, str) else Classifier.of(m).name for m in models),
         fuse=read_fuse(fuse),
-        textual=bool(others.get("command")) or (named and lies),
+        textual=bool(others.get("command")) or (isinstance(model, str) and in_file),
         **others,
     )
     objects = Objects(
@@ -100,22 +101,22 @@ def requested(
 
 @dataclass(frozen=True)
 class ResolvedRequest:
-    """A request as values that fit each other.
+    """A request as values that fit together.
 
     Attributes
     ----------
     request : Request
         The request with attacks, threat, shard and command spelled out.
     victim, data, threat
-        The model attacked, on which samples, within what.
+        The attacked model, the samples, and the threat.
     attacks : tuple of Attack
         The attacks.
     chained : bool
-        Whether each runs on the samples that the attacks before it left.
+        Whether each runs on the samples that withstood those before it.
     scaled : bool
         Whether pixels in [0, 1] are scaled to the victim's box.
     knowledge : Knowledge
-        What the attacker has besides the victim.
+        What the attacker has besides access to the victim.
     starts : str, optional
         The digest of the images to start from.
     """
@@ -148,7 +149,7 @@ def resolve(
     attacks: Attacks | None = request.attacks if given.attacks is None else given.attacks
     suite: Attacks | None = request.suite if given.suite is None else given.suite
     named = attacks is not None or suite is not None
-    if named:  # before the model is loaded: it is cheaper
+    if named:  # errors in attacks are cheaper to find than to load the model
         chosen, chained = read_attacks(attacks, suite, threat)
     model = request.model if given.model is None else given.model
     victim = read_victim(model, device, str(threat.access))
@@ -164,14 +165,14 @@ def resolve(
             "threat": str(threat),
             "attacks": tuple(chosen),
             "suite": suite if suite is None or isinstance(suite, str) else ", ".join(chosen),
-            "goal": None,  # the threat says both now
+            "goal": None,  # the text of the threat has both now
             "access": None,
             "shard": request.shard or usual_size(victim),
         }
     )
     scaled = victim.box != (0.0, 1.0) and not isinstance(given.data, tuple)
     models = given.substitute or request.substitute
-    # Images of a folder are decoded for attacks that start from them only.
+    # Images of a folder are decoded only if an attack starts from them.
     starts = beginnings(data) if any(one.uses_starts for one in chosen.values()) else None
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
@@ -191,7 +192,7 @@ def resolve(
 
 
 def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> Threat:
-    """The threat, with goal and access where they are given apart."""
+    """The threat, with goal and access where they are given separately."""
     allowed = Threat.parse(threat)
     if goal is not None:
         goals = {g.value: g for g in Goal if g is not Goal.GIVEN}
@@ -218,7 +219,7 @@ def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> T
 def read_attacks(
     attacks: Attacks | None, suite: Attacks | None, threat: Threat
 ) -> tuple[dict[str, Attack], bool]:
-    """The attacks by the words they were asked in, and whether each runs on what is left."""
+    """The attacks by their texts, and whether each runs on the samples left by those before."""
     if attacks is not None and suite is not None:
         raise AttackError("give attacks or a suite, not both")
     given: Sequence[str | Attack]
@@ -238,22 +239,24 @@ def read_attacks(
     for one in given:
         attack = parse(one)
         if str(attack) in map(str, chosen.values()):
-            raise AttackError(f"the attack '{attack}' is listed twice: with one seed it is one")
-        # A file's own attack is found again by its file alone.
+            raise AttackError(
+                f"the attack '{attack}' is listed twice: with the same seed both are the same"
+            )
+        # An attack of a user's file needs its path to be found again.
         chosen[one if isinstance(one, str) and ".py:" in one else str(attack)] = attack
-    # Without a budget every attack of a suite looks for the smallest change of every sample.
+    # Without a budget every attack of a suite searches the smallest perturbation of every sample.
     return chosen, suite is not None and threat.eps is not None
 
 
 def _read_suite(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
-    """The attacks of a suite: one that has a name, or a list of one's own."""
+    """The attacks of a named suite, or of a given list."""
     if isinstance(suite, Attack):
         return [suite]
     if not isinstance(suite, str):
         if not isinstance(suite, Sequence):
             raise AttackError(f"a suite is a name or a list of attacks, not {type(suite).__name__}")
         return suite
-    # One word is a name, perhaps a mistyped one; a list has a comma or parameters.
+    # A single word is a name, possibly mistyped; a list has a comma or parameters.
     if suite in SUITES or not set(suite) & set(",(:"):
         listed = suite_of(suite).attacks_for(threat.norm)
         return [text for text in listed if threat.goal in parse(text).goals] or listed
@@ -261,8 +264,8 @@ def _read_suite(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
 
 
 def _must_have_some(suite: str, listed: Sequence[str | Attack], threat: Threat) -> None:
-    """Refuse a suite of which nothing works within a threat, by its own name."""
-    seeing = replace(threat, access=Access.GRADIENT)  # what the model grants is not known yet
+    """Refuse a named suite without any attack that fits a threat."""
+    seeing = replace(threat, access=Access.GRADIENT)  # the model's access is not known yet
     if not any(_fits(parse(one), seeing) for one in listed):
         try:
             fits(parse(listed[0]), seeing)
@@ -273,7 +276,7 @@ def _must_have_some(suite: str, listed: Sequence[str | Attack], threat: Threat) 
 
 
 def usual(threat: Threat, alone: bool) -> tuple[Sequence[str] | None, str | None]:
-    """The attacks, or the suite, where nobody says what to run; one that fits the threat."""
+    """The default attacks, or the default suite, for a threat."""
     on = threat if alone else on_substitute(threat)
     check_goal(on, on.access)
     listed: Sequence[str | Attack]
@@ -288,7 +291,7 @@ def usual(threat: Threat, alone: bool) -> tuple[Sequence[str] | None, str | None
 
 
 def _usual_list(threat: Threat, alone: bool) -> tuple[str, ...]:
-    """What runs on gradients."""
+    """The default attacks with gradients."""
     if threat.eps is None:
         return (f"minimal(pgd(steps={CURVE_STEPS}))",)
     if not alone:
@@ -305,25 +308,25 @@ def _fits(attack: Attack, threat: Threat) -> bool:
 
 
 def _nothing_usual(threat: Threat, listed: Sequence[str | Attack]) -> ThreatError:
-    """That there is no list for a threat, and what can be asked instead."""
-    said = f"there is no usual list of attacks for the threat '{threat}'"
+    """The error that a threat has no default attacks, with what to write instead."""
+    message = f"there are no default attacks for the threat '{threat}'"
     fit = fitting(threat)
     if fit:
-        said += f": name some that fit, with attacks='{fit[0]}' ({', '.join(fit)})"
+        message += f": name some that fit, with attacks='{fit[0]}' ({', '.join(fit)})"
     else:
         norms = [str(n) for n in Norm if fitting(replace(threat, norm=n, written=None))]
-        said += f", and no attack fits it: with {threat.access} access they work in "
-        said += ", ".join(norms) or "no norm"
+        message += f", and no attack fits it: with {threat.access} access they work in "
+        message += ", ".join(norms) or "no norm"
     wide = Threat.parse(BUDGETS[threat.norm])
     bounded = replace(threat, eps=wide.eps, written=wide.written)
     first = next((one for one in listed if _fits(parse(one), bounded)), None)
     if threat.eps is None and first is not None:
-        said += f", or 'minimal({first})', or give a budget such as '{BUDGETS[threat.norm]}'"
-    return ThreatError(said)
+        message += f", or 'minimal({first})', or give a budget such as '{BUDGETS[threat.norm]}'"
+    return ThreatError(message)
 
 
 def read_curve(curve: str | bool) -> Curves:
-    """How much of a curve is wanted."""
+    """The kind of curve, checked."""
     if isinstance(curve, bool):
         return "short" if curve else "none"
     known: dict[str, Curves] = {"short": "short", "full": "full", "none": "none"}
@@ -333,7 +336,7 @@ def read_curve(curve: str | bool) -> Curves:
 
 
 def check_numbers(**given: object) -> None:
-    """Refuse what is no whole number from 1, or for the seed no whole number; None is unset."""
+    """Refuse values that are not whole numbers from 1; a seed may be any, and None is unset."""
     for name, value in given.items():
         if value is not None or name == "seed":
             check_whole(value, name, -MOST - 1 if name == "seed" else 1)

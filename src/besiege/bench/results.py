@@ -1,4 +1,4 @@
-"""From records to ``figures.json``: everything a report shows, computed once and written down."""
+"""Computes ``figures.json`` from records: everything that a report shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE = "figures.json"
 def summarise(folder: Path | str) -> RunFigures:
     """The figures of all evaluations of a run folder, from its judged records only.
 
-    A complete evaluation is computed once and kept in the folder (`besiege.bench.summaries`).
+    A complete evaluation is computed once and cached in the folder (`besiege.bench.summaries`).
     """
     store, run = open_run(folder)
     summaries = [summary_of(store, plan) for plan in run.plans]
@@ -44,21 +44,21 @@ def summarise(folder: Path | str) -> RunFigures:
 
 
 def write_figures(folder: Path | str, figures: RunFigures | None = None) -> RunFigures:
-    """Write ``figures.json`` into a run folder, summarised now where no figures are given."""
-    found = summarise(folder) if figures is None else figures
-    Store(folder).write_file(FILE, json.dumps(found.plain(), indent=1, allow_nan=False).encode())
-    return found
+    """Write ``figures.json`` into a run folder; without `figures` they are computed."""
+    run = summarise(folder) if figures is None else figures
+    Store(folder).write_file(FILE, json.dumps(run.plain(), indent=1, allow_nan=False).encode())
+    return run
 
 
 def typed(content: dict[str, Any]) -> RunFigures:
-    """The figures that the content of ``figures.json`` stands for.
+    """The figures as typed values, from the content of ``figures.json``.
 
-    Figures that were registered outside the package stay as plain as they are there.
+    Figures that were registered outside the package stay plain dictionaries and lists.
     """
     if content.get("schema") != SCHEMA:
         raise DataError(
-            f"the figures have schema {content.get('schema')!r}, but this version of besiege shows "
-            f"schema {SCHEMA}: make them again with it, or use the version that made them"
+            f"the figures have schema {content.get('schema')!r}, but this version of besiege reads "
+            f"schema {SCHEMA}: compute them again, or use the version that wrote them"
         )
     own = EvaluationFigures.__dataclass_fields__.keys()
     evaluations = [

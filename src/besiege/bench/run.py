@@ -16,7 +16,7 @@ FILE = "run.json"
 
 
 class Run(Value):
-    """All that was requested of one run folder."""
+    """All requests of one run folder."""
 
     schema_number: int = SCHEMA
     created: str
@@ -26,8 +26,8 @@ class Run(Value):
     def with_plan(self, plan: Plan) -> Run:
         """The run with this evaluation.
 
-        It replaces one of the same name, and one that was requested in the same words: a file has
-        changed since then, and the words mean something else now.
+        It replaces one of the same name, and one of the same request: there a file that the
+        request names has changed.
         """
         plans = list(self.plans)
         same = [
@@ -46,10 +46,10 @@ class Run(Value):
 
 
 def read_run(store: Store) -> Run | None:
-    """The run of a folder, None where nothing was asked yet.
+    """The run of a folder; None without one.
 
-    A plan that does not have the digest it was written with is `changed`. Plans of releases that
-    wrote none are taken as they are.
+    A plan whose digest does not match is marked `changed`. Plans of releases that wrote no digest
+    are accepted.
     """
     path = store.folder / FILE
     try:
@@ -75,11 +75,11 @@ def read_run(store: Store) -> Run | None:
 
 
 def write_run(store: Store, run: Run) -> None:
-    """Replace the run of a folder in one move; every plan carries a digest.
+    """Replace ``run.json`` atomically; every plan has a digest.
 
-    A plan that was changed stays one that was: only asking for it again replaces it.
+    A changed plan stays marked until it is requested again.
     """
-    # As a reader will find it: what is not JSON is found now.
+    # The round trip through JSON raises now for values that are not JSON.
     content = json.loads(json.dumps(run.model_dump(mode="json", by_alias=True), allow_nan=False))
     for plan, written in zip(run.plans, content["plans"], strict=True):
         written["digest"] = _CHANGED if plan.changed else _digest(content, written)
@@ -90,6 +90,6 @@ _CHANGED = "changed after it was written"
 
 
 def _digest(run: dict[str, Any], plan: dict[str, Any]) -> str:
-    """SHA-256 of a plan as it stands in the file, and of what the file says of the whole run."""
+    """SHA-256 of a plan as written, and of the fields of the whole run."""
     about = {name: value for name, value in run.items() if name != "plans"}
     return key_of({**about, "plan": plan})

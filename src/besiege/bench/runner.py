@@ -1,4 +1,4 @@
-"""The runner: does the tasks of a plan; each becomes a record, and one that exists is kept."""
+"""The runner: does the tasks of a plan that have no record yet, and stores their records."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Runner:
     Parameters
     ----------
     plan : Plan
-        What is to be done.
+        The plan.
     context : Context
-        The live objects it is done with, and the store the records go to.
+        The live objects of its tasks, and the store.
     watch : callable, optional
         Called with an `Event` whenever the work has advanced.
     """
@@ -42,13 +42,13 @@ class Runner:
         self._watch = watch
         self._estimate = WorkEstimate(plan)
         self._place = 0
-        """How many parts of the plan are over."""
+        """Number of finished parts of the plan."""
         self._unwatched: Exception | None = None
-        """What the watcher raised, which is no failure of an attack."""
+        """The error that the watcher raised, which is no failure of an attack."""
         context.watching = self._watching
 
     def run(self, decided: Callable[[Plan], None]) -> Plan:
-        """Do all that is not done; `decided` is called with the plan once its curve is chosen."""
+        """Do all missing tasks; `decided` is called with the plan once its curve is chosen."""
         while True:
             plan = self.plan.with_curve(self.store)
             if plan is not self.plan:
@@ -73,26 +73,26 @@ class Runner:
         self._advance(places, len(places))
 
     def _advance(self, places: list[tuple[int, int, tuple[Task, ...]]], end: int) -> None:
-        """Report the parts that are over: all before this place."""
+        """Report the finished parts: all before `end`."""
         for number, part, tasks in places[self._place : end]:
             self._estimate.begin(number)
-            found = [self.store.sound(task.key) for task in tasks]
-            self._tell(self._estimate.finished(part, [one for one in found if one is not None]))
+            records = [self.store.sound(task.key) for task in tasks]
+            self._tell(self._estimate.finished(part, [one for one in records if one is not None]))
         self._place = max(self._place, end)
         if self._place >= len(self._estimate.stages[0].parts):
             self._must_answer()
 
     def _must_answer(self) -> None:
-        """Refuse a model that answered no clean image: there is nothing to attack."""
+        """Refuse a model that failed on all clean images."""
         tasks = [task for part in self._estimate.stages[0].parts for task in part]
         if any(self.store.sound(task.key) for task in tasks):
             return
         failed = self.store.read(tasks[0].key)
-        message = failed.failure["message"] if failed and failed.failure else "no record is there"
-        raise VictimError(f"the model answered no clean image: {message}")
+        message = failed.failure["message"] if failed and failed.failure else "there is no record"
+        raise VictimError(f"the model failed on all clean images: {message}")
 
     def _do(self, task: Task) -> None:
-        """Do a task and store its record; a record of it that is not sound makes room."""
+        """Do a task and store its record in place of a damaged or outdated one."""
         self._make_room(task)
         begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         failure, made = None, TaskResult({}, {})
@@ -101,11 +101,11 @@ class Runner:
             with accounted(self.context.victim(victim), task.kind):
                 made = KINDS.get(task.kind).run(task, self.context)
         except (StoreError, InputError, ThreatError, EndpointError):
-            raise  # not the attack's fault
+            raise  # not a failure of the attack
         except (Exception, SystemExit) as problem:
             if problem is self._unwatched:
                 raise
-            # An attack that fails is a result of its own; it must not cost the other attacks.
+            # A failed attack is recorded, and the other attacks still run.
             failure = {"type": type(problem).__name__, "message": str(problem)[:2000]}
         provenance = {
             "started": started,
@@ -122,11 +122,11 @@ class Runner:
 
     def _make_room(self, task: Task) -> None:
         try:
-            found = self.store.read(task.key, whole=True)
+            record = self.store.read(task.key, whole=True)
         except DamagedError:
             self.store.set_aside(task.key)
             return
-        if found is not None and found.failure is None:  # made of records that are gone
+        if record is not None and record.failure is None:  # computed from records that are gone
             self.store.set_aside(task.key)
 
     def _tell(self, event: Event) -> None:
@@ -134,7 +134,7 @@ class Runner:
             self._watch(event)
 
     def _watching(self, task: Task) -> Callable[[core_record.Record], None] | None:
-        """Progress inside a task: by samples broken or by queries, whichever is further."""
+        """A callback for progress inside a task: by broken samples or by queries."""
         watch, stage = self._watch, self._estimate.stages[self._estimate.number]
         spec = stage.attack
         if watch is None or spec is None:
@@ -144,7 +144,7 @@ class Runner:
         def tell(record: core_record.Record) -> None:
             nonlocal last
             now = time.monotonic()
-            if now - last < 0.2:  # counting costs a little, and nobody reads faster
+            if now - last < 0.2:  # counting has a cost, so it is done a few times a second
                 return
             last = now
             # Black-box attacks may send many images in one request.
@@ -163,7 +163,7 @@ class Runner:
 
 
 def versions() -> dict[str, str]:
-    """The versions that figures were made with."""
+    """The versions of the software in use."""
     return {
         "besiege": besiege.__version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""The samples of an evaluation: as the victim takes them, in the shards that records are of."""
+"""The samples of an evaluation: in the victim's box, cut into the shards of records."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from besiege.evaluation.checking import check_grid
 from besiege.models.black_box import black_box
 
 SHARD, GPU_SHARD = 100, 500
-"""Samples per record: few, so that little is lost, but as many as a GPU needs to be full."""
+"""Samples per record: few, so that a killed run loses little, but enough to fill a GPU."""
 CURVE_SHARD = 50
-"""A search takes many times as long as an attack, and should not be lost by the hundred."""
+"""Samples per record of a search, which takes many times as long as an attack."""
 
 
 def read_data(request: Request, source: Data | tuple[Any, Any] | None, victim: Victim) -> Data:
-    """The samples: tensors in the victim's box, everything else in [0, 1].
+    """The samples: tensors in the victim's box, other data in [0, 1].
 
-    A victim that is sent bytes receives nothing else: the images are rounded to its levels first,
-    so that what is attacked is what it receives.
+    For a victim that receives bytes, the images are rounded to its levels first, so that it
+    receives the attacked images.
     """
     load = partial(load_data, split=request.split, count=request.count, seed=request.seed)
     if isinstance(source, tuple):
@@ -58,7 +58,7 @@ def _on_levels(images: Tensor, steps: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Levels:
-    """Images that stay where they are until they are looked at, and then have so many levels."""
+    """Images that are decoded when needed, and then rounded to a number of levels."""
 
     pixels: Pixels
     steps: int
@@ -75,7 +75,7 @@ class _Levels:
 
 
 def boxed(data: Data, victim: Victim, scaled: bool) -> Samples:
-    """Samples of the data, checked; pixels in [0, 1] are brought to the victim's box."""
+    """Samples of the data, checked; `scaled` says to scale pixels in [0, 1] to the victim's box."""
     images = data.images
     if scaled:
         low, high = victim.box
@@ -84,18 +84,18 @@ def boxed(data: Data, victim: Victim, scaled: bool) -> Samples:
 
 
 def usual_size(victim: Victim) -> int:
-    """Samples per record, where nobody says how many."""
+    """The default number of samples per record."""
     return SHARD if victim.device.type == "cpu" else GPU_SHARD
 
 
 def shards_of(data: Data, size: int) -> list[Callable[[], Data]]:
-    """What makes each shard of the data when it is needed."""
+    """Functions that return the shards of the data when needed."""
     rows = torch.arange(len(data))
     return [partial(data.take, part) for part in rows.split(size)]  # type: ignore[no-untyped-call]
 
 
 def described(data: Data, size: int, victim: Victim, scaled: bool) -> tuple[Shard, ...]:
-    """The shards of the data, every sample checked on the way."""
+    """The descriptions of all shards; every sample is checked."""
     if len(torch.unique(data.ids)) < len(data):
         raise InputError("the ids are not unique: every sample needs an id of its own")
     shards = []
@@ -103,7 +103,7 @@ def described(data: Data, size: int, victim: Victim, scaled: bool) -> tuple[Shar
         part = make()
         samples = boxed(part, victim, scaled)
         check_grid(victim, samples)
-        # The same pixels mean something else where they are brought to another box.
+        # The same pixels scaled to another box are other samples.
         digest = key_of({"digest": part.digest, "box": victim.box}) if scaled else part.digest
         shards.append(Shard(digest=digest, count=len(part)))
     return tuple(shards)

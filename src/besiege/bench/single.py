@@ -1,4 +1,4 @@
-"""The public `evaluate`: the bench with one model, one set of samples and one threat."""
+"""The public function `evaluate`: one model, one set of samples and one threat."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ from besiege.models.endpoint import kept_below
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Evaluation:
-    """What an evaluation found, from judged records alone.
+    """The result of an evaluation, computed from judged records only.
 
     Attributes
     ----------
     clean, robust : Rate
-        Accuracy on clean images, and the share of samples that no attack broke, each with a 95 %
-        interval: ``value``, ``low``, ``high``, ``count``. Robust is of the samples that every
-        attack was judged on, and None where there are none: what was not attacked is not robust.
+        Accuracy on clean images, and accuracy under all attacks, each with a 95 % interval:
+        ``value``, ``low``, ``high``, ``count``. Robust is over the samples that every attack was
+        judged on, and None without such samples.
     by_attack : dict of str to Rate
-        Accuracy under each attack, by its text; in a suite, after it and those before it. An
-        attack that failed is not in it. What became of each sample is in `by_sample`.
+        Accuracy under each attack, by its text; in a suite, under it and those before it. Failed
+        attacks are left out. `by_sample` has the result of each sample.
     warnings : tuple of Finding
-        Signs that a figure may not mean what it seems to.
+        Signs that a figure may be misleading.
     figures : EvaluationFigures
-        All figures: curves, costs, the gallery. ``figures.plain()`` gives them as ``figures.json``
-        has them, in dictionaries and lists.
+        All figures: curves, costs, the gallery. ``figures.plain()`` gives them as in
+        ``figures.json``, in dictionaries and lists.
     folder : Path
         The run folder.
     paid : dict, optional
-        Of a model behind a wall, ``(asked, sent)`` by account: images asked about, and images that
-        were sent to it. What the ledger knew was not sent again; attempts that failed were sent.
+        For a black-box model ``(asked, sent)`` by account: queries, and images that were sent. The
+        ledger answers images that were sent before; failed attempts count as sent.
     """
 
     clean: Rate
@@ -99,33 +99,33 @@ class Evaluation:
 
     @cached_property
     def by_sample(self) -> Rows:
-        """What became of each sample: which attack broke it first, and what that took.
+        """The result of each sample: the first attack that broke it, and the cost.
 
-        ``fate`` is 'wrong' (when clean already), 'broken', 'standing' or 'unknown'; ``attack`` is
-        the first that broke it, in the order of the list; ``queries``, ``forwards`` and
-        ``backwards`` are what had been spent on it by then, earlier attacks included.
+        ``fate`` is 'wrong' (misclassified when clean), 'broken', 'standing' or 'unknown';
+        ``attack`` is the first that broke it, in the order of the list; ``queries``, ``forwards``
+        and ``backwards`` are the cost up to then, earlier attacks included.
         """
         return fates(gather(Store(self.folder), self._plan).evidence)
 
     @cached_property
     def smallest(self) -> Rows:
-        """The smallest change found for each sample, and what that image is in every norm.
+        """The smallest perturbation found for each sample, and its size in every norm.
 
-        ``distance`` is in the threat's norm: 0 where a sample was wrong when clean, infinite where
-        nothing was found. ``attack`` is what found it. With a budget, the samples are those that
-        the curve was made of.
+        ``distance`` is in the threat's norm: 0 where a sample was misclassified when clean,
+        infinite where no attack succeeded. ``attack`` is the attack that found it. With a budget,
+        the samples are those of the curve.
         """
         return smallest(gather(Store(self.folder), self._plan).evidence)
 
     def page(self, path: Path | str | None = None) -> Path:
-        """Write the HTML page of the run; into its folder where no path is given."""
+        """Write the HTML page of the run; by default into its folder."""
         from besiege.report import write_page
 
         return Path(write_page(self.folder, path))
 
     def __repr__(self) -> str:
-        found = self.figures
-        lines = [f"{found.model.name} on {found.data.name}, {found.threat.text}"]
+        figures = self.figures
+        lines = [f"{figures.model.name} on {figures.data.name}, {figures.threat.text}"]
         lines.append(f"  clean     {self.clean}")
         known = self.robust or "unknown: no image was judged under every attack"
         lines.append(f"  robust    {known}")
@@ -164,63 +164,62 @@ def evaluate(
     watch: Watch | None = None,
     command: str | None = None,
 ) -> Evaluation:
-    """Measure how robust a model is: attack it, judge every image afresh, keep the records.
+    """Measure how robust a model is: attack it, judge every image again, keep the records.
 
     Parameters
     ----------
     model : str, nn.Module or Classifier
         ``zoo:NAME``, ``public:NAME``, ``ARCH(...):weights.safetensors``,
         ``path/to/file.py:factory``, ``path/file.onnx``, ``http://HOST/PATH``, any of them with
-        ``+layer`` defenses, or the thing itself.
+        ``+layer`` defenses, or the model itself.
     data : str, path, Data or (images, labels)
         A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, or tensors.
     threat : str or Threat
         What the attacker may do: ``"linf:8/255"``, ``"l2:0.5"``, or ``"linf"`` for the smallest
-        change.
+        perturbation.
     attacks : str or sequence, optional
-        Attacks to run, each on every sample; one step, many steps, and many steps
-        to each of the three likeliest wrong classes when neither attacks nor a suite are given;
-        without gradients the suite of the access; with a substitute ``"pgd, dim, sinifgsm"``.
+        Attacks to run, each on every sample. Without attacks and suite: one step, many steps, and
+        many steps to each of the three likeliest wrong classes; the suite ``"score"`` or
+        ``"decision"`` without access to gradients; ``"pgd, dim, sinifgsm"`` with a substitute.
     suite : str or sequence, optional
-        Attacks that each run on what the ones before left: ``"standard"`` and other names, or a
-        list of one's own.
+        Attacks that each run on the samples that withstood the ones before: ``"standard"`` and
+        other names, or a list.
     goal : str, optional
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
     access : str, optional
-        ``gradient``, ``score`` or ``decision``; what the model grants by default.
+        ``gradient``, ``score`` or ``decision``; by default all that the model grants.
     queries : int, optional
-        The most answers an attack may use for one sample.
+        Query limit per sample.
     curve : {"short", "full", "none"} or bool
         Accuracy against the budget, by the strongest attack: with 20 steps on at most 200 samples,
-        with its own steps on all of them, or not at all. The short one knows each distance to 1 %.
+        with its own steps on all of them, or none. The short one has distances precise to 1 %.
     count, seed, split
-        How many samples of which part of the data, chosen by the seed; the seed also decides
-        every draw.
+        Number of samples and part of the data set; the seed decides the choice of samples and all
+        random numbers.
     out : path, optional
-        The run folder. Records in it are used again, so that an interrupted evaluation goes on.
-        Without one, records live as long as the result.
+        The run folder. Its records are reused, so an interrupted evaluation resumes. Without a
+        folder, records exist as long as the result.
     shard : int, optional
-        Samples per record: what is lost at most when a run is killed. 100 by default, 500 where
-        the model runs on a GPU.
+        Samples per record, the most that a killed run loses. 100 by default, 500 where the model
+        runs on a GPU.
     batch, device
-        Rows per call of the model, and where it runs; a named model goes to a GPU where there is
-        one.
+        Rows per call of the model, and its device; a model from a text uses a GPU if there is one.
     compile : bool
-        On a GPU, have the copy that attacks search on compiled: up to a minute at first, then a
-        third faster. It changes no verdict but by rounding.
+        On a GPU, compile the copy that attacks search on: up to a minute at first, then a third
+        faster. Results change only by rounding.
     substitute : model or sequence of models, optional
-        A model of one's own for the victim's gradients. Attacks that need gradients are crafted on
-        it, keep their last point, and are judged on the victim (transfer); ``prgf`` takes its
-        advice. Several are one ensemble.
+        A model whose gradients the attacker has. Attacks that need gradients are crafted on it,
+        keep their last point, and are judged on the victim (transfer); ``prgf`` uses its gradients
+        as a prior. Several models form one ensemble.
     fuse : {"logits", "probabilities", "losses"}
-        What such an ensemble takes the mean of.
+        Outputs of the ensemble that are averaged.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
-        Told how far the work is.
+        Called with an event whenever the work has advanced.
     command : str, optional
-        What the report says reproduces it; made up from the arguments when not given.
+        The command that the report names to reproduce it; by default derived from the arguments.
 
     Returns
     -------
@@ -267,7 +266,7 @@ def measure(
     progress: bool = False,
     watch: Watch | None = None,
 ) -> Evaluation:
-    """Do what a request asks for: the common path of `evaluate` and of the command line."""
+    """Run a request: the common path of `evaluate` and of the command line."""
     how = how or Machine()
     check_numbers(batch=how.batch)
     folder = None if out is None else run_folder(out)
@@ -283,14 +282,14 @@ def measure(
         kept_below(black_box(resolved.victim), store.folder)
         plan = plan_of(resolved)
         with _bar(plan.model.name, watch, progress) as shown:
-            found = _run(store, resolved, plan, how, shown)
+            result = _run(store, resolved, plan, how, shown)
     except BaseException:
         if folder is None:
             rmtree(store.folder, ignore_errors=True)
         raise
-    if folder is None:  # as long as somebody may read from it
-        finalize(found, rmtree, store.folder, ignore_errors=True)
-    return found
+    if folder is None:  # the result reads from it as long as it exists
+        finalize(result, rmtree, store.folder, ignore_errors=True)
+    return result
 
 
 def _bar(
@@ -304,7 +303,7 @@ def _bar(
 
 
 def _as_begun(request: Request, folder: Path) -> Request:
-    """The request with the shards the folder already has: on another device it resumes."""
+    """The request with the shard size of the folder, so that it resumes on another device."""
     run = read_run(Store(folder))
     for plan in () if run is None else run.plans:
         begun = request.model_copy(
@@ -318,7 +317,7 @@ def _as_begun(request: Request, folder: Path) -> Request:
 def _run(
     store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine, watch: Watch | None
 ) -> Evaluation:
-    """Do what is planned, except what the store holds already, and compute the figures."""
+    """Do the tasks without records, and compute the figures."""
     with store.writing():
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         run = read_run(store) or Run(created=begun, versions=versions())
@@ -330,25 +329,25 @@ def _run(
         write_run(store, run.with_plan(shown))
         runner = Runner(plan, context_of(store, resolved, plan, how), watch)
         plan = runner.run(lambda decided: write_run(store, run.with_plan(decided)))
-        found = write_figures(store.folder)
-    return _evaluation(found, store.folder, plan, paid(resolved.victim))
+        figures = write_figures(store.folder)
+    return _evaluation(figures, store.folder, plan, paid(resolved.victim))
 
 
 def _evaluation(
     run: RunFigures, folder: Path, plan: Plan, counts: Mapping[str, tuple[int, int]] | None
 ) -> Evaluation:
-    found = next(one for one in run.evaluations if one.name == plan.name)
-    if found.clean is None:
-        failed = next((one.seen for one in found.warnings if one.id == "FAILED"), "")
-        raise VictimError(f"the model answered none of the clean images. {failed}")
+    mine = next(one for one in run.evaluations if one.name == plan.name)
+    if mine.clean is None:
+        failed = next((one.seen for one in mine.warnings if one.id == "FAILED"), "")
+        raise VictimError(f"the model failed on all clean images. {failed}")
     return Evaluation(
-        found.clean,
-        found.robust,
-        {one.text: one.accuracy for one in found.attacks if one.accuracy is not None},
-        found.warnings,
-        found,
+        mine.clean,
+        mine.robust,
+        {one.text: one.accuracy for one in mine.attacks if one.accuracy is not None},
+        mine.warnings,
+        mine,
         folder,
-        found.complete,
+        mine.complete,
         plan,
         run,
         counts,

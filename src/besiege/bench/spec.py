@@ -1,8 +1,7 @@
-"""The values an evaluation is written down as: the request, the model, the data, the attacks.
+"""The values of ``run.json``: the request, the model, the data, the attacks.
 
-``run.json`` holds them; an alias is the name that a field has there. They contain everything the
-keys of the records are made of, so that a reader of a run knows which records belong to it without
-a model and without torch.
+An alias is the name of a field there. The keys of the records follow from these values only, so a
+reader of a run knows which records belong to it without a model and without torch.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Shard(Value):
 class AttackSpec(Value):
     """An attack and the terms it runs on.
 
-    ``spelled`` is the attack with all its parts, defaults included; ``plain`` says that it is one
-    ascent of a loss, so that its trace can be read as one.
+    ``spelled`` is the attack with all its parts, defaults included; ``plain`` says whether it is an
+    ascent of one loss, whose trace rules can use.
     """
 
     text: str
@@ -48,11 +47,11 @@ class AttackSpec(Value):
     plain: bool
     one_step: bool
     passes: int
-    """About how many forward passes it takes for a sample it does not break."""
+    """Approximate number of forward passes for a sample that it does not break."""
     access: Literal["gradient", "score", "decision"] = "gradient"
     """The access it needs; the first releases had gradient attacks only and did not write it."""
     source: str | None = None
-    """The digest of the substitute it is crafted on, where that is not the victim."""
+    """The digest of the substitute it is crafted on, if any."""
     advice: str | None = None
     """The digest of the substitute whose gradients it uses besides the victim's answers."""
     starts: str | None = None
@@ -60,11 +59,11 @@ class AttackSpec(Value):
 
 
 class Request(Value):
-    """What a user asks for: filled in by the command line, `besiege.evaluate` and ``--dry-run``.
+    """A user's request, from the command line, `besiege.evaluate` or ``--dry-run``.
 
-    Everything is text or a number, so that it can be written down and asked again; objects that
-    exist only in memory are passed beside it (`besiege.bench.request.Objects`). `resolve`
-    completes it: attacks, threat and shard are then spelled out.
+    Every field is a text or a number, so that it can be stored and repeated; objects that exist
+    only in memory are passed separately (`besiege.bench.request.Objects`). `resolve` completes it:
+    attacks, threat and shard are then spelled out.
     """
 
     model: str
@@ -81,9 +80,9 @@ class Request(Value):
     split: str = "test"
     shard: int | None = None
     substitute: tuple[str, ...] = ()
-    """Models whose gradients stand in for the victim's; several form one ensemble."""
+    """Models whose gradients replace the victim's; several form one ensemble."""
     fuse: Literal["logits", "probabilities", "losses"] = "logits"
-    """What such an ensemble averages."""
+    """Outputs that such an ensemble averages."""
     resize: str | None = None
     crop: str | None = None
     channels: int | None = None
@@ -91,11 +90,11 @@ class Request(Value):
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True
-    """Whether model and data are named by texts, which can be read again."""
+    """Whether texts name model and data, so that the request can be repeated."""
 
     @classmethod
     def of(cls, **fields: Any) -> Request:
-        """A request of these fields; an error says which one is wrong."""
+        """A request with these fields; the error of a wrong one names it."""
         try:
             return cls(**fields)
         except ValidationError as problem:
@@ -107,7 +106,7 @@ class Request(Value):
 
 
 class ModelSpec(Value):
-    """The victim: its digest, and what reports say of it."""
+    """The victim: its digest, and its description in reports."""
 
     name: str
     digest: str
@@ -117,9 +116,9 @@ class ModelSpec(Value):
     box: tuple[float, float]
     stochastic: bool
     draws: int
-    """How many answers of a stochastic victim each image is judged by."""
+    """Number of draws with which each image is judged; 1 for a deterministic victim."""
     undefended: bool = False
-    """Whether it is known to have been trained without any defense, and has no layers."""
+    """Whether it is known to be trained without a defense, and has no layers."""
 
 
 class DataSpec(Value):
@@ -136,7 +135,7 @@ class DataSpec(Value):
     scaled: bool
     """Whether pixels in [0, 1] are scaled to the victim's box."""
     standard: float | None
-    """The budget usual for these data in the threat's norm, where there is one."""
+    """The usual budget for these data in the threat's norm, if there is one."""
 
 
 class Curve(Value):
@@ -147,9 +146,9 @@ class Curve(Value):
 
 
 class Searches(Value):
-    """The searches that a curve can be made with: that of the strongest attack is run.
+    """The searches for a curve, of which that of the strongest attack is run.
 
-    ``attacks`` has one entry per attack of the plan: its search, or why there is none.
+    ``attacks`` has one element per attack of the plan: its search, or why there is none.
     """
 
     attacks: tuple[AttackSpec | str, ...]
@@ -163,11 +162,11 @@ class Machine:
     Attributes
     ----------
     device : str, optional
-        Where the model computes.
+        Device of the model.
     batch : int, optional
         Rows per call of the model.
     compile : bool
-        Whether the copies that attacks search on are compiled, on a GPU.
+        Whether to compile the copies that attacks search on, on a GPU.
     """
 
     device: str | None = None

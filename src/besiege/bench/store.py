@@ -1,8 +1,7 @@
-"""The store: a run folder of immutable records, each written whole or not at all.
+"""The store: a run folder of immutable records, each written atomically.
 
-A record is a folder under the SHA-256 of its identity. It is written under another name, flushed
-to the disk and renamed, so that a reader never sees half of one and what exists is never computed
-again. Nothing here needs torch.
+A record is a folder named by the SHA-256 of its identity. It is written under a temporary name,
+flushed to the disk and renamed, so a reader never sees an incomplete one. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from besiege.core.files import read_file
 from besiege.metrics.rows import Column, Rows
 
 SCHEMA = 1
-"""Raised when records change so that older ones must not be taken for newer ones."""
+"""Increased when records change such that older ones must not be reused."""
 _READABLE = frozenset({1})
 _PARTIAL = ".partial-"
 ROWS, IMAGES = "rows.parquet", "images.safetensors"
 
 
 class DamagedError(StoreError):
-    """A record that is not what it was when it was written."""
+    """A record that was changed after it was written."""
 
 
 def key_of(identity: Mapping[str, Any]) -> str:
@@ -50,22 +49,22 @@ def canonical(value: object) -> bytes:
 
 @dataclass(frozen=True)
 class Record:
-    """What a task left behind.
+    """The stored result of a task.
 
     Attributes
     ----------
     identity : dict
         All that decides the result; its hash is the key.
     totals : dict
-        Sums over the rows, for those who only count.
+        Sums over the rows, for `status`.
     findings : tuple of Finding
-        What was noticed on the way.
+        Warnings of craft and judge.
     provenance : dict
-        How it came about: seconds, device, versions. Not part of the identity.
+        How it was computed: seconds, device, versions. Not part of the identity.
     failure : dict, optional
-        What was raised instead of a result: ``type`` and ``message``.
+        The error that was raised instead of a result: ``type`` and ``message``.
     files : dict
-        SHA-256 of each file beside it.
+        SHA-256 of each other file of the record.
     """
 
     identity: Mapping[str, Any]
@@ -95,7 +94,7 @@ class Record:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Record:
-        """Read back what `to_json` wrote; anything else is damaged."""
+        """Read the content that `to_json` wrote; anything else is damaged."""
         if content.get("schema") not in _READABLE:
             raise DamagedError(
                 f"has the schema {content.get('schema')!r}, but this release reads "
@@ -134,25 +133,25 @@ class Store:
     # Reading.
 
     def present(self) -> set[str]:
-        """Keys of everything that was committed, sound or not."""
+        """Keys of all committed records, sound or not."""
         try:
             return {e.name for e in os.scandir(self.records) if not e.name.startswith(".")}
         except (FileNotFoundError, NotADirectoryError):
             return set()
 
     def read(self, key: str, *, whole: bool = False, files: Iterable[str] = ()) -> Record | None:
-        """The record of a key, None where there is none.
+        """The record of a key; None without one.
 
-        `files` names what is compared with its digest now, `whole` compares everything; the rest
-        is compared when it is read.
+        `files` are compared with their digests now, with `whole` all of them; other files are
+        compared when they are read.
         """
         found = self._found(key, None if whole else files)
         return None if found is None else found[0]
 
     def sound(self, key: str) -> Record | None:
-        """The record of a key where every file of it is as it was written, and it is no failure.
+        """The record of a key if all its files are unchanged and it is no failure, else None.
 
-        What was found sound is not read again: records do not change.
+        A sound record is read only once.
         """
         if key not in self._sound:
             try:
@@ -177,7 +176,7 @@ class Store:
     def rows(self, keys: Iterable[str]) -> Rows:
         """The rows of some records, in the order of the keys.
 
-        The columns ``record`` and ``row`` say where each one lies.
+        The columns ``record`` and ``row`` say where each row is stored.
         """
         tables = []
         for key in keys:
@@ -189,7 +188,7 @@ class Store:
         return Rows(unpacked(tables))
 
     def images(self, key: str) -> dict[str, Column]:
-        """The arrays that were stored with a record."""
+        """The image arrays of a record."""
         found = self._found(key, [IMAGES])
         if found is None or IMAGES not in found[1]:
             raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
@@ -198,7 +197,7 @@ class Store:
     def _found(
         self, key: str, files: Iterable[str] | None
     ) -> tuple[Record, dict[str, bytes]] | None:
-        """A record and the content of some of its files, or of all, each of its digest."""
+        """A record and the content of some of its files, or of all, compared with their digests."""
         folder = self.records / key
         about = f"the record {key[:12]} in {self.folder}"
         try:
@@ -226,7 +225,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the folder for writing: one process at a time; what a killed one left is swept."""
+        """Lock the folder for writing by one process, and remove what a killed process left."""
         with telling(self.folder):
             self.records.mkdir(parents=True, exist_ok=True)
             _flush(self.folder)
@@ -241,7 +240,7 @@ class Store:
                         left.unlink()
             yield
         finally:
-            os.close(lock)  # gives the lock back, as a killed process does by dying
+            os.close(lock)  # releases the lock, as the end of a process does
 
     def commit(
         self,
@@ -249,9 +248,9 @@ class Store:
         rows: Mapping[str, Column] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> str:
-        """Write a record whole, with its rows and other files, or leave nothing; gives its key.
+        """Write a record atomically, with its rows and other files, and return its key.
 
-        A failure that is already there gives way; a result that is already there stays.
+        An existing failure is replaced; an existing result stays.
         """
         key = record.key
         final = self.records / key
@@ -287,7 +286,7 @@ class Store:
             self.set_aside(key)
             return
         if old is not None and old.failure is not None:
-            # In one move: a reader must not see half of it.
+            # Renamed first, so that a reader never sees it incomplete.
             gone = self.records / f"{_PARTIAL}gone-{os.urandom(4).hex()}"
             os.rename(self.records / key, gone)
             shutil.rmtree(gone)
@@ -303,9 +302,9 @@ class Store:
             return target
 
     def write_file(self, name: str, content: bytes) -> Path:
-        """Replace a file of the run folder in one move."""
+        """Replace a file of the run folder atomically."""
         path = self.folder / name
-        # Named after the process: readers write figures, too, and must not sweep each other's.
+        # The name has the process id: readers write figures, too, and keep each other's files.
         partial = self.folder / f"{_PARTIAL}{os.getpid()}-{os.urandom(4).hex()}"
         with telling(self.folder):
             try:
@@ -338,24 +337,24 @@ def _flush(path: Path) -> None:
 
 
 def _hold(lock: int, folder: Path) -> None:
-    """Take the lock of a folder, or say who has it."""
+    """Lock a folder, or raise an error if another process has the lock."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system: two writers still never tear a record
+    except ImportError:  # a system without such locks: records are still written atomically
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise StoreError(
             f"another process is writing to {folder}: wait for it, or choose another folder "
-            "(besiege status shows how far it is)"
+            "(besiege status shows its progress)"
         ) from None
     except OSError:  # a file system without locks
         return
 
 
 def _lives(partial: Path) -> bool:
-    """Whether the process that writes a file under a temporary name is still there."""
+    """Whether the process that writes a file under a temporary name still runs."""
     number = partial.name.removeprefix(_PARTIAL).partition("-")[0]
     try:
         os.kill(int(number), 0)

@@ -1,9 +1,8 @@
-"""The figures of one evaluation: computed once from its records, then kept beside them.
+"""The figures of one evaluation: computed once from its records, then cached in the run folder.
 
-``figures/NAME.json`` holds the figures of a complete evaluation, and the outline that comparisons
-with other evaluations need. It is derived: delete it at will. It is used only while it was made by
-the same code, of the same plan, and of the same records: their keys, and what the file system says
-of their files, which changes when a file does.
+``figures/NAME.json`` has the figures of a complete evaluation, and the outline that comparisons
+with other evaluations need. It is derived and can be deleted. It is used only while code, plan and
+records are the same: the keys of the records, and times, sizes and inodes of their files.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ FOLDER = "figures"
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of an evaluation, before it is compared with others, and its outline."""
+    """The outline of an evaluation, and its figures without comparisons with others."""
 
     plan: Plan
     figures: EvaluationFigures
@@ -57,8 +56,8 @@ class Summary:
 
 
 def summary_of(store: Store, plan: Plan) -> Summary:
-    """The summary of an evaluation: the one that was kept, or computed now from the records."""
-    stamp = _stamp(store, plan)  # before records are read: one that changes meanwhile is noticed
+    """The summary of an evaluation: the cached one, or computed now from the records."""
+    stamp = _stamp(store, plan)  # before reading, so that records changed meanwhile are noticed
     path = store.folder / FOLDER / f"{plan.name}.json"
     kept = _read(path, stamp)
     if kept is not None:
@@ -66,7 +65,7 @@ def summary_of(store: Store, plan: Plan) -> Summary:
     gathered = gather(store, plan)
     made = _computed(gathered)
     if gathered.complete:
-        with suppress(OSError, StoreError):  # a folder that may only be read works without
+        with suppress(OSError, StoreError):  # a read-only folder works without a cache
             path.parent.mkdir(exist_ok=True)
             store.write_file(f"{FOLDER}/{path.name}", _written(made, stamp))
     return made
@@ -122,17 +121,17 @@ def _computed(gathered: Gathered) -> Summary:
     return Summary(plan, figures, Outline.of(evidence, plan.threat))
 
 
-# Comparing.
+# Comparisons.
 
 
 def comparison(mine: Summary, others: list[Summary]) -> Comparison:
-    """An evaluation among the others of its run folder."""
+    """The input of the rules that compare an evaluation with others of its run folder."""
     plan, threat = mine.plan, Threat.parse(mine.plan.threat)
     elsewhere: dict[float, dict[str, float]] = {}
     beside: list[Outline] = []
     for other in _comparable(mine, others):
         their, same_seed = other.outline, other.plan.request.seed == plan.request.seed
-        # Random targets are the same with the same seed only; given ones may always differ.
+        # Random targets are equal for equal seeds only; given targets may always differ.
         if threat.goal is not Goal.GIVEN and (threat.goal is not Goal.RANDOM or same_seed):
             beside.append(their)
         fixed = mine.outline.eps is not None and their.eps is not None
@@ -142,7 +141,7 @@ def comparison(mine: Summary, others: list[Summary]) -> Comparison:
 
 
 def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
-    """Other evaluations of the same victim, samples, goal and access, with as many queries."""
+    """Other evaluations of the same victim, samples, goal, access and query limit."""
     plan, threat = mine.plan, Threat.parse(mine.plan.threat)
     for other in others:
         theirs, their = other.plan, Threat.parse(other.plan.threat)
@@ -174,11 +173,11 @@ def _counterpart(mine: Summary, others: list[Summary]) -> tuple[str, Rate] | Non
     return None
 
 
-# Keeping.
+# The cache.
 
 
 def _stamp(store: Store, plan: Plan) -> str:
-    """A digest of all that the figures follow from: code, plan, and the files of the records."""
+    """A digest of everything that decides the figures: code, plan, and files of the records."""
     records = [
         (key, *(about(store.records / key / name) for name in ("record.json", "rows.parquet")))
         for key in sorted({task.key for task in plan.tasks()})
@@ -188,16 +187,16 @@ def _stamp(store: Store, plan: Plan) -> str:
 
 
 def about(path: Path) -> list[int] | None:
-    """What the file system says of a file that changes when its content does."""
+    """Times, size and inode of a file, which change when its content does; None without it."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except OSError:
         return None
-    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino]
+    return [stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino]
 
 
 def _code() -> list[object]:
-    """What changes when figures may be computed in another way: our files, and others' figures."""
+    """A value that changes with the code of figures, those of other packages included."""
     ours = Path(besiege.__file__).parent
     files = [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").rglob("*.py"))]
     modules = {one.compute.__module__ for one in registered() if one.compute is not None}
@@ -223,7 +222,7 @@ def _written(summary: Summary, stamp: str) -> bytes:
 
 
 def _read(path: Path, stamp: str) -> tuple[EvaluationFigures, Outline] | None:
-    """What was kept, None where it is not of what is there now, or not whole."""
+    """The cached values; None where the stamp differs or the file is damaged."""
     try:
         head, _, text = read_file(path).partition(b"\n")
         if json.loads(head) != {"stamp": stamp, "digest": hashlib.sha256(text).hexdigest()}:
@@ -243,7 +242,7 @@ def _figures() -> TypeAdapter[EvaluationFigures]:
 
 
 def _adapter(name: str) -> TypeAdapter[Any]:
-    """How a figure from outside is read back: as its function says it returns."""
+    """The adapter that reads a figure of another package, by its return annotation."""
     compute = next(one.compute for one in registered() if one.name == name)
     return TypeAdapter(get_type_hints(compute).get("return", Any))
 

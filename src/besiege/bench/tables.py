@@ -1,4 +1,4 @@
-"""Tensors as the columns and files of a record, and what was crafted read back from one."""
+"""Converts tensors to the columns and files of a record, and crafted images back."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def array(values: Tensor) -> Column:
 
 
 def draws_of(draws: Tensor, stochastic: bool) -> dict[str, Column]:
-    """The outcome of each draw of a stochastic victim; of others the share says all."""
+    """The column of all draws of a stochastic victim; none for others."""
     return {"draws": array(draws)} if stochastic else {}
 
 
 def as_bytes(images: Tensor) -> Column:
-    """Images as bytes where that loses nothing, which is a quarter of the size."""
+    """Images as bytes, a quarter of the size, if that loses nothing."""
     pixels = array(images)
     rounded = np.rint(pixels * 255).clip(0, 255).astype(np.uint8)
     same = np.array_equal(stored_images({"images": rounded}), pixels)
@@ -36,7 +36,7 @@ def as_bytes(images: Tensor) -> Column:
 
 
 def packed_arrays(arrays: Mapping[str, Column]) -> dict[str, bytes]:
-    """The file of a record that holds its images."""
+    """The image file of a record."""
     return {IMAGES: save(dict(arrays))}
 
 
@@ -48,7 +48,7 @@ def stored(
     device: torch.device,
     transferred: bool,
 ) -> Claims:
-    """What was crafted, as it is stored: the judge sees nothing else."""
+    """The crafted images as stored; the judge gets nothing else."""
     pixels = samples.images.clone()
     if len(images["rows"]):
         where = torch.from_numpy(images["rows"]).to(device)

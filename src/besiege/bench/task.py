@@ -1,4 +1,4 @@
-"""A task: a piece of work as data, and what it made."""
+"""A task, which is a piece of work as data, and its result."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Task:
     Attributes
     ----------
     kind : str
-        A name of `besiege.bench.kinds.KINDS`, which does the work.
+        A name of `besiege.bench.kinds.KINDS`, whose object does the work.
     identity : dict
-        All that decides the result, as JSON; the record's key is its SHA-256.
+        All that decides the result, as JSON; the key of the record is its SHA-256.
     needs : tuple of str
-        Keys of the records the work is done with.
+        Keys of the records that it needs.
     shard : int
         The number of the shard.
     """
@@ -48,11 +48,11 @@ class Stage:
     name : str
         The text of the attack, or the name of the kind.
     parts : tuple of tuple of Task
-        For every shard its tasks, each before those that need it.
+        The tasks of every shard, each before those that need it.
     counts : tuple of int
-        Samples of every shard.
+        Number of samples of every shard.
     attack : AttackSpec, optional
-        The attack, where there is one.
+        The attack, if there is one.
     curve : bool
         Whether it is the search for the smallest perturbation.
     """
@@ -66,9 +66,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task made: rows and files by name, sums and findings.
+    """The result of a task: rows and files by name, sums and findings.
 
-    ``provenance`` is what the record says about how it was made, besides what is always said.
+    ``provenance`` is added to the record's provenance.
     """
 
     rows: Mapping[str, Column]

@@ -1,4 +1,4 @@
-"""Which named models are known to have no defense: attacks that leave much of them do not work."""
+"""The named models that are known to have no defense: attacks that do not break them are faulty."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PUBLIC = frozenset(
         "mnist_lenet_clean",
     }
 )
-"""Published weights that were trained on clean images alone."""
+"""Published weights that were trained on clean images only."""
 
 
 def is_undefended(model: str) -> bool:
-    """Whether the text names a model trained on clean images alone, without layers before it.
+    """Whether the text names a model trained on clean images only, without layers before it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How much of an evaluation is done: counted over the stages of its plan while it runs."""
+"""Estimates, while an evaluation runs, how much of its work is done."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from besiege.core.errors import Finding
 
 @dataclass(frozen=True)
 class Stage:
-    """How far one attack is.
+    """The progress of one attack.
 
     Attributes
     ----------
     attack : str
-        Its text.
+        The text of the attack.
     before, left : int
-        Samples that stood when it began, and that stand now: by verdicts where these exist, by
-        the attack's own claims until then.
+        Unbroken samples when it began, and now: by verdicts where these exist, by the attack's own
+        claims until then.
     share : float
         The share of its work that is done, 1 at its end.
     seconds : float
-        The time it has taken, earlier runs included.
+        Its time, earlier runs included.
     failed : int
-        Shards on which it failed, or which wait for an attack that failed.
+        Shards on which it failed, or which need an attack that failed.
     """
 
     attack: str
@@ -41,10 +41,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Event:
-    """How far the work is, in estimated forward passes, and what runs now.
+    """The progress of the work, in estimated forward passes, and what runs now.
 
-    The total falls as samples are broken. ``stage`` says more of the attack that runs, and
-    ``findings`` are new findings about the victim.
+    The total falls as samples are broken. ``stage`` describes the running attack, and ``findings``
+    are new findings about the victim.
     """
 
     done: float
@@ -60,8 +60,8 @@ Watch = Callable[[Event], None]
 class WorkEstimate:
     """Estimates the work of a plan, part by part in the order of its stages.
 
-    A sample takes one forward pass when clean, and of every attack about as many as the attack
-    takes where it does not succeed; in a chain only for the attacks it is left for.
+    A clean sample takes one forward pass. An attack takes about as many passes for every sample as
+    for one that it does not break; in a suite, only samples that withstood earlier attacks count.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -76,7 +76,7 @@ class WorkEstimate:
         self.extend(plan)
 
     def extend(self, plan: Plan) -> None:
-        """Go on with a plan that has more stages now."""
+        """Continue with a plan that has more stages."""
         self.stages = plan.stages()
         self._each = [
             sum(KINDS.get(task.kind).estimate(task, stage) for task in stage.parts[0])
@@ -105,7 +105,7 @@ class WorkEstimate:
         return self._each[number] * samples[part]
 
     def begin(self, number: int) -> None:
-        """The next stage begins."""
+        """Begin a stage."""
         if number == self.number:
             return
         self.number = number
@@ -115,7 +115,7 @@ class WorkEstimate:
         self._weights = [self._weight(number, part) for part in parts]
 
     def finished(self, part: int, records: Sequence[Record]) -> Event:
-        """A part of the stage is over; a task without a sound record failed, or had to wait."""
+        """The event that a part is over; tasks without a sound record failed or were blocked."""
         stage = self.stages[self.number]
         self._spent[self.number, part] = self._weights[part]
         self._seconds += sum(float(r.provenance.get("seconds", 0.0)) for r in records)
@@ -128,27 +128,27 @@ class WorkEstimate:
                 self._standing[part] -= broken
         elif stage.name == "clean":
             self._standing[part] = 0 if failed else int(records[-1].totals["correct"])
-        found = {(f.id, f.seen): f for r in records for f in r.findings} if not self.number else {}
-        new = tuple(f for about, f in found.items() if about not in self._reported)
-        self._reported |= set(found)
-        return self._event(part, 0.0, 0, 0.0, new)
+        seen = {(f.id, f.seen): f for r in records for f in r.findings} if not self.number else {}
+        new = tuple(f for about, f in seen.items() if about not in self._reported)
+        self._reported |= set(seen)
+        return self._event(0.0, 0, 0.0, new)
 
     def during(self, part: int, share: float, claimed: int, seconds: float) -> Event:
-        """A share of a part is done, and the attack claims to have broken so many samples."""
+        """The event that a share of a part is done, with the attack's claimed successes."""
         stage = self.stages[self.number]
         wrong = stage.counts[part] - self._standing[part] if _is_attack(stage) else 0
-        # The first attack of a chain is run on misclassified samples too, and claims them.
+        # The first attack of a suite also runs on misclassified samples, and claims them.
         first = stage is next(s for s in self.stages if s.attack is not None)
         broken = max(0, claimed - wrong) if first or not self._chained else claimed
-        return self._event(part, 0.99 * share * self._weights[part], broken, seconds)
+        return self._event(0.99 * share * self._weights[part], broken, seconds)
 
     def _event(
-        self, part: int, more: float, broken: int, seconds: float, found: tuple[Finding, ...] = ()
+        self, more: float, broken: int, seconds: float, findings: tuple[Finding, ...] = ()
     ) -> Event:
         stage = self.stages[self.number]
         text = "clean images" if stage.name == "clean" else stage.name
         shown = self._shown(stage, more, broken, seconds) if _is_attack(stage) else None
-        return Event(self.done + more, self.total, text, shown, found)
+        return Event(self.done + more, self.total, text, shown, findings)
 
     def _shown(self, stage: PlannedStage, more: float, broken: int, seconds: float) -> Stage:
         open_ = [p for p in range(len(stage.parts)) if (self.number, p) not in self._spent]

@@ -21,19 +21,19 @@ KINDS: Registry[Kind] = Registry(
 
 
 class Kind:
-    """What is known about one kind of task.
+    """One kind of task.
 
     A kind is an object registered under its name, ``KINDS.add(kind.name, kind)``. Reading a run
-    needs no torch: what needs it is imported by `run` only.
+    needs no torch, so only `run` may import it.
 
     Attributes
     ----------
     name : str
-        The kind, as identities have it.
+        The name of the kind in identities.
     columns : mapping
         The columns of its rows and their types.
     order : int
-        Stages of lower kinds come first: clean 0, attacks 10, those of other packages 50.
+        Kinds with a lower number come first: clean 0, attacks 10, those of other packages 50.
     """
 
     name: ClassVar[str]
@@ -41,15 +41,15 @@ class Kind:
     order: ClassVar[int] = 50
 
     def stages(self, plan: Plan) -> Iterable[Stage]:
-        """The stages this kind adds to a plan; each task comes after those it needs."""
+        """The stages that this kind adds to a plan, in which each task follows those it needs."""
         return ()
 
     def estimate(self, task: Task, stage: Stage) -> float:
-        """Forward passes for one sample that is not broken."""
+        """Estimated forward passes for one sample that is not broken."""
         return 0.0
 
     def is_of(self, record: Record, needed: Sequence[Record]) -> bool:
-        """Whether a record was made of the very records that are there now."""
+        """Whether a record was computed from the records that exist now."""
         return True
 
     def run(self, task: Task, context: Context) -> TaskResult:
@@ -58,7 +58,7 @@ class Kind:
 
 
 def base_identity(kind: str, victim: str, seed: int) -> dict[str, Any]:
-    """What every identity has."""
+    """The fields that every identity has."""
     from besiege.bench.store import SCHEMA
 
     return {"kind": kind, "schema": SCHEMA, "victim": victim, "seed": seed}

@@ -1,4 +1,4 @@
-"""``clean``: how the victim classifies the clean images of a shard."""
+"""Task kind ``clean``: the victim's predictions on the clean images of a shard."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Clean(Kind):
 
         victim = context.victim(task.identity["victim"])
         samples = context.samples(task.identity["shard"])
-        # Once per evaluation: a victim is asked a few more times to see whether it can be trusted.
+        # Once per evaluation: a few more queries check that the victim is deterministic.
         first = [] if task.shard else unread(victim) + preflight(victim, samples)
         clean = predict_clean(victim, samples, seed=task.identity["seed"])
         rows = {

@@ -1,4 +1,4 @@
-"""``craft``: the images an attack makes of the samples of a shard."""
+"""Task kind ``craft``: an attack's images of the samples of a shard."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Craft(Kind):
     }
 
     def stages(self, plan: Plan) -> Iterable[Stage]:
-        """Every attack, craft and judge shard by shard, and the search for the curve.
+        """Craft and judge of every attack, shard by shard, and the search for the curve.
 
-        In a chain an attack needs the verdicts on the attacks before it on the same shard: what
-        they left decides what it is run on, and is therefore part of its identity.
+        In a suite an attack needs the verdicts on the attacks before it on the same shard. They
+        decide on which samples it runs, and are therefore part of its identity.
         """
         before: list[tuple[str, ...]] = [() for _ in plan.shards]
         for spec in plan.attacks:
@@ -51,7 +51,7 @@ class Craft(Kind):
 
     def estimate(self, task: Task, stage: Stage) -> float:
         assert stage.attack is not None
-        # A gradient is a forward pass and a backward pass, which costs about two.
+        # A backward pass costs about as much as two forward passes.
         return stage.attack.passes * (3.0 if stage.attack.access == "gradient" else 1.0)
 
     def run(self, task: Task, context: Context) -> TaskResult:
@@ -98,7 +98,7 @@ def _stage(
 
 
 def _identity(plan: Plan, spec: AttackSpec, shard: Shard, after: tuple[str, ...]) -> dict[str, Any]:
-    # What was crafted on a substitute is the same for every victim it is tried on.
+    # Images crafted on a substitute are the same for every victim.
     searched = plan.model.digest if spec.source is None else spec.source
     besides = {"advice": spec.advice, "starts": spec.starts}
     return {
@@ -121,7 +121,7 @@ def _result(samples: Samples, crafted: Crafted, leave: str, searches: bool) -> T
     from besiege.bench.tables import array, packed_arrays
 
     n = len(samples)
-    # A failure is the clean image, which need not be stored again.
+    # Failures are clean images, which are not stored again.
     kept = crafted.success if leave == "success" else torch.ones_like(crafted.success)
     unknown, none = torch.full((n, 3), torch.nan), torch.zeros(n, dtype=torch.int64)
     ascent = unknown if crafted.ascent is None else crafted.ascent
@@ -160,7 +160,7 @@ def _result(samples: Samples, crafted: Crafted, leave: str, searches: bool) -> T
 
 
 def _best(crafted: Crafted) -> dict[str, Any]:
-    """The smallest distance claimed within so many passes, up to the most any took, and in all."""
+    """Columns of the smallest distance claimed within numbers of passes, and in all."""
     from besiege.bench.tables import array
     from besiege.core.record import COSTS
     from besiege.metrics.distances import BEST, IN_ALL

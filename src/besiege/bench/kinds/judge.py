@@ -1,4 +1,4 @@
-"""``judge``: what the victim itself answers for the images an attack made of a shard."""
+"""Task kind ``judge``: verdicts on the images that an attack crafted from a shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Judge(Kind):
-    """Verdicts on exactly the images that are stored."""
+    """Verdicts on exactly the stored images."""
 
     name = "judge"
     columns: ClassVar[Mapping[str, type]] = {
@@ -40,7 +40,7 @@ class Judge(Kind):
 
         (key,) = task.needs
         crafted = context.store.read(key)
-        assert crafted is not None, "a task is run when what it needs is there"
+        assert crafted is not None, "a task runs when the records it needs exist"
         provenance = {"judged": dict(crafted.files)}
         about, rows = crafted.identity, context.store.rows([key])
         samples = context.samples(about["shard"], rows["sample"])
@@ -48,7 +48,7 @@ class Judge(Kind):
             totals = {"rows": 0, "correct": 0, "broken": 0}
             return TaskResult(empty(self.columns), totals, provenance=provenance)
         victim = context.victim(task.identity["victim"])
-        # What was crafted on another model claims nothing about this one.
+        # Images crafted on another model claim no success on this one.
         transferred = about["victim"] != task.identity["victim"]
         threat = Threat.parse(about["threat"])
         images = stored(
@@ -59,7 +59,7 @@ class Judge(Kind):
 
 
 def judge_task(plan: Plan, crafted: Task) -> Task:
-    """The task that judges what another one crafts."""
+    """The task that judges the images of a craft task."""
     identity: dict[str, Any] = base_identity("judge", plan.model.digest, plan.request.seed)
     if plan.model.stochastic:
         identity["draws"] = plan.model.draws
