@@ -32,7 +32,7 @@ def test_labels_behind_an_address_end_to_end(besiege: Besiege, tmp_path: Path) -
         assert "linf:0.3 decision" in said.out
         (page,) = (tmp_path / "besiege-runs").glob("*/report.html")
         shown = page.read_text("utf-8")
-        assert "misread as" in shown and "Confidence" not in shown
+        assert "classified as" in shown and "Confidence" not in shown
         found = json.loads(besiege(*ask, "--json", "--no-page").out)
         assert {one["confidence"] for one in found["evaluations"][0]["gallery"]} == {None}
         assert sum(account["sent"] for account in found["paid"].values()) == server.images

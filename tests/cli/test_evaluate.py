@@ -49,8 +49,8 @@ def test_a_suite_tells_its_cascade_beside_the_result(besiege: Besiege) -> None:
     assert said.out.startswith("zoo:digits-natural against linf:0.15")
     assert max(map(len, said.out.splitlines())) <= 80
     for name in ("apgd(steps=3)", "apgdt(steps=3, targets=2)"):
-        assert f"zoo:digits-natural: {name} left " in said.flat
-    assert "standing, in" in said.flat and "standing, in" not in said.out
+        assert f"zoo:digits-natural: {name} broke " in said.flat
+    assert " images in " in said.flat and " images in " not in said.out
     heads = next(line for line in said.out.splitlines() if line.startswith("attack"))
     assert heads.split()[-5:] == ["before", "broken", "left", "passes", "time"]
 
