@@ -16,7 +16,7 @@ from besiege.cli.app import APP
 from besiege.cli.lookup import look_up
 from besiege.data.catalogue import CATALOGUE
 from besiege.defenses.layers import LAYERS
-from besiege.metrics.registry import registered
+from besiege.metrics.registry import registered as figures
 from besiege.models.catalogue import listing
 from besiege.testing import LAWS, registered
 from besiege.training import RECIPES
@@ -123,7 +123,7 @@ def test_the_report_is_explained_part_by_part() -> None:
     template = DOCS.parent / "src" / "besiege" / "report" / "templates" / "page.html"
     text = template.read_text("utf-8")
     titles = re.findall(r"<h2>(\w[^{<]*)</h2>", text)
-    sections = [figure.section for figure in registered() if figure.section is not None]
+    sections = [figure.section for figure in figures() if figure.section is not None]
     titles += [section.title for section in sections if isinstance(section.title, str)]
     titles += ["Images it misread", "Images at the median change"]
     explained = (DOCS / "report.md").read_text("utf-8").lower()
