@@ -1,7 +1,8 @@
 # Each target sets up what it needs: on a fresh machine `make demo` is the first command.
 #
 #   make demo                  a first siege, on data that comes with the package
-#   make test                  the fast tests; ARGS="-k oracle" passes arguments on to pytest
+#   make test                  the fast tests; ARGS="-k oracle" passes arguments on to pytest,
+#                              ARGS="-m slow" runs the others
 #   make check                 format, lint and types
 #   make docs                  the documentation, into docs/_build/html
 #   make clean                 removes the environment and all caches
@@ -40,9 +41,10 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 # One torch thread per process: results are compared bitwise, and two workers fill two cores.
+# A module's tests stay in one process, which makes its fixtures once.
 test: $(STAMP)
 	@echo "Testing with $(WORKERS) processes, one torch thread each ..."
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(STAMP)
 	@echo "Checking format, lint and types ..."

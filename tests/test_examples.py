@@ -10,10 +10,13 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import besiege
 from besiege.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +33,16 @@ def test_docstring_examples_run(name: str) -> None:
     assert done.attempted > 0 and done.failed == 0
 
 
+def test_the_demo_runs_on_a_few_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brief: dict[str, Any] = {"count": 8, "attacks": "fgsm, bim(steps=2)"}
+    monkeypatch.setattr(besiege, "evaluate", partial(besiege.evaluate, **brief))
+    runpy.run_path(str(ROOT / "examples" / "demo.py"))["main"](tmp_path)
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert len(figures["evaluations"]) == 4 and figures["complete"]
+    assert (tmp_path / "report.html").exists()
+
+
+@pytest.mark.slow
 def test_the_demo_ends_in_a_table_and_a_page(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "examples/demo.py", str(tmp_path / "demo")],

@@ -462,7 +462,9 @@ def test_a_normal_start_changes_few_entries_in_l1() -> None:
 
 
 @pytest.mark.parametrize("norm", EPS, ids=str)
-@pytest.mark.parametrize("classes", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize(
+    "classes", [2, 3, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))]
+)
 def test_every_row_of_a_linear_victim_breaks_beyond_its_distance(norm: Norm, classes: int) -> None:
     victim = Linear(SHAPE, classes)
     samples, known = victim.equidistant(norm)

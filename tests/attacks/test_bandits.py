@@ -109,7 +109,11 @@ class Within(nn.Module):
 
 
 @pytest.mark.parametrize("levels", [None, 255, 16])
-@pytest.mark.parametrize("box", [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)], ids=str)
+@pytest.mark.parametrize(
+    "box",
+    [pytest.param((0.0, 1.0), marks=pytest.mark.slow), (-1.0, 1.0), (0.0, 255.0)],
+    ids=str,
+)
 def test_probes_grow_with_the_box_and_the_grid(
     box: tuple[float, float], levels: int | None
 ) -> None:

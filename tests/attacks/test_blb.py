@@ -73,7 +73,11 @@ def reached(victim: Classifier, x: Tensor, aim: Aim, loss: Any, c: float) -> flo
 
 
 @pytest.mark.parametrize("kind", ["affine", "affine, saturated", "digits"])
-@pytest.mark.parametrize("loss", [margin, cross_entropy], ids=["margin", "cross_entropy"])
+@pytest.mark.parametrize(
+    "loss",
+    [margin, pytest.param(cross_entropy, marks=pytest.mark.slow)],
+    ids=["margin", "cross_entropy"],
+)
 def test_it_lowers_the_objective_as_far_as_scipy(kind: str, loss: Any) -> None:
     victim: Classifier
     if kind == "digits":
@@ -120,7 +124,7 @@ def test_it_lowers_the_objective_as_far_as_scipy(kind: str, loss: Any) -> None:
 # closed forms
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("classes", [2, 3, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
 def test_the_smallest_change_of_an_affine_victim(share: float, classes: int) -> None:
     victim = Linear(SHAPE, classes)

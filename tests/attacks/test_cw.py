@@ -124,7 +124,7 @@ def test_a_round_that_ends_leaves_the_rounds_of_other_rows_alone(compat: bool) -
 # closed forms
 
 
-@pytest.mark.parametrize("shape", [SHAPE, (3, 8, 8)], ids=str)
+@pytest.mark.parametrize("shape", [SHAPE, pytest.param((3, 8, 8), marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("classes", [2, 10])
 @pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
 def test_the_smallest_change_of_an_affine_victim(
@@ -158,6 +158,7 @@ def test_the_scale_of_the_logits_does_not_matter(norm: Norm) -> None:
     assert torch.equal(others[-1], plain)
 
 
+@pytest.mark.slow
 def test_as_published_the_scale_matters_and_the_closed_form_is_reached() -> None:
     victim = Linear(SHAPE, 2)
     samples = saturated(victim, 6, 0.0)

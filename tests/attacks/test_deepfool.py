@@ -48,7 +48,14 @@ def data(victim: Classifier, shape: tuple[int, int, int] = SHAPE, rows: int = 12
 @pytest.mark.parametrize("classes", [2, 10])
 @pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
 @pytest.mark.parametrize(("attack", "norm"), BOTH, ids=str)
-@pytest.mark.parametrize(("rows", "shape"), [(1, (1, 6, 7)), (5, (3, 4, 4)), (24, (1, 1, 30))])
+@pytest.mark.parametrize(
+    ("rows", "shape"),
+    [
+        pytest.param(1, (1, 6, 7), marks=pytest.mark.slow),
+        (5, (3, 4, 4)),
+        pytest.param(24, (1, 1, 30), marks=pytest.mark.slow),
+    ],
+)
 def test_the_smallest_change_of_an_affine_victim(
     attack: Attack, norm: Norm, share: float, classes: int, rows: int, shape: tuple[int, int, int]
 ) -> None:

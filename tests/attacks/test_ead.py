@@ -72,9 +72,9 @@ def test_what_is_not_needed_stays_exactly_as_it_was() -> None:
 
 def test_the_rules_choose_as_they_say() -> None:
     """The L1 rule is sparser and larger in l2 than the elastic net."""
-    samples = digits(20)
+    samples = digits(10)
     l1, en = (
-        smallest(natural(), EAD(rounds=6, steps=40, rule=r), samples, L1) for r in ("l1", "en")
+        smallest(natural(), EAD(rounds=4, steps=30, rule=r), samples, L1) for r in ("l1", "en")
     )
     assert l1.success.all() and en.success.all()
     one, two = l1.images - samples.images, en.images - samples.images
@@ -84,9 +84,9 @@ def test_the_rules_choose_as_they_say() -> None:
     net = [distances(d, L2) ** 2 + 1e-3 * distances(d, L1) for d in (one, two)]
     assert (net[1] <= net[0] * 1.0001).all()
     # The rule chooses, whatever norm the threat names.
-    other = smallest(natural(), EAD(rounds=6, steps=40, rule="en"), samples, L2)
+    other = smallest(natural(), EAD(rounds=4, steps=30, rule="en"), samples, L2)
     assert torch.equal(other.images, en.images)
-    assert torch.equal(smallest(natural(), EAD(rounds=6, steps=40), samples, L2).images, l1.images)
+    assert torch.equal(smallest(natural(), EAD(rounds=4, steps=30), samples, L2).images, l1.images)
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -113,7 +113,7 @@ def test_the_scale_of_the_logits_does_not_matter() -> None:
 
 def test_what_is_kept_is_as_sure_as_wanted() -> None:
     victim, samples = natural(), digits(16)
-    sure = smallest(victim, EAD(rounds=6, steps=40, kappa=3.0), samples, L1)
+    sure = smallest(victim, EAD(rounds=4, steps=30, kappa=3.0), samples, L1)
     rows = sure.success & (sure.distance > 0)
     assert int(rows.sum()) > 8
     z = victim(sure.images[rows]).detach()
@@ -180,6 +180,7 @@ def test_a_limit_on_queries_takes_no_success_back(more: str) -> None:
     assert int(some.success.sum()) > 6
 
 
+@pytest.mark.slow
 def test_aborting_saves_passes_and_loses_nothing() -> None:
     victim, samples = natural(), digits(24)
     whole, cut = (

@@ -95,10 +95,14 @@ class Request:
     ("name", "rows", "size", "pool", "pieces"),
     [
         ("deepfool", 180, 8, 4, [(174, 1000), (6, 1000)]),  # all classes, some rows at a time
-        ("deepfool", 10, 64, 32, [(8, 341), (8, 341), (8, 318), (2, 341), (2, 341), (2, 318)]),
+        pytest.param(
+            *("deepfool", 10, 64, 32),
+            [(8, 341), (8, 341), (8, 318), (2, 341), (2, 341), (2, 318)],
+            marks=pytest.mark.slow,
+        ),
         ("superdeepfool", 8, 64, 32, [(8, 341), (8, 341), (8, 318)]),
         # At once they would be 602 MB for one image, and several times that with what is done.
-        ("deepfool", 1, 224, 112, [(1, 27)] * 37 + [(1, 1)]),
+        pytest.param(*("deepfool", 1, 224, 112), [(1, 27)] * 37 + [(1, 1)], marks=pytest.mark.slow),
     ],
 )
 def test_gradients_of_a_thousand_classes_are_asked_in_pieces(

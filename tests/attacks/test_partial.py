@@ -254,7 +254,7 @@ def test_one_end_of_a_pair_is_worth_a_slope() -> None:
     assert (told.slope != 0).all()
 
 
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("text", ["nes", "spsa", "rgf", "nattack", "bandits", "square"])
 def test_plain_attacks_do_without_what_is_not_told(text: str, k: int) -> None:
     """Of the label's score alone, they lower it; nothing that is not a number gets anywhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy, deepcopy
 
 import numpy as np
@@ -46,8 +47,15 @@ def ratio(text: str, victim: Linear, samples: Samples, norm: Norm, scale: float 
     return found.distance / torch.from_numpy(victim.distance(norm, samples.images, samples.labels))
 
 
-@pytest.mark.parametrize(("text", "norm", "factor"), TIGHT, ids=str)
-@pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
+@pytest.mark.parametrize(
+    ("text", "norm", "factor"),
+    # The last has its own test of this, with fewer steps, in test_cw.py.
+    [*TIGHT[:-1], pytest.param(*TIGHT[-1], marks=pytest.mark.slow)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
+)
 @pytest.mark.parametrize("classes", [2, 10])
 def test_the_smallest_change_of_an_affine_victim(
     text: str, norm: Norm, factor: float, share: float, classes: int
@@ -82,8 +90,11 @@ def test_ddn_with_cross_entropy_mixes_classes() -> None:
 
 @pytest.mark.parametrize("norm", [L2, L1, Linf], ids=str)
 @pytest.mark.parametrize("share", [0.0, 0.3], ids=["inside", "saturated"])
-def test_fmn_crosses_where_its_guess_lands_on_the_boundary(norm: Norm, share: float) -> None:
-    for seed in range(8):
+@pytest.mark.parametrize("seeds", [(0, 1), pytest.param(range(2, 8), marks=pytest.mark.slow)])
+def test_fmn_crosses_where_its_guess_lands_on_the_boundary(
+    norm: Norm, share: float, seeds: Iterable[int]
+) -> None:
+    for seed in seeds:
         victim = Linear((1, 8, 8), 6, seed)
         samples = saturated(victim, 4, share, seed)
         assert craft(victim, parse("fmn"), samples, Threat(norm, None)).success.all()
@@ -123,7 +134,7 @@ def test_within_a_budget_the_first_success_is_enough() -> None:
         assert (held.backwards < free.backwards)[held.success].float().mean() > 0.5
 
 
-@pytest.mark.parametrize("norm", [L2, Linf, L1, L0], ids=str)
+@pytest.mark.parametrize("norm", [pytest.param(L2, marks=pytest.mark.slow), Linf, L1, L0], ids=str)
 def test_the_suite_minimum_keeps_to_a_thousand_passes(norm: Norm) -> None:
     victim, samples = natural(), digits(12)
     spent, found = torch.zeros(len(samples)), list[Tensor]()
@@ -194,7 +205,7 @@ def tied(height: float) -> tuple[Classifier, Samples]:
     return victim, Samples.of(x, torch.tensor([0]))
 
 
-@pytest.mark.parametrize("height", [0.0, 2.5])
+@pytest.mark.parametrize("height", [pytest.param(0.0, marks=pytest.mark.slow), 2.5])
 @pytest.mark.parametrize(
     ("text", "norms"),
     [
@@ -226,7 +237,17 @@ def test_a_tie_is_left_in_l0_too() -> None:
         assert found.distance.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("text", ["ddn", "cw", "blb", "alma", "deepfool", "fab"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ddn(steps=20)",
+        "cw(rounds=3, steps=20)",
+        "blb(weights=3)",
+        "alma(steps=30)",
+        "deepfool",
+        "fab(steps=30)",
+    ],
+)
 def test_the_caller_chooses_what_is_kept(text: str) -> None:
     """Without a budget the smallest by default; and nobody leaves in any case."""
     victim, samples = natural(), digits(12)

@@ -39,6 +39,12 @@ NOISE = 1e-3
 SEEING = [name for name in SUITES if name not in ("score", "decision")]
 """Suites that follow gradients, which a few steps take somewhere."""
 
+BRIEFLY = [
+    pytest.param(name, marks=() if name in ("standard", "score") else pytest.mark.slow)
+    for name in SUITES
+]
+"""All suites, of which two are run in the fast run."""
+
 
 def small(attack: Attack, steps: int, draws: int = 20) -> Attack:
     """The attack with at most so many steps and draws and two restarts, its parts too."""
@@ -142,7 +148,7 @@ def check_linear(name: str, classes: int, norm: Norm) -> None:
     assert fallen.any() and fallen[distance < eps / 2].all(), f"{norm}: {distance / eps} {fallen}"
 
 
-@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("classes", (2, 3, 10, 100))
 @pytest.mark.parametrize("name", SEEING)
 def test_any_number_of_classes(name: str, classes: int) -> None:
     """In one norm each, so that every suite and every number of classes meets all three."""
@@ -171,7 +177,10 @@ def alone(victim: Classifier, samples: Samples, threat: Threat, steps: int) -> i
     return fallen
 
 
-@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize(
+    "classes",
+    [pytest.param(n, marks=pytest.mark.slow if n in (4, 8, 1000) else ()) for n in CLASSES],
+)
 def test_every_attack_takes_any_number_of_classes(classes: int) -> None:
     many = classes == 1000
     victim = untrained((1, 8, 8), classes)
@@ -182,7 +191,12 @@ def test_every_attack_takes_any_number_of_classes(classes: int) -> None:
         assert alone(victim, samples, Threat(norm, 2 * EPS[norm]), steps=1 if many else 2)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    # The last has all there is: channels, and sides that differ.
+    [*(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES[:-1]), SHAPES[-1]],
+    ids=str,
+)
 def test_every_attack_takes_any_shape(shape: Shape) -> None:
     victim = untrained(shape, 10)
     samples = labelled(victim, shape, 2)
@@ -191,11 +205,6 @@ def test_every_attack_takes_any_shape(shape: Shape) -> None:
 
 
 LARGE = [
-    ("standard", (3, 299, 299), Linf),
-    ("standard", (1, 299, 299), L2),
-    ("standard", (1, 299, 299), L1),
-]
-LARGE_TOO = [
     (name, (channels, 299, 299), norm) for name in SUITES for channels in (1, 3) for norm in NORMS
 ]
 
@@ -207,18 +216,17 @@ def check_large(name: str, shape: Shape, norm: Norm) -> None:
         sound(faced(name, victim), samples, Threat(norm, EPS[norm] / 100), attack)
 
 
-@pytest.mark.parametrize(("name", "shape", "norm"), LARGE)
-def test_images_of_299_pixels(name: str, shape: Shape, norm: Norm) -> None:
-    check_large(name, shape, norm)
+def test_images_of_299_pixels() -> None:
+    check_large("standard", (3, 299, 299), Linf)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "shape", "norm"), LARGE_TOO)
+@pytest.mark.parametrize(("name", "shape", "norm"), LARGE)
 def test_images_of_299_pixels_in_every_suite(name: str, shape: Shape, norm: Norm) -> None:
     check_large(name, shape, norm)
 
 
-@pytest.mark.parametrize("name", SUITES)
+@pytest.mark.parametrize("name", BRIEFLY)
 def test_images_that_came_channels_last(name: str) -> None:
     shape = (3, 8, 9)
     victim = untrained(shape, 5)
@@ -238,7 +246,7 @@ def test_images_that_came_channels_last(name: str) -> None:
             assert torch.equal(one.queries, other.queries)
 
 
-@pytest.mark.parametrize("name", SEEING)
+@pytest.mark.parametrize("name", [p for p in BRIEFLY if p.values[0] in SEEING])
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_batch_that_ends_with_one_survivor_and_with_none(name: str, norm: Norm) -> None:
     victim = Linear((1, 5, 5), 5)

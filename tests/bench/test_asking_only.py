@@ -26,7 +26,9 @@ DECISIONS = ("boundary", "evolutionary", "geoda", "hopskipjump", "opt", "signopt
 
 
 @pytest.mark.parametrize("attack", [*DECISIONS, "rays"])
-@pytest.mark.parametrize("goal", ["untargeted", "targeted:random"])
+@pytest.mark.parametrize(
+    "goal", ["untargeted", pytest.param("targeted:random", marks=pytest.mark.slow)]
+)
 def test_every_decision_attack_is_evaluated(attack: str, goal: str) -> None:
     if goal != "untargeted" and attack == "rays":
         return  # it has no other goal

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conftest import SMALL_RUN
 from tests.recount import accuracy_after, accuracy_within
 from torch import nn
 
@@ -86,8 +87,9 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
         "digits",
         threat="linf:0.05",
         suite="quick",
-        count=60,
-        shard=25,
+        count=30,
+        shard=12,
+        curve=False,
         out=tmp_path,
     )
     shares = [rate.value for rate in chain.by_attack.values()]
@@ -98,7 +100,7 @@ def test_a_suite_runs_each_attack_on_what_is_left(tmp_path: Path) -> None:
     broken = rows["sample"][(rows["attack"] == first) & (rows["success"] | ~rows["correct"])]
     assert len(broken)
     tried = rows["sample"][rows["attack"] == second]
-    assert not set(broken) & set(tried) and len(broken) + len(tried) == 60
+    assert not set(broken) & set(tried) and len(broken) + len(tried) == 30
     assert chain.figures.mode == "suite"
 
 
@@ -141,11 +143,9 @@ def test_searches_of_one_folder_are_held_against_each_other(tmp_path: Path) -> N
     assert warned("fmn") == {"l2": set(), "linf": set(), "linf:0.1": set()}
 
 
-def test_other_attacks_later_use_the_records_again(tmp_path: Path) -> None:
-    terms: dict[str, Any] = {"threat": "linf:0.1", "count": 30, "curve": False, "out": tmp_path}
-    evaluate(NATURAL, "digits", attacks="fgsm", **terms)
-    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("records/*/record.json")}
-    more = evaluate(NATURAL, "digits", attacks="fgsm,bim", **terms)
+def test_other_attacks_later_use_the_records_again(evaluated: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in evaluated.glob("records/*/record.json")}
+    more = evaluate(NATURAL, "digits", out=evaluated, **{**SMALL_RUN, "attacks": "fgsm,bim"})
     assert list(more.by_attack) == ["fgsm", "bim"]
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
@@ -302,17 +302,14 @@ def test_the_same_words_for_a_changed_model_replace_the_old_figures(tmp_path: Pa
     assert [e.name for e in both.evaluations] == [found.figures.name]
 
 
-def test_a_judged_record_without_what_it_judged_is_not_done(tmp_path: Path) -> None:
-    evaluate(
-        NATURAL, "digits", threat="linf:0.1", attacks="fgsm", count=20, curve=False, out=tmp_path
-    )
+def test_a_judged_record_without_what_it_judged_is_not_done(evaluated: Path) -> None:
     (crafted,) = [
         p.parent
-        for p in tmp_path.glob("records/*/record.json")
+        for p in evaluated.glob("records/*/record.json")
         if json.loads(p.read_text())["identity"]["kind"] == "craft"
     ]
     shutil.rmtree(crafted)
-    assert not status(tmp_path)[0].complete and not summarise(tmp_path).complete
+    assert not status(evaluated)[0].complete and not summarise(evaluated).complete
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

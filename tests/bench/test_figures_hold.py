@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,11 +15,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save
+from tests.children import from_a_child
+from tests.conftest import SMALL_RUN
 from torch import nn
 
 import besiege
 from besiege.attacks.ascent import pgd
-from besiege.attacks.attack import Attack, spelled
+from besiege.attacks.attack import Attack, parse, spelled
 from besiege.attacks.pieces import Given
 from besiege.bench import index
 from besiege.bench.overview import open_run, status
@@ -35,7 +35,6 @@ from besiege.core.siege import Siege
 from besiege.data.dataset import Data
 
 NATURAL = "zoo:digits-natural"
-FEW: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 12, "curve": False}
 
 
 class Moody(nn.Module):
@@ -76,7 +75,7 @@ def test_shards_an_attack_failed_on_are_not_robust(
 def test_a_chain_waits_for_the_verdicts_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = ["pgd(steps=20)", "pgd(steps=20, loss=margin)"]
+    texts = ["pgd(steps=5)", "pgd(steps=5, loss=margin)"]
     terms: dict[str, Any] = {
         "threat": "linf:0.1", "suite": texts, "count": 20, "shard": 5, "curve": False,
     }  # fmt: skip
@@ -143,20 +142,13 @@ class Mine(Attack):
     for scale, shift in ((0, 0.0), (1, 0.0), (1, 0.1)):
         (tmp_path / "neighbour.py").write_text(f"SHIFT = {shift}\n")
         file.write_text(code.format(scale=scale))
-        text = (
-            "import json, sys; from besiege.attacks.attack import parse, spelled;"
-            f"print(json.dumps(spelled(parse({str(file)!r} + ':Mine'))))"
-        )
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        keys.append(done.stdout)
+        keys.append(from_a_child(lambda: json.dumps(spelled(parse(f"{file}:Mine")))))
     assert len(set(keys)) == 3
 
 
-def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path) -> None:
-    terms: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 20, "curve": False}
-    evaluate(NATURAL, "digits", out=tmp_path / "one", **terms)
-    other = evaluate(NATURAL, "digits", out=tmp_path / "two", **terms)
+def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path, evaluated: Path) -> None:
+    shutil.copytree(evaluated, tmp_path / "one")
+    other = evaluate(NATURAL, "digits", out=evaluated, **SMALL_RUN)
     craft = next(
         p.parent
         for p in (tmp_path / "one").glob("records/*/record.json")
@@ -175,7 +167,7 @@ def test_a_verdict_is_on_what_lies_there_now(tmp_path: Path) -> None:
     summary = summarise(tmp_path / "one")
     assert not summary.complete
     assert any("no longer there" in w.seen for w in summary.evaluations[0].warnings)
-    mended = evaluate(NATURAL, "digits", out=tmp_path / "one", **terms)
+    mended = evaluate(NATURAL, "digits", out=tmp_path / "one", **SMALL_RUN)
     assert mended.complete
     assert mended.robust is not None and other.robust is not None
     assert mended.robust.value > other.robust.value, "nothing was found this time"
@@ -309,12 +301,14 @@ def test_keys_change_with_what_decides_and_with_nothing_else(
             assert not before[kind] & after[kind], kind
 
 
-def test_the_curve_is_short_and_by_the_strongest_attack() -> None:
-    plan = plan_of(attacks="fgsm, pgd(steps=30)", count=CURVE_SAMPLES + 20)
+def test_the_curve_is_short_and_by_the_strongest_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CURVE_SAMPLES == 200
+    monkeypatch.setattr("besiege.bench.planning.CURVE_SAMPLES", 12)
+    plan = plan_of(attacks="fgsm, pgd(steps=30)", count=60)
     assert plan.curve is not None
     assert plan.curve.attack.text == "minimal(pgd(steps=20), tolerance=0.01)"
-    assert sum(shard.count for shard in plan.curve.shards) == CURVE_SAMPLES
-    whole = plan_of(attacks="pgd(steps=30)", count=20, curve="full")
+    assert sum(shard.count for shard in plan.curve.shards) == 12
+    whole = plan_of(attacks="pgd(steps=30)", count=16, curve="full")
     assert whole.curve is not None and whole.curve.attack.text == "minimal(pgd(steps=30))"
 
 
@@ -332,25 +326,19 @@ def test_a_run_that_awaits_its_curve_is_not_complete(tmp_path: Path) -> None:
     assert status(tmp_path)[0].complete
 
 
-def test_status_sees_damage_it_has_indexed_before(tmp_path: Path) -> None:
-    evaluate(
-        NATURAL, "digits", threat="linf:0.1", attacks="fgsm", count=12, curve=False, out=tmp_path
-    )
-    assert status(tmp_path)[0].complete
-    path = next(tmp_path.glob("records/*/record.json"))
+def test_status_sees_damage_it_has_indexed_before(evaluated: Path) -> None:
+    assert status(evaluated)[0].complete
+    path = next(evaluated.glob("records/*/record.json"))
     path.write_bytes(path.read_bytes()[:-20])
-    assert not status(tmp_path)[0].complete
+    assert not status(evaluated)[0].complete
 
 
-def test_an_index_held_by_another_is_done_without(tmp_path: Path) -> None:
-    evaluate(
-        NATURAL, "digits", threat="linf:0.1", attacks="fgsm", count=12, curve=False, out=tmp_path
-    )
-    status(tmp_path)
-    (tmp_path / "records" / "strange").mkdir()
-    holder = sqlite3.connect(tmp_path / "index.sqlite")
+def test_an_index_held_by_another_is_done_without(evaluated: Path) -> None:
+    status(evaluated)
+    (evaluated / "records" / "strange").mkdir()
+    holder = sqlite3.connect(evaluated / "index.sqlite")
     holder.execute("BEGIN EXCLUSIVE")
-    assert len(index.lines(Store(tmp_path))) == 4
+    assert len(index.lines(Store(evaluated))) == 4
     holder.rollback()
     holder.close()
 

@@ -21,18 +21,18 @@ from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
 from besiege.core.errors import StoreError
 
-ATTACKS = ["fgsm", "bim", "pgd(steps=8)", "mim", "pgd(steps=6, loss=margin)", "rfgsm"]
+ATTACKS = ["fgsm", "pgd(steps=8)", "mim", "pgd(steps=6, loss=margin)"]
 
 
 def siege(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege.Evaluation:
-    """Six attacks on four shards, and the curve."""
+    """Four attacks on three shards, and the curve."""
     return besiege.evaluate(
         "zoo:digits-natural",
         "digits",
         threat="linf:0.1",
         attacks=ATTACKS,
-        count=40,
-        shard=10,
+        count=24,
+        shard=8,
         out=folder,
         watch=watch,
     )
@@ -47,14 +47,14 @@ CHAIN = [
 
 
 def chain(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege.Evaluation:
-    """Four attacks on three shards, each on what the ones before left."""
+    """Four attacks on two shards, each on what the ones before left."""
     return besiege.evaluate(
         "zoo:digits-natural",
         "digits",
         threat="linf:0.06",
         suite=CHAIN,
-        count=30,
-        shard=10,
+        count=16,
+        shard=8,
         curve=False,
         out=folder,
         watch=watch,
@@ -114,12 +114,13 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_killed_at_twenty_random_moments(whole: tuple[Path, float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(whole: tuple[Path, float], tmp_path: Path, times: int) -> None:
     reference, seconds = whole
     chance = random.Random(0)
     seen: dict[str, tuple[int, int]] = {}
     kills = turn = 0
-    while kills < 20:
+    while kills < times:
         folder = tmp_path / f"run{turn}"
         child = in_a_child(lambda folder=folder: siege(folder))  # type: ignore[misc]
         time.sleep(chance.uniform(0.02, seconds / 6))
@@ -205,7 +206,9 @@ def test_ctrl_c_leaves_what_is_finished(whole: tuple[Path, float], tmp_path: Pat
     assert {key: stamps(tmp_path / "run")[key] for key in done} == done
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "flipped", pytest.param("foreign", marks=pytest.mark.slow)]
+)
 def test_damaged_records_are_done_again(
     whole: tuple[Path, float], tmp_path: Path, damage: str
 ) -> None:

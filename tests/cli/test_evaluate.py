@@ -212,7 +212,9 @@ def test_status_and_report_of_a_run(besiege: Besiege, tmp_path: Path) -> None:
     assert besiege("report", "here").code == 3
 
 
-def test_report_opens_the_page(besiege: Besiege, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_opens_the_page(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch, evaluated: Path
+) -> None:
     opened: list[str] = []
 
     def look(address: str) -> bool:
@@ -220,9 +222,8 @@ def test_report_opens_the_page(besiege: Besiege, monkeypatch: pytest.MonkeyPatch
         return True
 
     monkeypatch.setattr("webbrowser.open", look)
-    besiege(*ASK, "--count", "5", "--attacks", "fgsm", "--no-curve", "--out", "here")
-    assert besiege("report", "here", "--open").code == 0
-    assert opened[0].startswith("file://") and opened[0].endswith("here/report.html")
+    assert besiege("report", str(evaluated), "--open").code == 0
+    assert opened[0].startswith("file://") and opened[0].endswith("evaluated/report.html")
 
 
 def test_images_of_any_size_are_brought_to_one(besiege: Besiege, tmp_path: Path) -> None:

@@ -594,7 +594,13 @@ def differing(shape: tuple[int, ...], rows: int, norm: Norm) -> set[str]:
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize(
-    ("shape", "rows"), [((1, 8, 8), 40), ((3, 32, 32), 33), ((1, 1, 5), 9), ((3, 224, 224), 5)]
+    ("shape", "rows"),
+    [
+        ((1, 8, 8), 40),
+        ((3, 32, 32), 33),
+        ((1, 1, 5), 9),
+        pytest.param((3, 224, 224), 5, marks=pytest.mark.slow),
+    ],
 )
 def test_rows_are_independent_bitwise(norm: Norm, shape: tuple[int, ...], rows: int) -> None:
     with threads(1):

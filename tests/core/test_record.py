@@ -53,6 +53,18 @@ def test_craft_tells_the_climb() -> None:
     assert not crafted.vanished.any()
 
 
+def test_of_equal_losses_the_first_is_kept() -> None:
+    record, sample = fresh(1), torch.tensor([0])
+    for shade in (0.25, 0.75):
+        x = torch.full((1, 1, 2, 2), shade)
+        record.keep("highest", x, sample, torch.tensor([0.1]).double(), torch.tensor([2.0]))
+    assert float(record.images[0, 0, 0, 0]) == 0.25
+    both = torch.tensor([0.5, 1.0]).view(2, 1, 1, 1).expand(2, 1, 2, 2)
+    twice, far = torch.zeros(2, dtype=torch.int64), torch.full((2,), 0.1).double()
+    record.keep("highest", both, twice, far, torch.tensor([3.0, 3.0]))
+    assert float(record.images[0, 0, 0, 0]) == 0.5
+
+
 def test_the_descent_is_the_smallest_distance_within_so_many_passes() -> None:
     record = fresh(2)
     x = torch.zeros(2, 1, 2, 2)

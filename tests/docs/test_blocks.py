@@ -93,6 +93,7 @@ def test_an_attack_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
     assert "minimal(my_attack(steps=5))" in said
 
 
+@pytest.mark.slow
 def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("own-defense.md")
     said = capsys.readouterr().out
@@ -101,6 +102,7 @@ def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
     assert "my_victim.py:make against linf:0.1" in said and "digest_identifies" in said
 
 
+@pytest.mark.slow
 def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("smallest.md")
     said = capsys.readouterr().out
@@ -108,6 +110,7 @@ def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str
     assert (place / "change.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(labels_only=True) as server:
         names = run("transfer.md", server.server_address[1])
@@ -118,6 +121,7 @@ def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "zoo:digits-natural+adapt(size=8, how='white') against linf:0.1" in said
 
 
+@pytest.mark.slow
 def test_asking_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("queries.md")
     assert "nattack" in capsys.readouterr().out

@@ -25,6 +25,7 @@ def show(cell: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
 
 
+@pytest.mark.slow
 def test_its_cells_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     cells = importlib.import_module("pages.notebook").cells(NOTEBOOK)

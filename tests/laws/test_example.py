@@ -5,17 +5,28 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 import torch
 
 import besiege
 from besiege.attacks.attack import parse
+from besiege.core.threat import Goal
 from besiege.testing import cases, conform
+from besiege.testing.trial import Shelf
 from besiege.testing.victims import digits, natural
 
 FILE = Path(__file__).parents[2] / "examples" / "my_attack.py"
 SOURCE = f"{FILE}:MyAttack"
 
 
+def test_it_obeys_every_law() -> None:
+    shelf: Shelf = {}
+    for case in cases(SOURCE):
+        if case.goal is Goal.UNTARGETED:
+            assert case.check(SOURCE, shelf=shelf) is None
+
+
+@pytest.mark.slow
 def test_it_conforms() -> None:
     assert conform(SOURCE) == list(cases(SOURCE))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -65,6 +66,7 @@ from besiege.testing.laws import (
     scale_and_classes,
     sound_queries,
 )
+from besiege.testing.trial import Shelf, Trial
 from besiege.testing.victims import digits
 
 BREACHES = [
@@ -178,6 +180,36 @@ def test_an_attack_cannot_change_what_others_are_tried_on() -> None:
     with pytest.raises(AssertionError, match="in place"):
         judged(Repainting(), Linf, Goal.RANDOM)
     assert torch.equal(digits(16).images, before)
+
+
+def test_laws_share_copies_of_what_they_craft() -> None:
+    trial = Trial("law", Climb(), Linf, ANY, shelf={})
+    first = trial.usual(trial.size())
+    kept = first.images.clone()
+    first.images.zero_()
+    first.success.fill_(False)
+    again = trial.usual(trial.size(), "first", "success")  # what is kept by default
+    assert trial.shelf is not None and len(trial.shelf) == 1
+    assert torch.equal(again.images, kept) and bool(again.success.any())
+    assert replace(trial, shelf=None).usual(trial.size()).images is not again.images
+    trial.usual(trial.size(), "last", "end")
+    trial.by(Climb(steps=2)).usual(trial.size())
+    assert len(trial.shelf) == 3
+
+
+def test_what_laws_share_hides_no_run_that_differs() -> None:
+    class Wavering(Climb):
+        """Begins elsewhere every time."""
+
+        def start(self, siege: Siege) -> torch.Tensor:
+            center = siege.ball.center
+            return siege.ball.project(center + 0.1 * torch.rand_like(center))
+
+    shelf: Shelf = {}
+    feasible(Wavering(), Linf, ANY, shelf=shelf)
+    assert shelf
+    with pytest.raises(AssertionError, match="between two runs of one seed"):
+        repeatable(Wavering(), Linf, ANY, shelf=shelf)
 
 
 @pytest.mark.parametrize(

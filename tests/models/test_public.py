@@ -66,7 +66,14 @@ def test_every_public_model_is_counted() -> None:
     assert set(RIGHT) == set(PUBLIC)
 
 
-@pytest.mark.parametrize("name", sorted(PUBLIC))
+DEEP = ("cifar10_resnet32", "cifar10_resnet44", "cifar10_resnet56")
+"""These take seconds."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in DEEP else ()) for n in sorted(PUBLIC)],
+)
 def test_public_weights_classify_a_thousand_images_as_measured(name: str) -> None:
     assert count_right(name, 1000) == RIGHT[name]
 

@@ -13,6 +13,7 @@ from rich.console import Console
 import besiege
 from besiege.attacks.attack import Attack
 from besiege.bench.results import summarise
+from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import craft
@@ -99,7 +100,8 @@ def cost(attack: Attack) -> tuple[int, int] | None:
     if asked is not None:
         return asked, 0
     other = besiege.models.load(SUBSTITUTE) if attack.needs_substitute else None
-    crafted = craft(model, attack, samples, Threat(Linf, _NOTHING), substitute=other)
+    threat, knowledge = Threat(Linf, _NOTHING), Knowledge(substitute=other)
+    crafted = craft(model, attack, samples, threat, knowledge=knowledge)
     return int(crafted.forwards.max()), int(crafted.backwards.max())
 
 

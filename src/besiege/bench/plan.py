@@ -80,6 +80,10 @@ class Plan(Value):
         """All tasks known so far, in an order in which each comes after those it needs."""
         return [stage for kind in kinds() for stage in kind.stages(self)]
 
+    def stages_of(self, kind: str) -> list[Stage]:
+        """The stages that one kind of task adds."""
+        return list(KINDS.get(kind).stages(self))
+
     def tasks(self) -> Iterator[Task]:
         """The same as one list."""
         return (task for stage in self.stages() for tasks in stage.parts for task in tasks)

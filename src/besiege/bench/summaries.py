@@ -206,17 +206,17 @@ def _code() -> list[object]:
     return [besiege.__version__, *((path.name, about(path)) for path in files)]
 
 
-def _written(made: Summary, stamp: str) -> bytes:
+def _written(summary: Summary, stamp: str) -> bytes:
     outline = {
         one.name: _packed(value)
-        if isinstance(value := getattr(made.outline, one.name), Rows)
+        if isinstance(value := getattr(summary.outline, one.name), Rows)
         else value
         for one in fields(Outline)
     }
-    own = plain(made.figures)
-    for name in made.figures.others:
+    own = plain(summary.figures)
+    for name in summary.figures.others:
         del own[name]
-    body = {"figures": own, "others": plain(made.figures.others), "outline": outline}
+    body = {"figures": own, "others": plain(summary.figures.others), "outline": outline}
     text = json.dumps(body, allow_nan=False).encode()
     head = {"stamp": stamp, "digest": hashlib.sha256(text).hexdigest()}
     return json.dumps(head).encode() + b"\n" + text

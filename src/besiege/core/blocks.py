@@ -20,6 +20,7 @@ def at_once(ball: Ball) -> int:
 
     Examples
     --------
+    >>> import torch
     >>> from besiege.core.ball import ball
     >>> from besiege.core.threat import L2
     >>> [at_once(ball(L2, torch.zeros(1, 3, side, side), 1.0)) for side in (32, 224)]

@@ -24,6 +24,7 @@ from besiege.core.errors import AttackError, StochasticError, ThreatError
 from besiege.core.oracle import Access, Meter, Oracle
 from besiege.core.queries import Queries, Question, check_shape
 from besiege.core.record import Keep, Leave, Record
+from besiege.core.state import check_rows, rows_of
 from besiege.core.terms import ActiveRows, Terms
 from besiege.core.threat import Goal
 from besiege.core.tracker import Answered, Tracker, order
@@ -349,24 +350,12 @@ class Siege:
         Behind a GPU the latest answer may not have been looked at yet; settling once more, with
         nothing asked in between, waits for it.
         """
-        self._check_rows(state)
+        check_rows(state, len(self))
         rows = self._queries.staying(self._active)
         if rows is not None:
             self._active = self._active.at(rows)
-            state = _at(state, rows)
+            state = rows_of(state, rows)
         return state[0] if len(state) == 1 else state
-
-    def _check_rows(self, state: tuple[Any, ...]) -> None:
-        for part in state:
-            if isinstance(part, tuple):
-                self._check_rows(part)
-                continue
-            length = part.shape[0] if isinstance(part, Tensor) else len(part)
-            if length != len(self):
-                raise AttackError(
-                    f"settle was given a state of {length} rows, but {len(self)} rows are in the "
-                    "siege; all state has the rows first and is settled together"
-                )
 
     def leave(self, mask: Tensor) -> None:
         """An attack's own stop rule: these rows leave."""
@@ -426,16 +415,6 @@ class Siege:
     def averaged(self, draws: int) -> Siege:
         """The same siege with every answer a mean over fresh chances of a stochastic victim."""
         return self.view(draws=draws * self._terms.draws)
-
-
-def _at(state: Any, rows: Tensor) -> Any:
-    """Some rows of a state, in the same shape."""
-    if isinstance(state, Tensor):
-        return state[rows]
-    if not isinstance(state, tuple):
-        return state.at(rows)
-    parts = [_at(part, rows) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 
 def target_class(siege: Siege, goal: Goal) -> Tensor:

@@ -79,7 +79,7 @@ def _alone(trial: Trial, victim: Victim, samples: Samples, row: int, queries: in
 
 def _moment(trial: Trial, victim: Victim, samples: Samples) -> None:
     """The query of the first success is the one without which there is none."""
-    found = trial.craft(victim, samples, trial.size())
+    found = trial.usual(trial.size())
     late = found.success & (found.first_query > trial.attack.draws)
     if not bool(late.any()):
         return
@@ -186,6 +186,6 @@ def _sees_labels_only(trial: Trial, victim: Victim, samples: Samples) -> None:
     def sure(logits: Tensor) -> Tensor:
         return 7.0 * functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)
 
-    plain = trial.craft(victim, samples, eps, keep="last", leave="end")
+    plain = trial.usual(eps, "last", "end")
     blunt = trial.craft(Altered(victim, sure), samples, eps, keep="last", leave="end")
     trial.same(plain, blunt, "with the victim's confidence, at decision access")

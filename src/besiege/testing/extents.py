@@ -51,8 +51,9 @@ def more_never_hurts(trial: Trial) -> None:
         eps = brief.budgets()[-1]
         _no_row_lost(trial, "5 steps", *(t.craft(victim, samples, eps) for t in (few, many)))
     if "queries" not in trial.without:
-        budgets: list[int | None] = [2, 5, 12, None]
-        runs = [brief.craft(victim, samples, brief.size(), queries=q) for q in budgets]
+        budgets = [2, 5, 12, None]
+        runs = [brief.craft(victim, samples, brief.size(), queries=q) for q in budgets[:-1]]
+        runs.append(brief.usual(brief.size()))
         for more, fewer, larger in zip(budgets[1:], runs[:-1], runs[1:], strict=True):
             _no_row_lost(trial, f"{more or 'unlimited'} queries", fewer, larger)
     if "eps" not in trial.without:
@@ -120,7 +121,7 @@ def _scales(trial: Trial) -> None:
         forms = [trial.by(changed(trial.attack, _losing(loss))) for loss in (margin, dlr)]
     victim, samples = trial.victim()
     for form in forms:
-        plain = form.craft(victim, samples, trial.size(), keep="last", leave="end")
+        plain = form.usual(trial.size(), "last", "end")
         rounds = () if "rounding" in trial.without else (1e-3, 1e3)
         for times in (2.0**-10, 2.0**10, *rounds):
             other = form.craft(

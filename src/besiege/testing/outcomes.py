@@ -45,7 +45,7 @@ def feasible(trial: Trial) -> None:
     victim, samples = trial.victim()
     # The last points show most: of them, all are returned.
     for keep, leave in SETTINGS[:2]:
-        crafted = trial.craft(victim, samples, trial.size(), keep=keep, leave=leave)
+        crafted = trial.usual(trial.size(), keep, leave)
         inside(trial, victim, samples, crafted, trial.size(), f"keeping {keep}, leaving at {leave}")
     # Pixels of all binary digits: those of digits are 16ths, to which 1/255 adds rounding down.
     tiny = Fraction(1) if trial.norm is L0 else Fraction(1, 255)
@@ -53,7 +53,7 @@ def feasible(trial: Trial) -> None:
     crafted = trial.craft(other, rough, tiny, keep="last", leave="end")
     inside(trial, other, rough, crafted, tiny, "with a tiny budget")
     if trial.attack.minimal:
-        crafted = trial.craft(victim, samples, None)
+        crafted = trial.usual(None)
         inside(trial, victim, samples, crafted, None, "without a budget")
     _on_grid(trial, samples)
 
@@ -126,7 +126,7 @@ def judged(trial: Trial) -> None:
     for keep, leave in SETTINGS:
         # The last setting is the one of searches for the smallest change.
         eps = trial.budgets()[-1] if keep == "smallest" else trial.size()
-        crafted = trial.craft(victim, samples, eps, keep=keep, leave=leave)
+        crafted = trial.usual(eps, keep, leave)
         honest(trial, victim, samples, crafted, eps, f"keeping {keep}, leaving at {leave}")
         if leave == "success":
             back = (crafted.images == samples.images).flatten(1).all(1)

@@ -14,6 +14,7 @@ from besiege.core.threat import Goal, Norm
 from besiege.testing.allowances import EXCEPTIONS, Exceptions, excused
 from besiege.testing.law_violation import LawViolation
 from besiege.testing.laws import LAWS
+from besiege.testing.trial import Shelf
 
 
 class Case(NamedTuple):
@@ -26,7 +27,12 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         return f"{LAWS[self.law].number}-{self.law}-{self.norm}-{self.goal}"
 
-    def check(self, attack: str | Attack, exceptions: Exceptions | None = None) -> str | None:
+    def check(
+        self,
+        attack: str | Attack,
+        exceptions: Exceptions | None = None,
+        shelf: Shelf | None = None,
+    ) -> str | None:
         """Try the law, or give back the reason for which the attack is excepted from it.
 
         Parameters
@@ -35,6 +41,9 @@ class Case(NamedTuple):
             What is tried.
         exceptions : mapping, optional
             Attack name to law or ``law:part`` to a written reason, besides `EXCEPTIONS`.
+        shelf : dict, optional
+            Empty at first, and the same one for all cases of an attack: what several laws need is
+            then crafted once. Without it a case shares nothing.
         """
         attack = parse(attack)
         _well_formed(attack)
@@ -44,7 +53,7 @@ class Case(NamedTuple):
             return reason
         law = LAWS[self.law]
         without = [p for p in law.parts if excused(attack, f"{self.law}:{p}", granted) is not None]
-        law(attack, self.norm, self.goal, without=without)
+        law(attack, self.norm, self.goal, without=without, shelf=shelf)
         return None
 
 
@@ -120,9 +129,10 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Confo
     _well_formed(attack)
     tried, excepted = list(cases(attack)), dict[str, str]()
     breaches: dict[str, list[tuple[Case, str]]] = {}
+    shelf: Shelf = {}
     for case in tried:
         try:
-            reason = case.check(attack, exceptions)
+            reason = case.check(attack, exceptions, shelf)
         except LawViolation as breach:
             problem = breach.__cause__
             if problem is not None and not _is_breach(case, problem):

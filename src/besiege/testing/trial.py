@@ -20,7 +20,7 @@ from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, L1, L2, Goal, Linf, Norm, Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.crafting import Crafted, craft
+from besiege.evaluation.crafting import Crafted, craft, keep_and_leave
 from besiege.models.classifier import Classifier
 from besiege.testing.law_violation import LawViolation, number, raised
 from besiege.testing.victims import (
@@ -61,12 +61,20 @@ BRIEF = {
     "doublings": 4,
     "pairs": 10,
     "probes": 10,
+    "votes": 10,
+    "tries": 3,
+    "rounds": 3,
+    "targets": 3,
+    "copies": 4,
     "population": 20,
     "coordinates": 10,
 }
 """What parameters of length are cut to where a law is about bookkeeping, not about strength."""
 
 STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 16, "doublings": 6}
+
+Shelf = dict[tuple[object, ...], Crafted]
+"""Results that several laws need, by what they were crafted with."""
 
 HINT = "(draw from siege.dice, not from torch)"
 """Why rows most often depend on their neighbours."""
@@ -84,6 +92,8 @@ class Trial:
         What it is tried on.
     without : frozenset of str
         Parts of the law from which the attack is excepted.
+    shelf : dict, optional
+        Results that other laws crafted, and where `usual` puts its own.
     """
 
     law: str
@@ -91,6 +101,7 @@ class Trial:
     norm: Norm
     goal: Goal
     without: frozenset[str] = frozenset()
+    shelf: Shelf | None = None
 
     def __str__(self) -> str:
         return f"{self.law}: {self.attack}, {self.norm}, {self.goal}"
@@ -187,6 +198,22 @@ class Trial:
         )
         return crafted
 
+    def usual(
+        self, eps: Fraction | None, keep: Keep | None = None, leave: Leave | None = None
+    ) -> Crafted:
+        """The result on the usual digits, crafted once for all laws that share a shelf.
+
+        The caller gets copies, so that no law can change what another law sees.
+        """
+        victim, samples = self.victim()
+        if self.shelf is None:
+            return self.craft(victim, samples, eps, keep=keep, leave=leave)
+        kept = keep_and_leave(victim, self.attack, self.threat(eps), keep, leave)
+        key = (type(self.attack), str(self.attack), self.norm, self.goal, eps, *kept)
+        if key not in self.shelf:
+            self.shelf[key] = self.craft(victim, samples, eps, keep=keep, leave=leave)
+        return _cloned(self.shelf[key])
+
     def means(self, victim: Victim, samples: Samples) -> dict[str, Any]:
         """What the attack must be given besides: a substitute, where it takes advice."""
         if not any(part.needs_substitute for part in parts_of(self.attack)):
@@ -240,12 +267,17 @@ class Law:
         return self.check.__doc__
 
     def __call__(
-        self, attack: str | Attack, norm: Norm, goal: Goal, *, without: Collection[str] = ()
+        self,
+        attack: str | Attack,
+        norm: Norm,
+        goal: Goal,
+        *,
+        without: Collection[str] = (),
+        shelf: Shelf | None = None,
     ) -> None:
         """Try the law; anything the attack raises is the cause of a breach of it."""
-        trial = Trial(
-            f"law {self.number} ({self.name})", parse(attack), norm, goal, frozenset(without)
-        )
+        named = f"law {self.number} ({self.name})"
+        trial = Trial(named, parse(attack), norm, goal, frozenset(without), shelf)
         try:
             self.check(trial)
         except LawViolation:
@@ -305,6 +337,14 @@ def has(attack: Attack, *names: str) -> bool:
 
 def _values(attack: Attack) -> dict[str, Any]:
     return {f.name: getattr(attack, f.name) for f in fields(cast(Any, attack)) if f.init}
+
+
+def _cloned(crafted: Crafted) -> Crafted:
+    """The same result elsewhere in memory."""
+    tensors: dict[str, Any] = {
+        name: value.clone() for name, value in vars(crafted).items() if isinstance(value, Tensor)
+    }
+    return replace(crafted, **tensors)
 
 
 def _copied(samples: Samples) -> Samples:

@@ -1,0 +1,64 @@
+"""A kind of task is one file: planned, run, resumed, counted and read like the shipped ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import besiege
+from besiege.bench.overview import open_run, status
+from besiege.bench.reading import gather
+from tests.house import kind_from_outside
+
+folder, events = sys.argv[1], []
+ask = dict(threat="linf:0.1", attacks="fgsm", count=12, shard=6, curve=False, out=folder)
+found = besiege.evaluate("zoo:digits-natural", "digits", watch=events.append, **ask)
+store, run = open_run(folder)
+(plan,) = run.plans
+before = store.present()
+assert before == {task.key for task in plan.tasks()}
+(stage,) = plan.stages_of("margins")
+record = store.sound(stage.parts[0][0].key)
+(store.records / stage.parts[1][0].key / "record.json").unlink()
+broken = status(folder)[0].complete
+besiege.evaluate("zoo:digits-natural", "digits", **ask)
+rows = gather(store, plan).evidence.others["margins"]
+clean = gather(store, plan).evidence.clean
+print(json.dumps({
+    "same": store.present() == before,
+    "files": sorted(record.files),
+    "rows": rows.count,
+    "aligned": rows["sample"].tolist() == clean["sample"].tolist(),
+    "above": bool((rows["margin"] >= 0).all()),
+    "stages": [(p.attack, p.done, p.shards) for p in status(folder)[0].attacks],
+    "whole": [broken, status(folder)[0].complete],
+    "told": [event.text for event in events][-1],
+    "last": events[-1].done == events[-1].total,
+    "waiting": len(list(plan.ready(store))),
+}))
+"""
+
+
+def test_a_kind_of_task_is_one_file(tmp_path: Path) -> None:
+    # In a process of its own: a registered kind is part of every plan from then on.
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        cwd=root,
+    )
+    assert done.returncode == 0, done.stderr
+    import json
+
+    found = json.loads(done.stdout)
+    assert found["same"] and found["aligned"] and found["above"] and found["last"]
+    assert found["files"] == ["note.txt", "rows.parquet"]
+    assert found["rows"] == 12
+    assert found["stages"] == [["clean", 2, 2], ["fgsm", 2, 2], ["margins", 2, 2]]
+    assert found["whole"] == [False, True]
+    assert found["told"] == "margins" and found["waiting"] == 0
