@@ -76,6 +76,7 @@ def test_a_block_is_read_with_its_continued_lines() -> None:
     assert Block("python", "x = 1\n").file is None
 
 
+@pytest.mark.slow
 def test_the_five_minutes_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("start.md")
     said = capsys.readouterr().out

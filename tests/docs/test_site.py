@@ -39,6 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "out"
 
 
+@pytest.mark.slow
 def test_it_builds_with_every_page(site: Path) -> None:
     wanted = [
         *(path.relative_to(DOCS).with_suffix("") for path in DOCS.glob("*.md")),
@@ -51,12 +52,14 @@ def test_it_builds_with_every_page(site: Path) -> None:
     assert "besiege.evaluate" in (site / "api.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_it_shows_a_real_report(site: Path) -> None:
     assert "Under attack" in (site / "example-report.html").read_text("utf-8")
     assert "example-report.html" in (site / "start.html").read_text("utf-8")
     assert re.search(r"robust +\d+\.\d %", (site / "start.html").read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         loads = r'<(?:script|img|link|iframe)\b[^>]*(?:src|href)="((?:https?:)?//[^"]*)"'

@@ -57,7 +57,7 @@ PUBLISHED = [
 LONG = {"geoda", "hopskipjump", "nes_labels", "opt", "signopt", "zoo"}
 
 # Laws about what the siege does for every attack: no norm changes it.
-SAME_IN_EVERY_NORM = {"repeatable", "access", "scale_and_classes"}
+SAME_IN_EVERY_NORM = {"repeatable", "honest_accounts", "access", "scale_and_classes"}
 
 SHELVES: dict[str, Shelf] = defaultdict(dict)
 """What the laws of one attack share."""
