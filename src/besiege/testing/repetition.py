@@ -186,7 +186,7 @@ def _untouched(
                 labels,
                 threat=trial.threat(trial.size()),
                 **given,
-                **trial.means(victim, samples),
+                substitute=trial.substitute(victim, samples),
             )
         except VictimError as problem:
             if not isinstance(problem.__cause__, Failure):

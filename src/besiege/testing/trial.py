@@ -188,7 +188,7 @@ class Trial:
             return ask(oracle, x, *rest)
 
         ask = Oracle._ask
-        options |= self.means(victim, samples)
+        options["knowledge"] = Knowledge(substitute=self.substitute(victim, samples))
         with patch.object(kind, "run", watched), patch.object(Oracle, "_ask", checked):
             crafted = craft(
                 victim, self.attack, _copied(samples), self.threat(eps, access), **options
@@ -214,12 +214,12 @@ class Trial:
             self.shelf[key] = self.craft(victim, samples, eps, keep=keep, leave=leave)
         return _cloned(self.shelf[key])
 
-    def means(self, victim: Victim, samples: Samples) -> dict[str, Any]:
-        """What the attack must be given besides: a substitute, where it takes advice."""
+    def substitute(self, victim: Victim, samples: Samples) -> Victim | None:
+        """The substitute that the attack must be given, where it needs one."""
         if not any(part.needs_substitute for part in parts_of(self.attack)):
-            return {}
+            return None
         channels, height, width = samples.images.shape[1:]
-        return {"knowledge": Knowledge(substitute=Likeness(victim, (channels, height, width)))}
+        return Likeness(victim, (channels, height, width))
 
     def same(self, one: Crafted, other: Crafted, between: str, rows: Tensor | None = None) -> None:
         """Demand that two runs found the same, bitwise; `rows` are those of the first to compare.
