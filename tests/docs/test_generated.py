@@ -70,7 +70,7 @@ def test_an_example_is_run_and_shown() -> None:
 def test_an_attack_with_a_loop_of_its_own_has_a_page_like_the_others() -> None:
     parse(f"{DOCS.parent}/examples/my_attack.py:MyAttack")  # reading the file registers it
     page = ATTACKS.attack_page("my_attack", lambda code: "(not run)")
-    assert "Climb the margin from a random point of the ball" in page
+    assert "Ascent on the margin from a random point of the ball" in page
     assert "- **norms:** linf, l2, l1" in page and "- **access:** gradient" in page
     assert "at most 22 forward and 20 backward passes" in page
     assert "| `steps` | `20` |" in page
