@@ -5,7 +5,7 @@
         --threat linf:0.15 --access decision --queries 500 --dry-run
 
 It takes JSON ({"images": [...]}), plain float32 or bytes with an X-Shape header, and PNG files, and
-answers JSON. GET /count returns how many images it has answered. Options make it fail or answer late.
+answers JSON. GET /count returns how many images it has answered. Options make it fail or slow.
 """
 
 from __future__ import annotations
@@ -78,7 +78,10 @@ class Server(ThreadingHTTPServer):
 
     def answer(self, images: np.ndarray[Any, Any]) -> dict[str, Any]:
         """The model's answer for images in [0, 1], in the form that was chosen."""
-        with self.lock, torch.no_grad():  # one request at a time, so that rounding is always the same
+        with (
+            self.lock,
+            torch.no_grad(),
+        ):  # one request at a time, so that rounding is always the same
             scores = self.victim(torch.from_numpy(images)).double()
         if self.labels_only:
             return {"labels": scores.argmax(1).tolist()}
