@@ -6,6 +6,7 @@ been run. The folders ``attacks`` and ``reference`` are written by every build.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from shutil import copyfile
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 FOLDERS = ("attacks", "reference")
+OUTSIDE = {
+    "CONTRIBUTING.md": "reference/contributing",
+    "benchmarks/README.md": "reference/benchmarks",
+}
+"""Pages outside of the documentation that other pages link to, and their places on the site."""
 PAGE = "reference/report.html"
 """The report of the example evaluation."""
 
@@ -50,9 +56,22 @@ def _generate(app: Sphinx) -> None:
         "reference/commands": commands_page(),
         "reference/notebook": notebook_page(source / "notebooks" / "start.ipynb"),
     }
+    for path, name in OUTSIDE.items():
+        pages[name] = (source.parent / path).read_text("utf-8")
     written(pages, source)
     if examples:
         write_report(source / PAGE)
+
+
+def on_the_site(text: str) -> str:
+    """A page whose links to files of the repository lead to the pages of the site instead."""
+    for path, name in OUTSIDE.items():
+        text = re.sub(rf"\]\((?:\.\./)*{re.escape(path)}", f"](/{name}.md", text)
+    return re.sub(r"\]\((?:\.\./)*docs/", "](/", text)
+
+
+def _read(app: Sphinx, name: str, source: list[str]) -> None:
+    source[0] = on_the_site(source[0])
 
 
 def _publish(app: Sphinx, problem: Exception | None) -> None:
@@ -67,5 +86,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "besiege_examples", True, "", types=[bool], description="Whether examples are run."
     )
     app.connect("builder-inited", _generate)
+    app.connect("source-read", _read)
     app.connect("build-finished", _publish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

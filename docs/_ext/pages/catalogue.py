@@ -52,7 +52,7 @@ def models_page() -> str:
     return joined(
         "# Models",
         "## How a model is written",
-        table(("form", "what it is"), [(code(form), told) for form, told in FORMS.items()]),
+        table(("form", "what it is"), [(code(form), about) for form, about in FORMS.items()]),
         "Defenses are written after a plus sign: `zoo:digits-natural+bits(depth=3)` "
         "(see [defenses](defenses.md)).",
         "## Models with a name",
@@ -74,7 +74,7 @@ def models_page() -> str:
 
 def recipes_page() -> str:
     """The recipes and their fields."""
-    told = described(Recipe)
+    texts = described(Recipe)
     usual = look_up("natural").parameters
     own = [
         f"On `{data}`, `{name}` stands for `{preset.name}`."
@@ -90,7 +90,7 @@ def recipes_page() -> str:
         "## Fields",
         table(
             ("field", "default", "what it is"),
-            [(code(name), code(value), told.get(name, "")) for name, value in usual.items()],
+            [(code(name), code(value), texts.get(name, "")) for name, value in usual.items()],
         ),
         "## All recipes",
         *(_recipe(look_up(name), usual) for name in RECIPES),

@@ -92,9 +92,9 @@ def cost(attack: Attack) -> tuple[int, int] | None:
     if attack.minimal or Linf not in attack.norms:
         return None
     model, samples = _one_image()
-    asked = attack.cost(tuple(samples.images.shape[1:]), 10)
-    if asked is not None:
-        return asked, 0
+    queries = attack.cost(tuple(samples.images.shape[1:]), 10)
+    if queries is not None:
+        return queries, 0
     other = besiege.models.load(SUBSTITUTE) if attack.needs_substitute else None
     threat, knowledge = Threat(Linf, _NOTHING), Knowledge(substitute=other)
     crafted = craft(model, attack, samples, threat, knowledge=knowledge)
