@@ -136,12 +136,14 @@ def test_the_report_is_explained_part_by_part() -> None:
 
 
 def test_links_to_files_of_the_repository_lead_to_pages_of_the_site() -> None:
-    text = (
-        "[a](../benchmarks/README.md#x) [b](../CONTRIBUTING.md) [c](../docs/smallest.md) [d](e.md)"
-    )
-    assert PAGES.on_the_site(text) == (
-        "[a](/reference/benchmarks.md#x) [b](/reference/contributing.md) [c](/smallest.md) [d](e)"
-    )
+    links = {
+        "(../benchmarks/README.md#autoattack)": "(/reference/benchmarks.md#autoattack)",
+        "(../../CONTRIBUTING.md)": "(/reference/contributing.md)",
+        "(../docs/smallest.md)": "(/smallest.md)",
+        "(warnings.md)": "(warnings.md)",
+    }
+    for written, published in links.items():
+        assert PAGES.on_the_site(f"[x]{written}") == f"[x]{published}"
 
 
 def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:
