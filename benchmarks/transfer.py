@@ -7,8 +7,8 @@ Digits: a substitute learns from the victim's labels of 100 test images, the see
 are attacked. Means over the seeds. About a minute on one CPU thread.
 
 `--lists` compares candidates for the default attacks: every three of some attacks, by how many of
-the images at least one of them breaks, over pairs of a substitute and a victim. With `--public` these
-are published models of MNIST and CIFAR-10, which takes some minutes.
+the images at least one of them breaks, over pairs of a substitute and a victim. With `--public`
+these are published models of MNIST and CIFAR-10, which takes some minutes.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Cell:
     def load(
         self, count: int = COUNT, device: str = "cpu", skip: int = 0
     ) -> tuple[Classifier, Samples]:
-        """The network and images, in the order of seed 0, it classifies correctly, without the first."""
+        """The network and images, in the order of seed 0, classified correctly, after the first."""
         victim = besiege.models.load(self.model, device)
         data = besiege.data.load(self.data)
         data = data.subset(min(len(data.labels), 2 * (skip + count)))
