@@ -1,7 +1,7 @@
-"""What an attack raises: one number per row, defined for two classes and up.
+"""Losses that attacks maximize: one number per row, for two or more classes.
 
-Every loss takes logits ``[rows, classes]`` and the aim of each row. Without targets it grows as
-the row leaves its label; with targets as the row nears its target.
+Every loss takes logits ``[rows, classes]`` and the aim of each row. Untargeted losses grow as the
+row leaves its label, targeted ones as it approaches its target.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from besiege.core.fields import check_fields, number
 
 _TINY = 1e-12
 _FAR = 60.0
-"""A lead whose probabilities float32 still tells from zero."""
+"""Largest lead at which float32 probabilities are still nonzero."""
 
 
 def _of(logits: Tensor, classes: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def _of(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def _best_other(logits: Tensor, classes: Tensor) -> Tensor:
-    # -inf on the own column: multiplying by (1 - onehot) would let a zero win over negatives.
+    # -inf in the own column: multiplying by (1 - onehot) would let a zero win over negatives.
     return logits.scatter(1, classes[:, None], -torch.inf).amax(1)
 
 
@@ -39,8 +39,8 @@ def _lead(logits: Tensor) -> Tensor:
 class _StableCrossEntropy(torch.autograd.Function):
     """Cross-entropy whose gradient at the label is minus the sum of the other probabilities.
 
-    That sum is ``1 - p_y`` without the cancellation. Softmax and sums round a row the same whatever
-    its neighbours.
+    That sum equals ``1 - p_y`` without the cancellation, and it rounds a row the same way in every
+    batch.
     """
 
     @staticmethod
@@ -64,18 +64,18 @@ class _StableCrossEntropy(torch.autograd.Function):
 class CrossEntropy:
     """``logsumexp(z) - z_y``, or ``z_t - logsumexp(z)`` towards a target.
 
-    Its gradient keeps the term of the label when the label's probability rounds to one: the usual
-    form loses it, and with it 7 points of FGSM at 2/255 on a natural ResNet-20
-    (docs/decisions/0003). It still vanishes when the label leads by more than about 100; the
-    siege notes such rows.
+    The gradient keeps the label's term when the label's probability rounds to one. The usual form
+    loses it, which costs FGSM 7 points at 2/255 on a natural ResNet-20 (docs/decisions/0003). The
+    gradient still vanishes when the label leads by more than about 100; the siege records such
+    rows.
 
     Parameters
     ----------
     stable : bool
         False computes the usual form, for comparison with other implementations.
     divide : float
-        What logits are divided by first. A model that falls to 10, 100 or 1000 and not to 1
-        hides behind the scale of its logits (W23).
+        Divisor of the logits. If 10, 100 or 1000 breaks a model and 1 does not, the scale of its
+        logits masks gradients (W23).
     """
 
     stable: bool = True
@@ -100,7 +100,7 @@ class CrossEntropy:
 class Margin:
     """``max_{i != y} z_i - z_y``, or ``z_t - max_{i != t} z_i`` towards a target.
 
-    The direction of its gradient does not depend on the scale of the logits
+    The direction of its gradient is independent of the scale of the logits
     (Carlini and Wagner 2017).
     """
 
@@ -115,9 +115,9 @@ class Margin:
 class SoftMargin:
     """The margin with a soft maximum: ``T log sum_{i != y} exp(z_i / T) - z_y``.
 
-    The temperature T is a share of the range of the clean image's logits, so that their scale does
-    not matter. At T = 1 its gradient has the direction of cross-entropy's: rivals that are nearly
-    as good pull too, and a row does not set out for the class that is nearest in logits alone.
+    The temperature T is a fraction of the range of the clean image's logits, so that their scale
+    does not matter. At T = 1 the gradient is parallel to that of cross-entropy: runner-up classes
+    contribute too, and a row does not commit to the class that is nearest in logits only.
     """
 
     share: float = number(0.05, above=0)
@@ -138,7 +138,7 @@ class SoftMargin:
 @piece("shifting")
 @dataclass(frozen=True)
 class Shifting:
-    """One loss for a share of the steps, then another."""
+    """One loss for a fraction of the steps, then another."""
 
     first: Any = SoftMargin()
     last: Any = Margin()
@@ -156,12 +156,12 @@ class Shifting:
 @piece("dlr")
 @dataclass(frozen=True)
 class DLR:
-    """The difference of logits ratio, unchanged by shift and scale (Croce and Hein 2020).
+    """Difference of logits ratio, invariant to shift and scale (Croce and Hein 2020).
 
     Untargeted ``(max_{i != y} z_i - z_y) / (z_1 - z_3)``; towards a target
-    ``(z_t - z_y) / (z_1 - (z_3 + z_4) / 2)``, indices by rank. With three classes the targeted
-    divisor is ``z_1 - (z_2 + z_3) / 2``; with two no such ratio has a gradient, and the margin is
-    divided by its size at the clean image instead.
+    ``(z_t - z_y) / (z_1 - (z_3 + z_4) / 2)``, with z sorted. With three classes the targeted
+    divisor is ``z_1 - (z_2 + z_3) / 2``. With two classes no such ratio has a gradient: the margin
+    is divided by its size at the clean image instead.
     """
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
@@ -182,10 +182,10 @@ class DLR:
         else:
             low = (top[:, 2] + top[:, 3]) / 2
         spread = top[:, 0] - low
-        # Relative, not absolute: a fixed 1e-12 would matter to logits of that size.
+        # Relative: a fixed 1e-12 would matter for logits of that size.
         floor = torch.finfo(logits.dtype).eps * top.detach().abs().amax(1)
         ratio = rise / torch.maximum(spread, floor.clamp_min(torch.finfo(logits.dtype).tiny))
-        # Classes ruled out by -inf make no spread: then as with two.
+        # Without enough finite logits there is no spread: treat as two classes.
         return torch.where(torch.isfinite(spread), ratio, frozen)
 
 
@@ -194,9 +194,9 @@ class DLR:
 class ProbabilityMargin:
     """``max_{i != y} p_i - p_y``, or ``p_t - max_{i != t} p_i`` towards a target (Xie et al. 2024).
 
-    Where the first class leads the second by more than `reach` on the clean image, the row is
-    tempered to that lead, so that no probability rounds to one; by the same factor along the whole
-    climb, so that its values can be compared.
+    Where the top class leads by more than `reach` on the clean image, logits are divided such that
+    the lead is `reach` and no probability rounds to one. The divisor stays the same for the whole
+    attack, so that losses remain comparable.
     """
 
     reach: float = 10.0
