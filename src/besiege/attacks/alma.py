@@ -94,9 +94,9 @@ class ALMA(Attack):
     """
 
     steps: int = whole_number(100)
-    decay: float | None = number(None, below=1, what="a share")
+    decay: float | None = number(None, below=1, what="a fraction")
     first: float = number(0.5, above=0)
-    reduction: float = number(0.01, above=0, most=1, what="a share")
+    reduction: float = number(0.01, above=0, most=1, what="a fraction")
     mu: float = number(1.0, above=0)
     rho: float = number(1.0, above=0)
     relative: bool = True

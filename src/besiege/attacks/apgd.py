@@ -28,7 +28,7 @@ from besiege.core.fields import a_loss, of_kind, one_of, whole_number
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Goal, Linf, Norm
 
-CLIMB = replace(
+ASCENT = replace(
     pgd,
     name="",
     steps=100,
@@ -37,11 +37,11 @@ CLIMB = replace(
     schedule=Halving(0.75),
     place=Inertia(0.75),
 )
-PUBLISHED = replace(CLIMB, schedule=Halving(0.75, compat=True), place=Inertia(0.75, exact=False))
+PUBLISHED = replace(ASCENT, schedule=Halving(0.75, compat=True), place=Inertia(0.75, exact=False))
 SPARSE = SparseAscent(steps=100)
 
 Form = Ascent | SparseAscent
-FORMS: Mapping[Norm, Form] = MappingProxyType({Linf: CLIMB, L2: CLIMB, L1: SPARSE})
+FORMS: Mapping[Norm, Form] = MappingProxyType({Linf: ASCENT, L2: ASCENT, L1: SPARSE})
 PUBLISHED_FORMS: Mapping[Norm, Form] = MappingProxyType(
     {Linf: PUBLISHED, L2: PUBLISHED, L1: replace(SPARSE, compat=True)}
 )
@@ -147,7 +147,7 @@ class APGDT(Attack):
     goals = frozenset({Goal.UNTARGETED})
     source = "Croce and Hein, Reliable evaluation, 2020"
 
-    def climb(self) -> APGD:
+    def each(self) -> APGD:
         """The attack on each class."""
         return APGD(self.steps, self.loss, self.restarts, self.start, self.compat)
 
@@ -162,7 +162,7 @@ class APGDT(Attack):
                 rows = torch.arange(len(siege), device=ranked.device).repeat_interleave(len(turn))
                 dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(siege)))
                 aim = ranked[:, first:end].flatten()
-                self.climb().run(siege.view(rows, aim=aim, dice=dice))
+                self.each().run(siege.view(rows, aim=aim, dice=dice))
 
 
 AMONG = 100

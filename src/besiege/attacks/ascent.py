@@ -107,9 +107,9 @@ class Ascent(Attack):
             # Rows broken in an earlier restart have left, unless the caller keeps them.
             rows = siege.view(aim=aim, dice=siege.dice.of("restart", restart))
             if len(rows):
-                self._climb(rows)
+                self._ascend(rows)
 
-    def _climb(self, siege: Siege) -> None:
+    def _ascend(self, siege: Siege) -> None:
         x = self.start(siege)
         turning = self.direction.init(x)
         pacing = self.schedule.init(x, siege.ball)

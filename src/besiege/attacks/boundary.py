@@ -105,8 +105,8 @@ class Boundary(Attack):
     """
 
     steps: int = whole_number(20000)
-    sphere: float = number(0.1, above=0, most=LONGEST, what="a share")
-    toward: float | None = number(None, above=0, most=LONGEST, what="a share")
+    sphere: float = number(0.1, above=0, most=LONGEST, what="a fraction")
+    toward: float | None = number(None, above=0, most=LONGEST, what="a fraction")
     bisected: bool = True
 
     access = Access.DECISION

@@ -51,7 +51,7 @@ END = 0.04
 """Fraction of the rate left at the end of a round."""
 
 STALLED = 0.9999
-"""A round is given up where this share of the objective is left after a tenth of it."""
+"""A round ends early if more than this fraction of the objective is left after a tenth of it."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {

@@ -47,7 +47,7 @@ queried in further parts."""
 
 
 @dataclass
-class Walks:
+class Ends:
     """Where the paths to the boundary ended, rows first.
 
     Attributes
@@ -82,7 +82,7 @@ class State(NamedTuple):
     Attributes
     ----------
     place : Tensor
-        Index of each row in `Walks`.
+        Index of each row in `Ends`.
     x, total, origin : Tensor
         The iterates, the sum of their steps, and their origins.
     ranked : Tensor
@@ -96,14 +96,14 @@ class State(NamedTuple):
     ranked: Tensor
 
 
-def walk(
+def iterate(
     siege: Siege,
     origin: Tensor,
     steps: int,
     overshoot: float,
     classes: int,
     patience: int = 0,
-) -> Walks:
+) -> Ends:
     """DeepFool from any points that are not beyond the boundary yet.
 
     Steps add up from the origin and are overshot as a whole. A row stops at its first point beyond
@@ -117,7 +117,7 @@ def walk(
     target = ranked[:, 1] if view.aim.targets is None else view.aim.targets
     held = _backwards(view, classes)
     logits = origin.new_zeros(len(view), view.classes)
-    ends = Walks(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
+    ends = Ends(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
     place = torch.arange(len(view), device=origin.device)
     at = State(place, origin, torch.zeros_like(origin), origin, ranked)
     for step in range(steps):
@@ -211,7 +211,7 @@ def _further(view: Siege, at: State, plane: Plane, own: Tensor, held: int) -> tu
     return at, plane
 
 
-def _ended(view: Siege, ends: Walks, at: State, answer: Answer) -> tuple[State, Answer]:
+def _ended(view: Siege, ends: Ends, at: State, answer: Answer) -> tuple[State, Answer]:
     """Record the rows that crossed and let them leave; returns the state of the others."""
     crossed = view.record.reached(view.rows, answer.labels)
     done = at.place[crossed]
@@ -274,7 +274,7 @@ class DeepFool(Attack):
                 # In l1 the whole step is one pixel value, and clipping would undo it.
                 patience = 0 if self.boxed or view.ball.norm is L1 else PATIENCE
                 settings = (self.steps, self.overshoot, self.classes, patience)
-                ends = walk(view, view.ball.center, *settings)
+                ends = iterate(view, view.ball.center, *settings)
                 shorten(view, ends.x, ends.crossed, ends.logits, self.search)
 
 
@@ -334,7 +334,7 @@ class SuperDeepFool(Attack):
                 self._rounds(view)
 
     def _rounds(self, siege: Siege) -> None:
-        ends = walk(siege, siege.ball.center, self.steps, self.overshoot, self.classes)
+        ends = iterate(siege, siege.ball.center, self.steps, self.overshoot, self.classes)
         best, crossed, over, target = siege.settle(ends.x, ends.crossed, ends.logits, ends.target)
         size = torch.where(crossed, siege.ball.distance(best), torch.inf)
         view = siege.view(aim=target if siege.aim.targets is None else None)

@@ -184,7 +184,7 @@ def step_cost(fine: float) -> int:
     return TRIALS * ROUNDS + halvings(1.0 / fine) + 1
 
 
-class Walk(NamedTuple):
+class State(NamedTuple):
     """The state of the search, rows first.
 
     Attributes
@@ -210,12 +210,12 @@ class Walk(NamedTuple):
         theta = unit(self.x - ball.center, ball.norm)
         return Rays(rows, theta, torch.zeros_like(self.length), self.length.clone())
 
-    def at(self, rows: Tensor) -> Walk:
+    def at(self, rows: Tensor) -> State:
         """The state of some rows."""
-        return Walk(*(part[rows] for part in self))
+        return State(*(part[rows] for part in self))
 
 
-def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
+def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> State:
     """The best of random directions and of those to other images; rows without any leave.
 
     Targeted attacks skip random directions. Rows for which no direction is adversarial get a start
@@ -244,7 +244,7 @@ def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
     best.low.clamp_min_(0.0)
     best.measure(siege, length, length, share, halvings(1.0 / fine) + 1)
     x = point(ball, best.theta, best.high.nan_to_num(posinf=0.0))
-    return Walk(x, ball.distance(x), torch.full_like(share, alpha), torch.full_like(share, COARSE))
+    return State(x, ball.distance(x), torch.full_like(share, alpha), torch.full_like(share, COARSE))
 
 
 def _draw(siege: Siege, best: Rays, tries: int) -> None:
@@ -287,8 +287,8 @@ def _ladder(siege: Siege, best: Rays, lost: Tensor) -> None:
 
 
 def descend(
-    siege: Siege, walk: Walk, toward: Tensor, fine: float, best: Rays | None = None
-) -> Walk:
+    siege: Siege, state: State, toward: Tensor, fine: float, best: Rays | None = None
+) -> State:
     """One step of every row along a direction that should lower g, with a search over its size.
 
     The step size doubles while g falls; if the first is too large, it is quartered until g falls. A
@@ -303,13 +303,13 @@ def descend(
     best : Rays, optional
         Directions known already, which may be better than those of the state.
     """
-    ball, alpha = siege.ball, walk.alpha.clone()
-    best = walk.rays(ball) if best is None else best
+    ball, alpha = siege.ball, state.alpha.clone()
+    best = state.rays(ball) if best is None else best
     fell, kept = torch.zeros_like(alpha, dtype=torch.bool), alpha.clone()
     live = best.rows
     for trial in range(TRIALS):
-        around, coarse = ball.at(live), walk.coarse[live]
-        theta = _turned(around, walk.x[live], walk.length[live], toward[live], alpha[live])
+        around, coarse = ball.at(live), state.coarse[live]
+        theta = _turned(around, state.x[live], state.length[live], toward[live], alpha[live])
         rays = Rays.of(live, theta)
         high = best.high[live]
         rays.measure(siege, (1.0 - coarse) * high, coarse * high, coarse, ROUNDS)
@@ -325,19 +325,19 @@ def descend(
         live = live[go]
         if len(live) == 0:
             break
-    fell |= best.high < walk.length
+    fell |= best.high < state.length
     best.low.clamp_min_(0.0)
     share = torch.full_like(alpha, fine)
     best.measure(siege, alpha, alpha, torch.where(fell, share, torch.inf), halvings(1.0 / fine) + 1)
     x = point(ball, best.theta, best.high)
     length = ball.distance(x)
-    shorter = fell & (length < walk.length)
-    gain = 1.0 - length / walk.length.clamp_min(1e-300)
-    coarse = torch.where(shorter, 0.25 * gain, 0.25 * walk.coarse)
+    shorter = fell & (length < state.length)
+    gain = 1.0 - length / state.length.clamp_min(1e-300)
+    coarse = torch.where(shorter, 0.25 * gain, 0.25 * state.coarse)
     alpha = torch.where(fell, kept, torch.where(alpha < SMALLEST, LARGEST, alpha))
-    return Walk(
-        torch.where(ball.scaled(shorter) > 0, x, walk.x),
-        torch.where(shorter, length, walk.length),
+    return State(
+        torch.where(ball.scaled(shorter) > 0, x, state.x),
+        torch.where(shorter, length, state.length),
         alpha,
         coarse.clamp(fine, COARSE),
     )
@@ -355,10 +355,10 @@ def _turned(ball: Ball, x: Tensor, length: Tensor, toward: Tensor, alpha: Tensor
     return unit(ball.of(length).confine(moved) - ball.center, ball.norm)
 
 
-def probe_size(ball: Ball, walk: Walk, beta: float | Tensor) -> Tensor:
+def probe_size(ball: Ball, state: State, beta: float | Tensor) -> Tensor:
     """The standard deviation of probes per pixel value, at least what a victim with a grid can see.
 
     In l2 this is the published ``g beta u`` with u of length one; other norms use the same length.
     """
-    size = beta * distances(walk.x - ball.center, L2) / math.sqrt(ball.size)
+    size = beta * distances(state.x - ball.center, L2) / math.sqrt(ball.size)
     return size.clamp_min(0.5 * (ball.grid or 0.0))

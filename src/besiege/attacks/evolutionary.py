@@ -140,7 +140,7 @@ class Evolutionary(Attack):
     """
 
     steps: int = whole_number(20000)
-    mu: float = number(0.01, above=0, below=1, what="a share")
+    mu: float = number(0.01, above=0, below=1, what="a fraction")
     sigma: float | None = number(None, above=0)
     shrink: int | None = whole_number(None)
     window: int = whole_number(5)

@@ -74,9 +74,9 @@ class FAB(Attack):
 
     steps: int = whole_number(100)
     restarts: int = whole_number(1)
-    alpha_max: float = number(0.1, most=1, what="a share")
+    alpha_max: float = number(0.1, most=1, what="a fraction")
     eta: float = number(1.05, least=1)
-    beta: float = number(0.7, most=1, what="a share")
+    beta: float = number(0.7, most=1, what="a fraction")
     anneal: bool = True
     search: int = whole_number(3, 0)
 
@@ -88,16 +88,16 @@ class FAB(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         for rows in turns(siege, siege.classes):
-            self._walks(siege.view(rows))
+            self._runs(siege.view(rows))
 
-    def _walks(self, siege: Siege) -> None:
+    def _runs(self, siege: Siege) -> None:
         for restart in range(self.restarts):
             # Rows broken in an earlier run have left, unless the caller keeps them.
             view = siege.view(dice=siege.dice.of("restart", restart))
             if len(view):
-                self._walk(view, _anywhere(view, "start") if restart else view.ball.center)
+                self._run(view, _anywhere(view, "start") if restart else view.ball.center)
 
-    def _walk(self, siege: Siege, x: Tensor) -> None:
+    def _run(self, siege: Siege, x: Tensor) -> None:
         best, far = x, torch.full_like(siege.ball.radius, torch.inf)
         scores = x.new_zeros(len(x), siege.classes)
         for step in range(self.steps + 1):
@@ -202,7 +202,7 @@ class FABT(FAB):
                 rows = some.repeat_interleave(len(turn))
                 dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(some)))
                 aim = ranked[some, first:end].flatten()
-                self._walks(siege.view(rows, aim=aim, dice=dice))
+                self._runs(siege.view(rows, aim=aim, dice=dice))
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         return siege.gradient(x, steering(siege))

@@ -86,9 +86,11 @@ class JSMA(Attack):
     """
 
     theta: float = checked(
-        1.0, lambda share: 0 < abs(share) <= 1, "but a share of the box is needed, -1 to 1, not 0"
+        1.0,
+        lambda share: 0 < abs(share) <= 1,
+        "but a fraction of the box is needed, -1 to 1, not 0",
     )
-    gamma: float = number(0.5, above=0, most=1, what="a share of all entries")
+    gamma: float = number(0.5, above=0, most=1, what="a fraction of all pixel values")
     both: bool = True
     room: bool = True
     outputs: Outputs = one_of("logits", "probabilities")
@@ -106,9 +108,9 @@ class JSMA(Attack):
         for some in turns(siege, 8 * many):
             view = siege.view(some.repeat_interleave(many), aim=ranked[some].flatten())
             if len(view):
-                self._climb(view)
+                self._ascend(view)
 
-    def _climb(self, siege: Siege) -> None:
+    def _ascend(self, siege: Siege) -> None:
         """Pair after pair; views of one sample end separately, so rows are queried by number."""
         x, pairs = siege.ball.center, int(self.gamma * siege.ball.size / 2 + 1e-9)
         going = torch.ones_like(siege.rows, dtype=torch.bool)

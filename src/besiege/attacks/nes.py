@@ -137,7 +137,7 @@ class Adaptive:
 
 
 @dataclass(frozen=True)
-class Climb(Attack):
+class ScoreAscent(Attack):
     """The loop of NES, SPSA and RGF: estimate, settle, step; the last iterate is queried as well.
 
     The iterate is queried together with the probes: for success, for one-sided differences and for
@@ -190,7 +190,7 @@ class Climb(Attack):
 
 @register("nes")
 @dataclass(frozen=True)
-class NES(Climb):
+class NES(ScoreAscent):
     """Steepest steps along ``mean((f(x + sigma u) - f(x - sigma u)) / (2 sigma) u)``, u normal.
 
     The step size is halved when the loss has not risen for a while (Ilyas et al., Black-box
@@ -228,7 +228,7 @@ class NES(Climb):
     pairs: int = whole_number(20)
     floor: float = number(0.1, above=0)
     window: int = whole_number(20, 2)
-    momentum: float = number(0.5, below=1, what="a share")
+    momentum: float = number(0.5, below=1, what="a fraction")
 
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited queries, 2018"
 
@@ -242,7 +242,7 @@ class NES(Climb):
 
 @register("spsa")
 @dataclass(frozen=True)
-class SPSA(Climb):
+class SPSA(ScoreAscent):
     """Adam along ``mean((f(x + sigma u) - f(x - sigma u)) / (2 sigma) u)``, u random signs.
 
     Probes are taken around the current iterate (Uesato et al., Adversarial risk and the dangers of
@@ -289,7 +289,7 @@ class SPSA(Climb):
 
 @register("rgf")
 @dataclass(frozen=True)
-class RGF(Climb):
+class RGF(ScoreAscent):
     """Steepest steps along ``mean((f(x + sigma u) - f(x)) / sigma u)``, u on the sphere.
 
     All differences share the answer at the iterate: a direction costs one query, half as much as in

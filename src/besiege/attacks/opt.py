@@ -19,7 +19,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.directional import (
     Rays,
-    Walk,
+    State,
     descend,
     probe_size,
     set_out,
@@ -102,7 +102,7 @@ class SignOpt(Attack):
     votes: int = whole_number(100)
     beta: float = number(0.01, above=0)
     tries: int = whole_number(20)
-    momentum: float = number(0.5, below=1, what="a share")
+    momentum: float = number(0.5, below=1, what="a fraction")
     alpha: float = number(0.2, above=0)
 
     access = Access.DECISION
@@ -117,25 +117,25 @@ class SignOpt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size)
-        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
-        past = torch.zeros_like(walk.x)
+        state = siege.settle(set_out(siege, self.tries, self.alpha, fine))
+        past = torch.zeros_like(state.x)
         for step in range(self.steps):
             if not len(siege):
                 return
-            toward, _ = self.vote(siege, walk, step)
+            toward, _ = self.vote(siege, state, step)
             # In l2 for every norm: estimates are averaged as directions.
             past = unit(unit(toward, L2) + self.momentum * past, L2)
-            walk, past = siege.settle(descend(siege, walk, past, fine), past)
+            state, past = siege.settle(descend(siege, state, past, fine), past)
 
-    def vote(self, siege: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
+    def vote(self, siege: Siege, state: State, step: int) -> tuple[Tensor, Tensor]:
         """The direction of more adversarial answers, from one step's votes, and their fraction."""
-        shape = tuple(walk.x.shape[1:])
+        shape = tuple(state.x.shape[1:])
 
         def draw(dice: Dice, places: Tensor) -> Tensor:
             return dice.of("probes").normal(shape, places + step * self.votes)
 
-        size = probe_size(siege.ball, walk, self.beta)
-        return votes(siege, walk.x, size, self.votes, draw)
+        size = probe_size(siege.ball, state, self.beta)
+        return votes(siege, state.x, size, self.votes, draw)
 
 
 @register("opt")
@@ -196,22 +196,22 @@ class Opt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size) / SHARP
-        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
+        state = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         # The usual difference of g between directions; at first a guess for a steep gradient.
-        usual = 4.0 * self.beta * walk.length / math.sqrt(siege.ball.size)
+        usual = 4.0 * self.beta * state.length / math.sqrt(siege.ball.size)
         for step in range(self.steps):
             if not len(siege):
                 return
-            best, toward = walk.rays(siege.ball), torch.empty_like(walk.x)
+            best, toward = state.rays(siege.ball), torch.empty_like(state.x)
             for rows in siege.blocks(self.probes):
-                toward[rows], usual[rows] = self._slope(siege, walk, rows, usual[rows], best, step)
-            walk, usual = siege.settle(descend(siege, walk, toward, fine, best), usual)
+                toward[rows], usual[rows] = self._slope(siege, state, rows, usual[rows], best, step)
+            state, usual = siege.settle(descend(siege, state, toward, fine, best), usual)
 
     def _slope(
-        self, siege: Siege, walk: Walk, rows: Tensor, usual: Tensor, best: Rays, step: int
+        self, siege: Siege, state: State, rows: Tensor, usual: Tensor, best: Rays, step: int
     ) -> tuple[Tensor, Tensor]:
         """Minus the gradient of g, and the usual difference; `best` takes the best direction."""
-        around, some, k = siege.ball.at(rows), walk.at(rows), self.probes
+        around, some, k = siege.ball.at(rows), state.at(rows), self.probes
         change = probes(siege, some, rows, k, self.beta, step)
         each = torch.arange(len(rows), device=rows.device).repeat_interleave(k)
         several = around.at(each)
@@ -241,10 +241,10 @@ def exactness(beta: float, entries: int) -> float:
     return 0.5 * beta / math.sqrt(entries)
 
 
-def probes(siege: Siege, walk: Walk, rows: Tensor, k: int, beta: float, step: int) -> Tensor:
+def probes(siege: Siege, state: State, rows: Tensor, k: int, beta: float, step: int) -> Tensor:
     """Images around those of some rows, ``[rows, k, ...]``, as the victim receives them."""
-    ball, x = siege.ball.at(rows), walk.x
+    ball, x = siege.ball.at(rows), state.x
     counter = torch.arange(step * k, (step + 1) * k, device=x.device).expand(len(rows), k)
     drawn = siege.dice.at(rows).of("probes").normal(tuple(x.shape[1:]), counter).to(x)
-    size = ball.scaled(probe_size(ball, walk, beta))[:, None]
+    size = ball.scaled(probe_size(ball, state, beta))[:, None]
     return ball.received(drawn.mul_(size).add_(x[:, None]).clamp_(*ball.box))

@@ -97,7 +97,7 @@ class Closing(Attack):
     pairs: int = whole_number(10)
     sigma: float = number(0.001, above=0)
     rate: float = number(0.1, above=0)
-    momentum: float = number(0.5, below=1, what="a share")
+    momentum: float = number(0.5, below=1, what="a fraction")
 
     norms = frozenset({Linf, L2})
     goals = ALL_GOALS - {Goal.UNTARGETED}

@@ -184,7 +184,7 @@ class Halving(Schedule):
         stall at the first checkpoint; after a return a rise is relative to the point left.
     """
 
-    rho: float = number(0.75, most=1, what="a share")
+    rho: float = number(0.75, most=1, what="a fraction")
     first: float = number(2.0, what="a length")
     compat: bool = False
 

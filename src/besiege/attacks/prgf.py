@@ -27,7 +27,7 @@ from besiege.attacks.estimates import (
     sphere,
     visible,
 )
-from besiege.attacks.nes import Climb, Plateau, Rule
+from besiege.attacks.nes import Plateau, Rule, ScoreAscent
 from besiege.attacks.planes import inner
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
@@ -115,7 +115,7 @@ def best_share(alpha: Tensor, entries: int, many: int, within: Tensor | None = N
 
 @register("prgf")
 @dataclass(frozen=True)
-class PRGF(Climb):
+class PRGF(ScoreAscent):
     """RGF with the gradient of a substitute as prior, weighted by its measured quality.
 
     One query measures the slope along the prior v, and now and then ten more the norm of the
@@ -273,7 +273,7 @@ class PRGF(Climb):
         return g, seen, square
 
     def _share(self, ball: Ball, alpha: Tensor, gamma: Tensor | None) -> Tensor:
-        """The best share of the prior, given its cosine and how smooth the gradient is."""
+        """The best weight of the prior, given its cosine and how smooth the gradient is."""
         d = n = ball.size
         if self.low is not None:
             d = math.prod(coarse(tuple(ball.center.shape[1:]), self.low))

@@ -93,8 +93,8 @@ class Decoupled(Radius):
         ``decoupled(0.05, gallop=False)`` is as published and reaches 0.006 to 130 in 100 steps.
     """
 
-    share: float = number(0.05, above=0, below=1, what="a share")
-    last: float | None = number(None, above=0, below=1, what="a share")
+    share: float = number(0.05, above=0, below=1, what="a fraction")
+    last: float | None = number(None, above=0, below=1, what="a fraction")
     first: float = number(1.0, above=0, what="a radius")
     gallop: bool = True
 
@@ -138,8 +138,8 @@ class Bracketing(Radius):
         The fraction at first and at the end, along half a cosine.
     """
 
-    share: float = number(0.05, above=0, below=1, what="a share")
-    last: float = number(0.001, above=0, below=1, what="a share")
+    share: float = number(0.05, above=0, below=1, what="a fraction")
+    last: float = number(0.001, above=0, below=1, what="a fraction")
 
     searches = True
 

@@ -114,9 +114,9 @@ class SparseAscent(Attack):
         for restart in range(self.restarts):
             rows = siege.view(dice=siege.dice.of("restart", restart))
             if len(rows):
-                self._climb(rows)
+                self._ascend(rows)
 
-    def _climb(self, siege: Siege) -> None:
+    def _ascend(self, siege: Siege) -> None:
         *larger, last = self.phases()
         x: Tensor | None = None
         for radius, steps in larger:

@@ -91,7 +91,7 @@ class Square(Attack):
     """
 
     steps: int = whole_number(5000)
-    p_init: float = number(0.8, above=0, most=1, what="a share")
+    p_init: float = number(0.8, above=0, most=1, what="a fraction")
     restarts: int = whole_number(1)
     rescale: bool = one_of(False, True)
     loss: Loss = a_loss(margin)
@@ -138,11 +138,11 @@ class Square(Attack):
                 ahead = siege.ahead(max(often, _RARE))
             turn, left = turn + 1, self.steps - int(last)
             if ahead == 1:
-                state = self._walk(siege, proposals, state, min(left, BLOCK))
+                state = self._one_by_one(siege, proposals, state, min(left, BLOCK))
             else:
                 state = self._scan(siege, proposals, state, min(left, ahead))
 
-    def _walk(self, siege: Siege, proposals: Proposals, state: State, steps: int) -> State:
+    def _one_by_one(self, siege: Siege, proposals: Proposals, state: State, steps: int) -> State:
         """Several steps, one after the other."""
         draws = proposals.draw(siege.dice, state.step, steps)
         for n in range(steps):

@@ -26,7 +26,7 @@ FIRST = 10
 that class never find a start this way."""
 
 SIZES = tuple(0.05 * 1.5**k for k in range(10))
-"""Standard deviations of the Gaussian noise tried on the image itself, in widths of the box."""
+"""Standard deviations of the Gaussian noise tried on the image itself, in box widths."""
 
 IMAGES = 50
 """Images of other classes, or of the target class, tried at most, nearest first."""

@@ -67,7 +67,7 @@ class UAP(Attack):
     digest: str | None = None
     method: Method = one_of("gradient", "deepfool")
     steps: int = whole_number(40)
-    target: float = number(1.0, above=0, most=1, what="a share of rows")
+    target: float = number(1.0, above=0, most=1, what="a fraction of rows")
     batch: int = whole_number(32)
     tensor: Tensor | None = field(default=None, compare=False, repr=False)
 

@@ -42,7 +42,7 @@ TANH = 0.999999
 class Weights(NamedTuple):
     """Every row's weight and its bracket, float64 ``[rows]`` each.
 
-    After a round `after` is told for which rows the weight sufficed. Only that round counts, since
+    After a round, `after` takes for which rows the weight sufficed. Only that round counts, since
     an earlier one used another weight. A weight suffices if any iterate succeeded, or, for attacks
     whose rounds end at a minimum (BLB), if that minimum is beyond the boundary.
 
