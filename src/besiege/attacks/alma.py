@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -250,13 +249,8 @@ def slope(f: Tensor, rho: Tensor, mu: Tensor) -> Tensor:
 
 def uphill(ball: Ball, x: Tensor) -> Tensor:
     """The gradient of the distance from the clean image, zero there."""
-    return _UPHILL[ball.norm](x - ball.center)
-
-
-_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {
-    L1: torch.sign,
-    L2: partial(unit, norm=L2),
-}
+    change = x - ball.center
+    return torch.sign(change) if ball.norm is L1 else unit(change, L2)
 
 
 def _ratio(logits: Tensor, aim: Aim) -> Tensor:

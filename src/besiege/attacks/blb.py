@@ -31,9 +31,7 @@ BEYOND = 0.01
 """How far beyond the boundary the hinge ends, in clean margins."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "blb-deepsec": "blb(steps=1000, loss=cross_entropy, first=0.01, relative=False)",
-    }
+    {"blb-deepsec": "blb(steps=1000, loss=cross_entropy, first=0.01, relative=False)"}
 )
 """DEEPSEC's five weights of a thousand steps (Ling et al. 2019), searched row by row."""
 

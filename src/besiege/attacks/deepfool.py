@@ -133,8 +133,9 @@ def iterate(
             at, plane = _further(view, at, plane, own, held)
             if not len(view):
                 return ends
-        least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(plane.w)
-        gap, way = torch.maximum(-plane.f.double(), least), _cut if step < patience else _boxed
+        least = TIE * view.ball.width * view.ball.dual(plane.w)
+        gap = torch.maximum(-plane.f.double(), least)
+        way = _cut if step < patience else type(view.ball).plane
         total = at.total + way(view.ball, at.x, plane.w, gap)
         before, x = at.x, (at.origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
         at = at._replace(x=x, total=total)
@@ -164,11 +165,6 @@ def _plane(view: Siege, answer: Answer, ranked: Tensor) -> Plane:
         return Plane(answer.gradient, answer.loss, view.aim.targets)
     w, f = against(answer, ranked)
     return _nearest(view.ball, w, lowered(view, f, answer.logits), ranked[:, 1:])
-
-
-def _boxed(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
-    """The step to a plane inside the box."""
-    return ball.plane(x, w, c)
 
 
 def _cut(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:

@@ -15,17 +15,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.smallest import unit
-from besiege.attacks.starts import (
-    BLENDS,
-    IMAGES,
-    NOISE,
-    RIVALS,
-    SIZES,
-    adversarial,
-    find_start,
-    halvings,
-    rivals,
-)
+from besiege.attacks.starts import RIVALS, TRIED, adversarial, find_start, halvings, rivals
 from besiege.core.ball import Ball, distances
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
@@ -175,8 +165,7 @@ class Rays:
 
 def starting_cost(tries: int, fine: float) -> int:
     """The most queries of `set_out`."""
-    ladder = NOISE + len(SIZES) + IMAGES + len(BLENDS)
-    return ROUNDS * (tries + RIVALS) + ladder + halvings(1.0 / fine) + 1
+    return ROUNDS * (tries + RIVALS) + TRIED + halvings(1.0 / fine) + 1
 
 
 def step_cost(fine: float) -> int:

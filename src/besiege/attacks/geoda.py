@@ -28,9 +28,7 @@ GAIN = 0.01
 """How much nearer a point must be to be queried, as a fraction of the distance."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "geoda(steps=9, probes=60, growth=1.41, side=75)",
-    }
+    {"authors": "geoda(steps=9, probes=60, growth=1.41, side=75)"}
 )
 """Settings of Rahmati et al. 2020, about 4000 queries for an image of 224 x 224."""
 

@@ -13,13 +13,7 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import endless, unit
-from besiege.attacks.starts import (
-    adversarial,
-    begin,
-    halvings,
-    start_cost,
-    to_boundary,
-)
+from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.blocks import at_once

@@ -86,9 +86,7 @@ class JSMA(Attack):
     """
 
     theta: float = checked(
-        1.0,
-        lambda share: 0 < abs(share) <= 1,
-        "but a fraction of the box is needed, -1 to 1, not 0",
+        1.0, lambda share: 0 < abs(share) <= 1, "but a fraction of the box, -1 to 1, is needed"
     )
     gamma: float = number(0.5, above=0, most=1, what="a fraction of all pixel values")
     both: bool = True

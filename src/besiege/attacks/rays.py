@@ -142,7 +142,7 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
     low = torch.where(good, state.low, state.at)
     high = torch.where(good, state.at, state.high)
     low = torch.where((low < 0) & (high <= state.width), 0.0, low)
-    least = ball.grid or _ROUNDING * (ball.box[1] - ball.box[0])
+    least = ball.grid or _ROUNDING * ball.width
     exact = _worth(state.level, state.share, ball.size) * high
     close = high - low <= exact.clamp_min(least * (1.0 + 1e-6))
     kept = good | (high < torch.inf)
@@ -162,7 +162,7 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
         share = torch.where(_exhausted(ball.grid, state.share, radius, vain), 0.0, share)
     fruitless = torch.where(vain, 0, fruitless)
     gain = (_worth(level, share, ball.size) * radius).clamp_min(least)
-    begin = torch.where(radius < torch.inf, radius - gain, ball.box[1] - ball.box[0])
+    begin = torch.where(radius < torch.inf, radius - gain, ball.width)
     at = torch.where(ends, begin, inward)
     if ball.grid is not None:
         # Zero grid steps would be the clean image.
@@ -196,7 +196,7 @@ def _fresh(ball: Ball, tolerance: float) -> State:
     signs = torch.ones_like(ball.center).flatten(1)
     none = torch.full_like(ball.radius, torch.inf)
     zero = torch.zeros(len(ball), dtype=torch.int64, device=signs.device)
-    at = torch.full_like(none, ball.box[1] - ball.box[0])
+    at = torch.full_like(none, ball.width)
     share = torch.full_like(none, tolerance)
     low = torch.full_like(none, _NONE)
     return State(signs, none, zero - 1, zero, at, low, none, none, zero, zero, share)

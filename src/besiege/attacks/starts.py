@@ -35,6 +35,9 @@ BLENDS = (0.75, 0.5)
 """Weights of the nearest other image in blends, for victims that recognise or have memorised the
 image itself."""
 
+TRIED = NOISE + len(SIZES) + IMAGES + len(BLENDS)
+"""The most queries of `find_start`."""
+
 RIVALS = 3
 """Further images towards which the boundary is searched: the first start usually decides in which
 class an attack ends, and the boundary of another class may be nearer."""
@@ -118,11 +121,9 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     first = min(FIRST, noise)
     if siege.targeted:
         search.images(images)
-        search.noise(0, first)
-        search.sizes()
-    else:
-        search.noise(0, first)
-        search.sizes()
+    search.noise(0, first)
+    search.sizes()
+    if not siege.targeted:
         search.images(images)
         search.blends()
     search.noise(first, noise)
@@ -161,13 +162,12 @@ class _Search:
             self._ask(rows, low + (high - low) * dice.at(rows).uniform(tuple(shape), n))
 
     def sizes(self) -> None:
-        low, high = self.siege.ball.box
-        center, dice = self.siege.ball.center, self.siege.dice.of("start sizes")
+        ball, dice = self.siege.ball, self.siege.dice.of("start sizes")
         for n, size in enumerate(SIZES):
             if len(rows := self._open()) == 0:
                 return
-            drawn = dice.at(rows).normal(tuple(center.shape[1:]), n).to(center)
-            self._ask(rows, center[rows] + size * (high - low) * drawn)
+            drawn = dice.at(rows).normal(tuple(ball.center.shape[1:]), n).to(ball.center)
+            self._ask(rows, ball.center[rows] + size * ball.width * drawn)
 
     def images(self, most: int) -> None:
         """Images of the pool, nearest first."""
@@ -221,7 +221,7 @@ def _nearest(siege: Siege, pool: Samples, among: Tensor) -> tuple[Tensor, Tensor
 
 def start_cost(rounds: int) -> int:
     """The most queries a start can take, with so many bisections on the way to the boundary."""
-    return NOISE + len(SIZES) + IMAGES + len(BLENDS) + 2 * rounds + RIVALS * (1 + _ROUGH)
+    return TRIED + 2 * rounds + RIVALS * (1 + _ROUGH)
 
 
 def begin(siege: Siege, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:

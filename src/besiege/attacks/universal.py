@@ -213,7 +213,7 @@ def fit_universal(
             right = answers == labels.to(victim.device)
             images, answers = images[right], answers[right]
         if not len(images):
-            raise InputError("no correctly classified image is left to fit a perturbation on")
+            raise InputError("no image is left to fit a perturbation on")
         ids = torch.arange(len(images), device=images.device)
         around = ball(threat.norm, images, threat.radius, victim.box, victim.grid)
         dice = Dice.throw(seed, ids)
