@@ -218,7 +218,7 @@ def test_texts_read_back(text: str) -> None:
         ("uap(target=0)", "target is 0"),
         ("uap(target=1.5)", "target is 1.5"),
         ("uap(method='luck')", "method is 'luck'"),
-        ("uap(digest='abc')", "never saved"),
+        ("uap(digest='abc')", "was not saved"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:

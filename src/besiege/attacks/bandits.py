@@ -39,11 +39,6 @@ SURE = 0.999
 """Largest absolute value of a sign prior."""
 
 
-def additive(v: Tensor, step: Tensor) -> Tensor:
-    """The prior plus a step."""
-    return v + step
-
-
 def exponentiated(v: Tensor, step: Tensor) -> Tensor:
     """Values between -1 and 1, updated by exponentiated gradients.
 
@@ -57,7 +52,7 @@ def exponentiated(v: Tensor, step: Tensor) -> Tensor:
 
 
 LEARNING: Mapping[Norm, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {Linf: exponentiated, L2: additive}
+    {Linf: exponentiated, L2: torch.add}
 )
 """Update of the prior by norm: the steepest step uses signs in linf and magnitudes in l2."""
 

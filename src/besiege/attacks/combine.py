@@ -288,16 +288,10 @@ class Minimal(Single):
     def run(self, siege: Siege) -> None:
         # A success does not end the search: no row leaves before its bracket is small.
         siege = siege.view(keep="smallest", leave="end")
-        reach = self._reach(siege)
-        if self.attack.one_step:
-            low, high = self._scanned(siege, reach)
-        else:
-            low, high = self._doubled(siege, reach)
-        self._bisect(siege, low, high)
-
-    def _reach(self, siege: Siege) -> Tensor:
-        """The largest useful radius: that of the threat, or across the whole box."""
-        return torch.minimum(siege.ball.radius, across(siege.ball))
+        # The largest useful radius is that of the threat, or across the whole box.
+        reach = torch.minimum(siege.ball.radius, across(siege.ball))
+        search = self._scanned if self.attack.one_step else self._doubled
+        self._bisect(siege, *search(siege, reach))
 
     def _try(
         self, siege: Siege, radius: Tensor, rows: Tensor, low: Tensor, high: Tensor, turn: str
@@ -312,12 +306,9 @@ class Minimal(Single):
         low[lost] = radius[lost]
         return lost
 
-    def _start(self, siege: Siege, reach: Tensor) -> Tensor:
-        start = reach / 32 if self.first is None else torch.full_like(reach, self.first)
-        return start.clamp_min(1.0) if siege.ball.norm is L0 else start
-
     def _doubled(self, siege: Siege, reach: Tensor) -> tuple[Tensor, Tensor]:
-        radius = torch.minimum(self._start(siege, reach), reach)
+        radius = reach / 32 if self.first is None else torch.full_like(reach, self.first)
+        radius = torch.minimum(radius.clamp_min(1.0 if siege.ball.norm is L0 else 0.0), reach)
         low, high = torch.zeros_like(radius), torch.full_like(radius, torch.inf)
         for turn in range(self.doublings + 1):
             low, high, radius, reach = siege.settle(low, high, radius, reach)

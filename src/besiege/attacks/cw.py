@@ -153,9 +153,7 @@ class CW(Attack):
 
     def first_weight(self) -> float:
         """The weight of the first round."""
-        if self.first is not None:
-            return self.first
-        return PUBLISHED_FIRST if self.compat else FIRST
+        return self.first or (PUBLISHED_FIRST if self.compat else FIRST)
 
     @property
     def every(self) -> int:
@@ -164,14 +162,11 @@ class CW(Attack):
 
     def rates(self, device: torch.device) -> Tensor:
         """The rate at every step of a round, float64."""
-        rate = self.rate if self.rate is not None else PUBLISHED_RATE if self.compat else RATE
+        rate = self.rate or (PUBLISHED_RATE if self.compat else RATE)
         end = 1.0 if self.compat else END
         # A table: the rounding of torch's powers depends on the number of rows.
-        return torch.tensor(
-            [rate * end ** (step / self.steps) for step in range(self.steps)],
-            dtype=torch.float64,
-            device=device,
-        )
+        rates = [rate * end ** (step / self.steps) for step in range(self.steps)]
+        return torch.tensor(rates, dtype=torch.float64, device=device)
 
     def end(self, siege: Siege, x: Tensor, rows: Tensor | None = None) -> None:
         """Query the last iterates, unless successes are hidden."""

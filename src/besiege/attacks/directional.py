@@ -17,6 +17,7 @@ from torch import Tensor
 from besiege.attacks.smallest import unit
 from besiege.attacks.starts import RIVALS, TRIED, adversarial, find_start, halvings, rivals
 from besiege.core.ball import Ball, distances
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
@@ -146,8 +147,8 @@ class Rays:
     def shortest(self, k: int) -> Rays:
         """The shortest of every k rays."""
         first = torch.arange(0, len(self.rows), k, device=self.rows.device)
-        pick = first + self.high.view(-1, k).argmin(1)
-        return Rays(self.rows[pick], self.theta[pick], self.low[pick], self.high[pick])
+        best = first + self.high.view(-1, k).argmin(1)
+        return Rays(self.rows[best], self.theta[best], self.low[best], self.high[best])
 
     def _same(self, ball: Ball, rays: Tensor) -> Tensor:
         """For which rays the middle of the bracket is, as an image, one of the ends bit for bit."""
@@ -325,7 +326,7 @@ def descend(
     coarse = torch.where(shorter, 0.25 * gain, 0.25 * state.coarse)
     alpha = torch.where(fell, kept, torch.where(alpha < SMALLEST, LARGEST, alpha))
     return State(
-        torch.where(ball.scaled(shorter) > 0, x, state.x),
+        pick(shorter, x, state.x),
         torch.where(shorter, length, state.length),
         alpha,
         coarse.clamp(fine, COARSE),

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from besiege.attacks.losses import logit_of
 from besiege.core.answer import Aim, Loss
 from besiege.core.ball import Ball, distances
 from besiege.core.blocks import at_once
@@ -146,11 +147,8 @@ class ScoreLoss:
         if logits.device.type == "cpu" and bool((logits > -torch.inf).all()):
             return value
         alone = (logits > -torch.inf).sum(1) == 1
-        if aim.targets is None:
-            own = -logits.gather(1, aim.labels[:, None])[:, 0]
-        else:
-            own = logits.gather(1, aim.targets[:, None])[:, 0]
-        return torch.where(alone, own, value)
+        sign, classes = (-1.0, aim.labels) if aim.targets is None else (1.0, aim.targets)
+        return torch.where(alone, sign * logit_of(logits, classes), value)
 
 
 class Slopes(NamedTuple):

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.losses import logit_of
 from besiege.attacks.planes import turns
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Aim, Loss
@@ -33,7 +34,7 @@ COPIES = 4
 def target_logit(logits: Tensor, aim: Aim) -> Tensor:
     """``z_t``."""
     assert aim.targets is not None
-    return logits.gather(1, aim.targets[:, None])[:, 0]
+    return logit_of(logits, aim.targets)
 
 
 def other_logits(logits: Tensor, aim: Aim) -> Tensor:

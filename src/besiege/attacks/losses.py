@@ -22,7 +22,8 @@ _FAR = 60.0
 """Largest lead at which float32 probabilities are still nonzero."""
 
 
-def _of(logits: Tensor, classes: Tensor) -> Tensor:
+def logit_of(logits: Tensor, classes: Tensor) -> Tensor:
+    """Each row's logit of one class, ``[rows]``."""
     return logits.gather(1, classes[:, None])[:, 0]
 
 
@@ -106,8 +107,8 @@ class Margin:
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
         if aim.targets is None:
-            return _best_other(logits, aim.labels) - _of(logits, aim.labels)
-        return _of(logits, aim.targets) - _best_other(logits, aim.targets)
+            return _best_other(logits, aim.labels) - logit_of(logits, aim.labels)
+        return logit_of(logits, aim.targets) - _best_other(logits, aim.targets)
 
 
 @piece("soft_margin")
@@ -131,7 +132,7 @@ class SoftMargin:
         heat = (self.share * (known.amax(1) - known.amin(1))).clamp_min(_TINY).to(logits)
         own = aim.labels if aim.targets is None else aim.targets
         rivals = (logits / heat[:, None]).scatter(1, own[:, None], -torch.inf)
-        lead = heat * torch.logsumexp(rivals, 1) - _of(logits, own)
+        lead = heat * torch.logsumexp(rivals, 1) - logit_of(logits, own)
         return lead if aim.targets is None else -lead
 
 
@@ -165,9 +166,11 @@ class DLR:
     """
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
-        own = _of(logits, aim.labels)
+        own = logit_of(logits, aim.labels)
         rise = (
-            _best_other(logits, aim.labels) if aim.targets is None else _of(logits, aim.targets)
+            _best_other(logits, aim.labels)
+            if aim.targets is None
+            else logit_of(logits, aim.targets)
         ) - own
         classes = logits.shape[1]
         clean = logits.detach() if aim.clean is None else aim.clean

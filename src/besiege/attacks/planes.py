@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from besiege.attacks.losses import margin
+from besiege.attacks.losses import logit_of, margin
 from besiege.attacks.smallest import across
 from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.ball import Ball, distances
@@ -36,7 +36,7 @@ rounding would decide."""
 def toward(logits: Tensor, aim: Aim) -> Tensor:
     """``z_t - z_y``: above zero where the target has overtaken the label."""
     assert aim.targets is not None
-    return (logits.gather(1, aim.targets[:, None]) - logits.gather(1, aim.labels[:, None]))[:, 0]
+    return logit_of(logits, aim.targets) - logit_of(logits, aim.labels)
 
 
 def steering(siege: Siege) -> Loss:
@@ -150,8 +150,7 @@ def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
     else:
         winner, loser = over.argmax(1), siege.aim.labels
     short, past = (
-        z.gather(1, loser[:, None])[:, 0].double() - z.gather(1, winner[:, None])[:, 0].double()
-        for z in (under, over)
+        logit_of(z, loser).double() - logit_of(z, winner).double() for z in (under, over)
     )
     if siege.closes_in:
         hair = siege.record.hair(over, siege.rows).double()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.ball import Ball, distances
-from besiege.core.rowwise import rowwise
+from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf, Norm
 
@@ -56,4 +56,4 @@ def somewhere(siege: Siege, g: Tensor, counter: int = 0) -> Tensor:
         return g
     drawn = siege.dice.of("flat").normal(tuple(g.shape[1:]), counter).to(g)
     drawn = drawn / siege.ball.scaled(distances(drawn, L2).clamp_min(1e-30))
-    return torch.where(siege.ball.scaled(flat) > 0, drawn, g)
+    return pick(flat, drawn, g)
