@@ -97,12 +97,7 @@ class State(NamedTuple):
 
 
 def iterate(
-    siege: Siege,
-    origin: Tensor,
-    steps: int,
-    overshoot: float,
-    classes: int,
-    patience: int = 0,
+    siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: int, patience: int = 0
 ) -> Ends:
     """DeepFool from any points that are not beyond the boundary yet.
 

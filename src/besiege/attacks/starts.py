@@ -304,11 +304,7 @@ def between(ball: Ball, near: Tensor, far: Tensor, share: Tensor) -> Tensor:
 
 
 def to_boundary(
-    siege: Siege,
-    near: Tensor,
-    far: Tensor,
-    tolerance: Tensor | float,
-    rows: Tensor | None = None,
+    siege: Siege, near: Tensor, far: Tensor, tolerance: Tensor | float, rows: Tensor | None = None
 ) -> Tensor:
     """The nearest adversarial images on the paths from `near` to `far`, by bisection.
 

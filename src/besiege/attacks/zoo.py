@@ -12,14 +12,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.coordinates import (
-    Moments,
-    Partials,
-    State,
-    derived,
-    likelihood,
-    measured,
-)
+from besiege.attacks.coordinates import Moments, Partials, State, derived, likelihood, measured
 from besiege.attacks.estimates import portions, resized, sent
 from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
