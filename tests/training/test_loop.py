@@ -15,7 +15,7 @@ from torch import nn
 import besiege
 from besiege.core.errors import InputError, UnknownNameError, VictimError
 from besiege.models import ARCHITECTURES, Classifier
-from besiege.models.sources import ZOO
+from besiege.models.catalogue import ZOO
 from besiege.training import Recipe, epochs, fresh, natural, pgd_at, train
 from besiege.training.averaging import Average
 from besiege.training.epochs import Training

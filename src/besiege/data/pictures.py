@@ -132,8 +132,7 @@ class Pictures:
             images[row] = self._pixels(self.root / self.files[row])
 
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for _ in pool.map(put, range(len(self.files))):
-                pass
+            list(pool.map(put, range(len(self.files))))  # raises what a thread raised
         return torch.from_numpy(images)
 
     def _pixels(self, path: Path) -> NDArray[np.float32]:

@@ -377,9 +377,7 @@ def _differ(once: Logits, again: Logits) -> bool:
 
 
 def _access(access: str | Access) -> Access:
-    if isinstance(access, Access):
-        return access
     levels = {str(level): level for level in Access}
-    if access not in levels:
+    if str(access) not in levels:
         raise InputError(f"access is {access!r}: {near(str(access), levels)}")
-    return levels[access]
+    return levels[str(access)]

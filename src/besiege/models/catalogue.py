@@ -148,16 +148,8 @@ def listing() -> list[Listed]:
         )
     for name in sorted(PUBLIC):
         entry, where = PUBLIC[name], public_path(name)
-        rows.append(
-            Listed(
-                f"public:{name}",
-                entry.architecture,
-                entry.data,
-                f"{entry.clean:.2f} %",
-                where,
-                where is not None and where.exists(),
-            )
-        )
+        clean, present = f"{entry.clean:.2f} %", where is not None and where.exists()
+        rows.append(Listed(f"public:{name}", entry.architecture, entry.data, clean, where, present))
     return rows
 
 

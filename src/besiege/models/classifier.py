@@ -69,8 +69,6 @@ class Classifier(Victim):
                 f"the model is a {type(module).__name__}, but a Classifier wraps a torch.nn.Module"
             )
         self.module = module
-        self.mean: tuple[float, ...] | None
-        self.std: tuple[float, ...] | None
         self.mean, self.std = normalisation(mean, std)
         self.box = checked_box(box)
         if not _is_count(classes):
@@ -206,7 +204,7 @@ class Classifier(Victim):
 
 def normalisation(
     mean: float | Sequence[float] | None, std: float | Sequence[float] | None
-) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and std per channel, both or neither, checked."""
     if mean is None and std is None:
         return None, None

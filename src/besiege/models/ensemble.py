@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
@@ -149,14 +150,11 @@ class Ensemble(Victim):
         if self.equalise:
             answers = [z / _spread(z) for z in answers]
         if self.fuse == "probabilities":
-            shares = [
-                z.log_softmax(1) + math.log(w) for w, z in zip(self.weights, answers, strict=True)
-            ]
-            return torch.logsumexp(torch.stack(shares), 0)
-        total = self.weights[0] * answers[0]
-        for weight, z in zip(self.weights[1:], answers[1:], strict=True):
-            total = total + weight * z
-        return total
+            pairs = zip(self.weights, answers, strict=True)
+            return torch.logsumexp(
+                torch.stack([z.log_softmax(1) + math.log(w) for w, z in pairs]), 0
+            )
+        return reduce(torch.add, [w * z for w, z in zip(self.weights, answers, strict=True)])
 
     def digest(self) -> str:
         """SHA-256 of the members' digests, their weights and how they are fused."""

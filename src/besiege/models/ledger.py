@@ -159,13 +159,6 @@ class Ledger:
             (name, name, most),
         )
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            if self._held is not None:
-                self._held.close()
-                self._held = None
-
     def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """The rows that a query gives; none if there is no file, which reading never creates."""
         if self._held is None and not self.path.exists():

@@ -73,8 +73,6 @@ class OnnxModel(BlackBox, Victim):
     ) -> None:
         self.path = Path(path)
         self._content = _digest(self.path)
-        self.mean: tuple[float, ...] | None
-        self.std: tuple[float, ...] | None
         self.mean, self.std = normalisation(mean, std)
         self._session = _session(self.path, checked_count("threads", threads) or 1)
         taken = self._session.get_inputs()

@@ -20,9 +20,7 @@ from besiege.core.text import from_file, read, read_arguments
 from besiege.core.victim import DERIVE, Victim
 from besiege.models import catalogue
 from besiege.models.architectures import ARCHITECTURES
-from besiege.models.catalogue import CATALOGUE, FORMS
-from besiege.models.catalogue import ZOO as ZOO
-from besiege.models.catalogue import zoo_names as zoo_names
+from besiege.models.catalogue import CATALOGUE, FORMS, ZOO, zoo_names
 from besiege.models.checkpoints import (
     SUFFIXES,
     built,
@@ -197,15 +195,10 @@ def _from_public(name: str) -> Classifier:
     if name not in PUBLIC:
         raise _unlisted("no public model is called", name, PUBLIC)
     entry, path = PUBLIC[name], catalogue.public_path(name)
-    if path is None:
+    if path is None or not path.exists():
+        file = f"weights/{name}.safetensors" if path is None else f"{path}, which does not exist"
         raise DataError(
-            f"public:{name} needs its weights: set BESIEGE_DATA to a data root that holds "
-            f"weights/{name}.safetensors"
-        )
-    if not path.exists():
-        raise DataError(
-            f"public:{name} needs {path}, which does not exist: put the file there, or set "
-            "BESIEGE_DATA to a data root that has it"
+            f"public:{name} needs {file}: set BESIEGE_DATA to a data root that holds the file"
         )
     tensors = read_weights(path, entry.sha256)
     module = _of(entry.architecture, entry.arguments, tensors, path.name)

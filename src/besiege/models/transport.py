@@ -208,11 +208,6 @@ class Transport:
                 raise problem
         return [future.result() for future in futures]
 
-    def close(self) -> None:
-        """Close idle connections."""
-        with self._lock:
-            _hang_up(self._idle)
-
     def _insist(self, job: Job[T], stop: threading.Event) -> T:
         """Repeat one request until it is answered, or must be given up."""
         failing, attempt, unread = None, 0, 0

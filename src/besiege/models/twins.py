@@ -167,12 +167,8 @@ def overwrite_in_relu(traced: fx.GraphModule) -> fx.GraphModule:
             else before.target in (operator.add, torch.add)
         )
         if fresh and len(before.users) == 1:
-            node.op, node.target, node.args, node.kwargs = (
-                "call_function",
-                torch.relu_,
-                (before,),
-                {},
-            )
+            node.op, node.target = "call_function", torch.relu_
+            node.args, node.kwargs = (before,), {}
     traced.delete_all_unused_submodules()
     traced.recompile()
     return traced

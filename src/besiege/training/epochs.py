@@ -168,14 +168,14 @@ class Training:
         with victim.held(), self._precision():
             oracle = Oracle(victim)
             right = oracle.logits(x).argmax(1) == y
+            clean = float(right.double().mean())
             if attack is None or threat is None:
-                return float(right.double().mean()), None
+                return clean, None
             around = ball(threat.norm, x, threat.radius, victim.box)
             # The same random draws every time, so that epochs differ only in their weights.
             siege = Siege.start(oracle, around, y, Dice.throw(self.seed, ids).of("held out"))
             attack.run(siege)
-        robust = right & ~siege.record.success
-        return float(right.double().mean()), float(robust.double().mean())
+        return clean, float((right & ~siege.record.success).double().mean())
 
     def finish(self) -> None:
         """Load the final weights into the module: the best epoch's, the average, or its own."""

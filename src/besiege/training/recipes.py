@@ -237,11 +237,9 @@ def _changed(plan: Recipe, changes: dict[str, Any]) -> Recipe:
         if field not in known:
             raise InputError(f"a recipe has no field '{field}': {near(field, known)}")
     given = dict(changes)
-    for field in ("attack", "early"):
+    for field, read_text in (("attack", parse), ("early", parse), ("threat", Threat.parse)):
         if isinstance(given.get(field), str):
-            given[field] = parse(given[field])
-    if isinstance(given.get("threat"), str):
-        given["threat"] = Threat.parse(given["threat"])
+            given[field] = read_text(given[field])
     try:
         return replace(plan, **given)
     except (TypeError, ValueError) as problem:
