@@ -14,6 +14,7 @@ class BesiegeError(Exception):
     """Base class of everything besiege raises on purpose."""
 
 
+# The text of this class is part of the digest of the layer `adapt`: an edit changes keys.
 class InputError(BesiegeError):
     """Images, labels, targets or ids that cannot be attacked as given."""
 
@@ -85,11 +86,12 @@ def described(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {message}" if message else type(problem).__name__
 
 
+# The text of this function is part of the digest of the layer `adapt`: an edit changes keys.
 def near(name: object, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known names, or all of them when none is near."""
+    """A half-sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))
     folded = {n.casefold(): n for n in names}
-    text = str(name)[:200].casefold()  # comparing a long text takes seconds
+    text = str(name)[:200].casefold()  # of a long text the comparison takes seconds
     close = [folded[n] for n in get_close_matches(text, folded, n=3, cutoff=0.5)]
     if close:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"

@@ -21,7 +21,8 @@ from besiege.core.ball import Ball
 from besiege.core.blocks import together
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
-from besiege.core.oracle import Access, Meter, Oracle
+from besiege.core.meter import Meter
+from besiege.core.oracle import Access, Oracle
 from besiege.core.queries import Queries, Question, check_shape
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.state import check_rows, rows_of
