@@ -1,4 +1,4 @@
-"""What an attacker may do: norm, budget, goal and access, with texts that read back exactly."""
+"""What an attacker may do: norm, budget, goal and access, as text that parses back exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class Norm(Enum):
-    """How the size of a change is measured."""
+    """How the size of a perturbation is measured."""
 
     Linf = "linf"
     L2 = "l2"
@@ -60,7 +60,7 @@ class Goal(Enum):
 ALL_GOALS = frozenset(Goal)
 
 _SMALLEST = Fraction(1, 2**126)
-"""The smallest normal float32 number: a smaller budget is lost in any image."""
+"""The smallest normal float32 number: no image can use a smaller budget."""
 _BITS = 256
 """Bits of a budget's numerator and denominator: enough for every float32 number."""
 
@@ -72,10 +72,10 @@ class Threat:
     Parameters
     ----------
     norm : Norm
-        How a change is measured.
+        How a perturbation is measured.
     eps : Fraction, float or None
-        The largest change allowed, kept as an exact fraction; None asks for the smallest change
-        that works.
+        The largest perturbation allowed, kept as an exact fraction; None searches for the smallest
+        one that succeeds.
     goal : Goal
         What counts as a success.
     access : Access
@@ -112,12 +112,12 @@ class Threat:
             object.__setattr__(self, "written", _show(eps))
         if self.norm is L0 and eps.denominator != 1:
             raise ThreatError(
-                f"the l0 budget is {_show(eps)}, but it counts changed entries: "
+                f"the l0 budget is {_show(eps)}, but it counts changed pixel values: "
                 "write a whole number, for example 'l0:20'"
             )
 
     def _check_size(self, eps: Fraction) -> None:
-        """Refuse a budget that means nothing, or that float32 images cannot spend."""
+        """Refuse a budget that is not positive, or that float32 images cannot use."""
         example = f"write for example '{self.norm}:{20 if self.norm is L0 else '8/255'}'"
         if eps <= 0:
             why = "but a budget cannot be negative" if eps else "which changes nothing"
@@ -131,7 +131,7 @@ class Threat:
 
     @classmethod
     def parse(cls, text: str | Threat) -> Threat:
-        """Read ``NORM[:EPS] [GOAL] [ACCESS]``; what is absent is untargeted and gradient."""
+        """Parse ``NORM[:EPS] [GOAL] [ACCESS]``; the defaults are untargeted and gradient."""
         if isinstance(text, Threat):
             return text
         if not isinstance(text, str):
@@ -176,11 +176,11 @@ class Threat:
 
     @property
     def radius(self) -> float:
-        """The budget as a number, infinite when the smallest change is sought."""
+        """The budget as a number, infinite when the smallest perturbation is searched for."""
         return float("inf") if self.eps is None else float(self.eps)
 
     def check_units(self, box: tuple[float, float], values: int) -> None:
-        """Refuse a budget that no pixel notices, or that turns any image into any other."""
+        """Refuse a budget below float32 resolution, or one that turns any image into any other."""
         if self.eps is None or self.norm is L0:
             return
         width = box[1] - box[0]
@@ -202,17 +202,16 @@ class Threat:
         )
 
     def findings(self, box: tuple[float, float]) -> list[Finding]:
-        """A warning when the budget is so large that it is probably not meant (rule W28)."""
+        """A warning when the budget is so large that it is probably a mistake (rule W28)."""
         width = box[1] - box[0]
         if self.norm is not Linf or self.eps is None or self.radius < 0.5 * width:
             return []
         seen = f"the budget {self} spans half of the pixel range {box} or more."
+        advice = "Any image fits such a budget; use a smaller one."
         if self.radius >= width:
             meant = _show(_exact(self.eps) / 255)
-            return [
-                Finding("W28", seen, f"If it is in units of 1/255, write 'linf:{meant}' instead.")
-            ]
-        return [Finding("W28", seen, "Any image fits such a budget; use a smaller one.")]
+            advice = f"If it is in units of 1/255, write 'linf:{meant}' instead."
+        return [Finding("W28", seen, advice)]
 
 
 def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
@@ -238,7 +237,7 @@ def _exact(eps: Fraction | float) -> Fraction:
         return eps
     try:
         value = float(eps)
-        # A float that is a whole number of 255ths was meant as one: 8/255 has no short decimal.
+        # A float that equals a multiple of 1/255 means that fraction: 8/255 has no short decimal.
         pixels = round(value * 255)
         if pixels / 255 == value:
             return Fraction(pixels, 255)
