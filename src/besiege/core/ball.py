@@ -73,8 +73,7 @@ class LinfBall(Ball):
         return distances(g, L1)
 
     def sample(self, dice: Dice, counter: int = 0) -> Tensor:
-        self._needs_radius()
-        return self._out(dice, counter, torch.ones_like(self.radius))
+        return super().shell(dice, counter)  # uniform in the cube already
 
     def _direction(self, dice: Dice, counter: int) -> Tensor:
         return dice.uniform(self.center.shape[1:], counter).mul_(2.0).sub_(1.0).to(self.center)
@@ -92,11 +91,10 @@ class L2Ball(Ball):
     norm = L2
 
     def _project(self, x: Tensor) -> Tensor:
-        change = x - self.center
         over = self._over(x)
         if not over.any():
             return x.clamp(*self.box)
-        return self._land(self._fill(change, self.center, self.radius), over, x)
+        return self._land(self._fill(x - self.center, self.center, self.radius), over, x)
 
     def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
         # Where the box stops some pixel values, the others move further, so that the move has
@@ -131,12 +129,12 @@ class L1Ball(Ball):
     norm = L1
 
     def _project(self, x: Tensor) -> Tensor:
-        change = x - self.center
         over = self._over(x)
         if not over.any():
             return x.clamp(*self.box)
-        size, room = change.abs(), self.room(self.center, change)
-        shrunk = shrink(size, room, torch.where(over, self.radius, torch.zeros_like(self.radius)))
+        change = x - self.center
+        amount = torch.where(over, self.radius, torch.zeros_like(self.radius))
+        shrunk = shrink(change.abs(), self.room(self.center, change), amount)
         return self._land(torch.copysign(shrunk, change), over, x)
 
     def stride(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:

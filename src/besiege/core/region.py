@@ -147,7 +147,6 @@ class Ball(ABC):
 
     def sample(self, dice: Dice, counter: int = 0) -> Tensor:
         """A point uniform in the ball, then brought into the box."""
-        self._needs_radius()
         drawn = dice.of("length").uniform((1,), counter)[:, 0].double()
         # exp(log), not a power: torch rounds powers of the last rows differently from the others.
         share = torch.exp(torch.log(drawn) / self.size)
@@ -155,7 +154,6 @@ class Ball(ABC):
 
     def shell(self, dice: Dice, counter: int = 0) -> Tensor:
         """A point on the surface of the ball, then brought into the box."""
-        self._needs_radius()
         return self._out(dice, counter, torch.ones_like(self.radius))
 
     def distance(self, x: Tensor) -> Tensor:
@@ -256,6 +254,8 @@ class Ball(ABC):
             )
 
     def _out(self, dice: Dice, counter: int, share: Tensor) -> Tensor:
+        """The point in a random direction at a share of the radius, brought into the box."""
+        self._needs_radius()
         move = self._direction(dice, counter) * self.scaled(self.radius * share)
         return self.project(self.center + move)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
+from itertools import count
 from typing import TypeVar
 
 from besiege.core.errors import Finding, InputError, ThreatError, near
@@ -145,22 +146,17 @@ class Threat:
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
         levels = {str(a): a for a in Access}
-        chosen: list[Goal] = []
-        granted: list[Access] = []
         for word in words[1:]:
-            if word in goals:
-                chosen.append(goals[word])
-            elif word in levels:
-                granted.append(levels[word])
-            else:
+            if word not in goals and word not in levels:
                 raise ThreatError(
                     f"'{short(word)}' in the threat '{text}' is neither a goal nor an access: "
                     + near(word, [*goals, *levels])
                 )
+        chosen = [goals[word] for word in words[1:] if word in goals]
+        granted = [levels[word] for word in words[1:] if word in levels]
         if len(chosen) > 1 or len(granted) > 1:
             raise ThreatError(f"the threat '{text}' names two goals or two accesses: choose one")
-        goal = chosen[0] if chosen else Goal.UNTARGETED
-        access = granted[0] if granted else Access.GRADIENT
+        goal, access = [*chosen, Goal.UNTARGETED][0], [*granted, Access.GRADIENT][0]
         return cls(norm, eps, goal, access, budget if colon else None)
 
     def __str__(self) -> str:
@@ -256,19 +252,18 @@ def _about(eps: Fraction) -> str:
 
 
 def _show(eps: Fraction) -> str:
-    whole = eps.denominator
+    rest = eps.denominator
     for prime in (2, 5):
-        while whole % prime == 0:
-            whole //= prime
-    if whole == 1:
-        digits = len(str(eps.denominator)) * 4
-        return f"{eps.numerator}" if eps.denominator == 1 else _decimal(eps, digits)
+        while rest % prime == 0:
+            rest //= prime
+    if rest == 1:
+        return f"{eps.numerator}" if eps.denominator == 1 else _decimal(eps)
     if 255 % eps.denominator == 0:
         return f"{eps * 255}/255"
     return f"{eps.numerator}/{eps.denominator}"
 
 
-def _decimal(eps: Fraction, digits: int) -> str:
-    places = next(p for p in range(1, digits + 1) if (eps * 10**p).denominator == 1)
+def _decimal(eps: Fraction) -> str:
+    places = next(p for p in count(1) if (eps * 10**p).denominator == 1)
     scaled = str(abs((eps * 10**places).numerator)).rjust(places + 1, "0")
     return f"{'-' if eps < 0 else ''}{scaled[:-places]}.{scaled[-places:]}"

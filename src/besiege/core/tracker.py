@@ -237,11 +237,7 @@ class Tracker:
             level = level._parent
 
     def _note_first(
-        self,
-        answered: Answered,
-        inside: Tensor,
-        charged: bool,
-        when: tuple[Tensor, Tensor] | None,
+        self, answered: Answered, inside: Tensor, charged: bool, when: tuple[Tensor, Tensor] | None
     ) -> None:
         """Record step and query of the samples that had no success before."""
         record, samples = self.record, answered.samples
