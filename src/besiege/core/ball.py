@@ -214,10 +214,9 @@ class L0Ball(Ball):
         """Which `count` pixel values of each row have the highest scores; ties go to the first."""
         count = self.radius if count is None else count
         order = score.flatten(1).argsort(dim=1, descending=True, stable=True)
-        rank = torch.empty_like(order)
-        ranks = torch.arange(order.shape[1], device=order.device).expand_as(order)
-        rank.scatter_(1, order, ranks)
-        return (rank < torch.floor(count + TOLERANCE)[:, None]).view_as(score)
+        ranks = torch.arange(order.shape[1], device=order.device)
+        first = ranks < torch.floor(count + TOLERANCE)[:, None]
+        return torch.empty_like(first).scatter_(1, order, first).view_as(score)
 
 
 BALLS: dict[Norm, type[Ball]] = {ball.norm: ball for ball in (LinfBall, L2Ball, L1Ball, L0Ball)}

@@ -55,13 +55,7 @@ class Batch(NamedTuple):
         return self._each(lambda part: part.repeat_interleave(times, 0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(
-            change(self.images),
-            change(self.rows),
-            change(self.slot),
-            None if self.place is None else change(self.place),
-            None if self.classes is None else change(self.classes),
-        )
+        return Batch._make(None if part is None else change(part) for part in self)
 
 
 class Queries:

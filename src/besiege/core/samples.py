@@ -66,12 +66,9 @@ class Samples:
             n = len(pixels)
             classified = _whole(labels, "labels", n, pixels.device)
             aims = None if targets is None else _whole(targets, "targets", n, pixels.device)
-            if ids is None:
-                numbers = torch.arange(n, device=pixels.device)
-            else:
-                numbers = _whole(ids, "ids", n, pixels.device)
-                if len(torch.unique(numbers)) != n:
-                    raise InputError("the ids are not unique: every sample needs an id of its own")
+            numbers = _whole(torch.arange(n) if ids is None else ids, "ids", n, pixels.device)
+            if len(torch.unique(numbers)) != n:
+                raise InputError("the ids are not unique: every sample needs an id of its own")
             samples = cls(pixels, classified, numbers, aims)
             samples.check_classes(classes)
             return samples

@@ -229,12 +229,11 @@ def _text(file: str, thing: Any) -> str:
     try:
         if thing is not None and thing in _files:
             return _files[thing]
-        content = Path(file).read_bytes()
-        text = (
-            Path(file).read_text()
-            if file.endswith(".py")
-            else f"{Path(file).name.split('.')[0]} {hashlib.sha256(content).hexdigest()}"
-        )
+        path = Path(file)
+        if file.endswith(".py"):
+            text = path.read_text()
+        else:
+            text = f"{path.name.split('.')[0]} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         if thing is not None:
             _files[thing] = text
         return text

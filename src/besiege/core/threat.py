@@ -122,13 +122,13 @@ class Threat:
         example = f"write for example '{self.norm}:{20 if self.norm is L0 else '8/255'}'"
         if eps <= 0:
             why = "but a budget cannot be negative" if eps else "which changes nothing"
-            raise ThreatError(f"the budget is {_about(eps)}, {why}: {example}")
-        if not _SMALLEST <= eps <= 1 / _SMALLEST:
-            raise ThreatError(
-                f"the budget is {_about(eps)}, which float32 pixels cannot hold: {example}"
-            )
-        if max(eps.numerator, eps.denominator).bit_length() > _BITS:
-            raise ThreatError(f"the budget {_about(eps)} has too many digits: {example}")
+        elif not _SMALLEST <= eps <= 1 / _SMALLEST:
+            why = "which float32 pixels cannot hold"
+        elif max(eps.numerator, eps.denominator).bit_length() > _BITS:
+            why = "which has too many digits"
+        else:
+            return
+        raise ThreatError(f"the budget is {_about(eps)}, {why}: {example}")
 
     @classmethod
     def parse(cls, text: str | Threat) -> Threat:

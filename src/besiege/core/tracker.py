@@ -29,12 +29,7 @@ class Answered(NamedTuple):
 
     def at(self, rows: Tensor) -> Answered:
         """Some of the images."""
-        return Answered(
-            self.x.index_select(0, rows),
-            self.samples[rows],
-            None if self.loss is None else self.loss[rows],
-            None if self.place is None else self.place[rows],
-        )
+        return Answered._make(None if part is None else part.index_select(0, rows) for part in self)
 
 
 class Tracker:
