@@ -55,7 +55,7 @@ class Batch(NamedTuple):
         return self._each(lambda part: part.repeat_interleave(times, 0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch._make(None if part is None else change(part) for part in self)
+        return Batch._make([None if part is None else change(part) for part in self])
 
 
 class Queries:

@@ -29,7 +29,8 @@ class Answered(NamedTuple):
 
     def at(self, rows: Tensor) -> Answered:
         """Some of the images."""
-        return Answered._make(None if part is None else part.index_select(0, rows) for part in self)
+        parts = [None if part is None else part.index_select(0, rows) for part in self]
+        return Answered._make(parts)
 
 
 class Tracker:
