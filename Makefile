@@ -1,8 +1,8 @@
 # Each target sets up what it needs: on a fresh machine `make demo` is the first command.
 #
-#   make demo                  a first siege, on data that comes with the package
-#   make test                  the fast tests; ARGS="-k oracle" passes arguments on to pytest,
-#                              ARGS="-m slow" runs the others
+#   make demo                  a first evaluation, on data that comes with the package
+#   make test                  the fast tests; ARGS="-k oracle" passes arguments to pytest,
+#                              ARGS="-m slow" runs the slow ones
 #   make check                 format, lint and types
 #   make docs                  the documentation, into docs/_build/html
 #   make clean                 removes the environment and all caches
@@ -14,7 +14,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Test processes; 0 runs everything in one, which is what a debugger wants.
+# Test processes; 0 runs everything in one process, for a debugger.
 WORKERS ?= 2
 ARGS ?=
 
@@ -23,7 +23,7 @@ help:
 
 setup: $(STAMP)
 
-# A name on PATH may be a shim without a Python behind it, or a Python without venv, so each one is tried.
+# A name on PATH may be a shim that starts no Python, or a Python without venv, so each one is tried.
 $(STAMP): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ]; then \
 	  for candidate in python3.11 python3.12 python3.13 python3 python; do \
@@ -52,7 +52,7 @@ check: $(STAMP)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy $(wildcard src tests examples benchmarks docs/_ext)
 
-# A warning is an error: a link that leads nowhere, a name that is gone.
+# Warnings are errors: they report broken links and missing names.
 docs: $(STAMP)
 	@echo "Building the documentation ..."
 	@$(BIN)/python -m sphinx -M html docs docs/_build --fail-on-warning --keep-going --quiet

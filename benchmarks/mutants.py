@@ -98,15 +98,15 @@ MUTANTS = (
     Mutant(
         "backward passes are not charged",
         "core/queries.py",
-        "self._charge(samples, place, n, backwards * n)",
-        "self._charge(samples, place, n, 0)",
+        "price = meter.price(n, backwards * n)",
+        "price = meter.price(n, 0)",
         laws("pgd honest_accounts linf"),
     ),
     Mutant(
         "rows that are done stay in the siege",
         "core/siege.py",
-        "stay = self._alive()",
-        "stay = torch.ones_like(self._alive())",
+        "rows = self._queries.staying(self._active)",
+        "rows = None",
         ("tests/core/test_siege.py",),
     ),
     Mutant(
@@ -118,9 +118,9 @@ MUTANTS = (
     ),
     Mutant(
         "a model stays in evaluation mode",
-        "models/classifier.py",
-        "module.training = mode",
-        "module.training = False",
+        "core/victim.py",
+        "part.training = mode",
+        "part.training = False",
         laws("fgsm repeatable linf"),
     ),
     Mutant(
@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "deepfool stops short of the boundary",
         "attacks/deepfool.py",
-        "(origin + (1.0 + overshoot) * total)",
-        "(origin + (1.0 - overshoot) * total)",
+        "(at.origin + (1.0 + overshoot) * total)",
+        "(at.origin + (1.0 - overshoot) * total)",
         ("tests/attacks/test_deepfool.py",),
     ),
 )

@@ -1,10 +1,10 @@
-"""How many images stay right: every attack here against other libraries' at equal steps.
+"""How many images are left standing: our attacks against other libraries' at equal steps.
 
 python benchmarks/strength.py [--net NAME ...] [--eps linf:2/255 ...] [--attack NAME ...]
 
-Steps, step sizes and starts are equal; a peer's images are brought into nobody's ball, but an image
-outside the budget (by more than 1e-5) or the box does not count as broken. `peer` is the best of
-the installed ones; `ahead` is by how many images it leaves fewer right than this library does.
+Steps, step sizes and starts are equal. A peer's images are not projected, but an image outside the
+budget (by more than 1e-5) or the box does not count as broken. `peer` is the best of the installed
+ones; `ahead` is by how many images it leaves fewer standing than this library does.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
     python benchmarks/transfer.py [--seeds 3]
     python benchmarks/transfer.py --lists [--public]
 
-Digits: 100 seeds of the test images, whose victim's labels are all a substitute learns from; the
-other 297 are attacked. Means over the seeds. About a minute on one CPU thread.
+Digits: a substitute learns from the victim's labels of 100 test images, the seeds; the other 297
+are attacked. Means over the seeds. About a minute on one CPU thread.
 
-`--lists` compares what may run when nobody says: every three of some attacks, by how many of the
-images at least one of them breaks, over pairs of a substitute and a victim. With `--public` these
-are published models of MNIST and CIFAR-10, which takes some minutes.
+`--lists` compares candidates for the default attacks: every three of some attacks, by how many of
+the images at least one of them breaks, over pairs of a substitute and a victim. With `--public`
+these are published models of MNIST and CIFAR-10, which takes some minutes.
 """
 
 from __future__ import annotations

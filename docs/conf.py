@@ -1,4 +1,4 @@
-"""How Sphinx builds this site: ``make docs``. Nothing is fetched from anywhere."""
+"""How Sphinx builds this site: ``make docs``. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ exclude_patterns = ["_build", "_ext", "notebooks"]
 default_role = "literal"
 nitpicky = False
 
-myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the docstrings say it in words
+autodoc_typehints = "none"  # the docstrings have them
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 

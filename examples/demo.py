@@ -22,7 +22,7 @@ THREATS = ("linf:0.15", "l2:0.5")
 
 def main(folder: Path) -> None:
     begin = time.perf_counter()
-    torch.set_num_threads(1)  # the fastest for networks as small as these
+    torch.set_num_threads(1)  # fastest for networks as small as these
     for model in MODELS:
         for threat in THREATS:
             besiege.evaluate(model, "digits", threat=threat, out=folder, progress=True)

@@ -1,4 +1,4 @@
-"""An attack of one's own: pushed over the margin, with the last steps half as long."""
+"""An attack of your own: ascent on the margin, with shorter steps in the second half."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from besiege.attacks.losses import margin
 @register("my_attack")
 @dataclass(frozen=True)
 class MyAttack(Attack):
-    """Climb the margin from a random point of the ball, the last half of the steps halved."""
+    """Ascent on the margin from a random point of the ball; later steps are half as long."""
 
     access = Access.GRADIENT
     norms = frozenset({Norm.Linf, Norm.L2, Norm.L1})
@@ -18,8 +18,8 @@ class MyAttack(Attack):
     def run(self, siege: Siege) -> None:
         x = siege.ball.sample(siege.dice)
         for step in range(self.steps):
-            answer = siege.gradient(x, margin)  # asked, charged, looked at for success
-            x, answer = siege.settle(x, answer)  # rows that are done leave
+            answer = siege.gradient(x, margin)  # sent, charged, checked for success
+            x, answer = siege.settle(x, answer)  # drops rows that are done
             length = siege.ball.radius * (0.2 if 2 * step < self.steps else 0.1)
             x = siege.ball.project(x + siege.ball.steepest(answer.gradient, x, length))
-        siege.offer(x)  # the last point counts too
+        siege.offer(x)  # checks the last iterate, too

@@ -1,9 +1,9 @@
-"""A model of one's own on images of one's own, from a file and a folder to a figure.
+"""Your own model on your own images: from a file and a folder to a figure.
 
     python examples/own_model.py
 
-trains a small network, writes some images as a folder of class folders, and measures the one on the
-other, all below ``besiege-runs/own``. In a shell the measurement is
+trains a small network, writes some images as a folder of class folders, and evaluates the network
+on them, all below ``besiege-runs/own``. In a shell the evaluation is
 
     besiege evaluate examples/own_model.py:make --data besiege-runs/own/images --threat linf:0.1
 """
@@ -47,7 +47,7 @@ def make() -> besiege.Classifier:
 
 
 def prepare() -> None:
-    """What you have already: trained weights, and a folder of images."""
+    """Trained weights and a folder of images, which you have already."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     net = besiege.training.fresh(Network)  # initial weights of a seed
     train = besiege.data.load("digits", split="train")
@@ -67,7 +67,7 @@ def main() -> None:
         FOLDER / "images",
         threat="linf:0.1",
         attacks=["fgsm", "pgd", "pgd(loss=margin)"],
-        out=FOLDER / "run",  # run it again, and nothing is computed twice
+        out=FOLDER / "run",  # run it again: nothing is computed twice
     )
     print(result)
     print(f"The page is {result.page()}")

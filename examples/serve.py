@@ -1,11 +1,11 @@
-"""A model behind HTTP, to try attacks on endpoints with: nothing but Python's own server.
+"""A model behind HTTP, to try attacks on endpoints: a small server without dependencies.
 
     python examples/serve.py --port 8000 --labels-only
     besiege evaluate http://127.0.0.1:8000/predict --data digits --count 20 \
         --threat linf:0.15 --access decision --queries 500 --dry-run
 
 It takes JSON ({"images": [...]}), plain float32 or bytes with an X-Shape header, and PNG files, and
-answers JSON. GET /count tells how many images it has answered. It can misbehave on request.
+answers JSON. GET /count returns how many images it has answered. Options make it fail or slow.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from besiege.defenses import load
 
 
 class Server(ThreadingHTTPServer):
-    """Answers for one model; counts the images.
+    """Answers requests with one model, and counts the images.
 
     Parameters
     ----------
     model : str
-        As besiege reads it.
+        A text that `besiege.defenses.load` reads.
     port : int
-        0 takes any that is free.
+        0 takes any free port.
     labels_only : bool
-        Answer labels alone.
+        Answer only labels.
     top_k : int, optional
-        Answer the first few classes and their probabilities alone.
+        Answer only the first few classes and their probabilities.
     probabilities : bool
-        Answer probabilities in place of logits.
+        Answer probabilities instead of logits.
     fail_rate : float
-        The share of requests that are answered with status 500.
+        The share of requests answered with status 500.
     latency : float
         Seconds that every answer takes.
     """
@@ -68,7 +68,7 @@ class Server(ThreadingHTTPServer):
         self.fail_rate, self.latency = fail_rate, latency
         self.images = self.requests = 0
         self.trick: Callable[[Handler, int], bool] | None = None
-        """For tests: given every request and its number, says whether it has answered it."""
+        """For tests: called with every request and its number; returns whether it has answered."""
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", port), Handler)
 
@@ -77,8 +77,11 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/predict"
 
     def answer(self, images: np.ndarray[Any, Any]) -> dict[str, Any]:
-        """What the model says of images in [0, 1], in the form that was asked for."""
-        with self.lock, torch.no_grad():  # one at a time, so that it is always computed alike
+        """The model's answer for images in [0, 1], in the form that was chosen."""
+        with (
+            self.lock,
+            torch.no_grad(),
+        ):  # one request at a time, so that rounding is always the same
             scores = self.victim(torch.from_numpy(images)).double()
         if self.labels_only:
             return {"labels": scores.argmax(1).tolist()}
@@ -110,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         if server.trick is not None and server.trick(self, number):
             return
         if server.fail_rate and random.random() < server.fail_rate:
-            self.say(500, {"error": "as was asked for"})
+            self.say(500, {"error": "as requested by --fail-rate"})
             return
         if server.latency:
             time.sleep(server.latency)
@@ -137,11 +140,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def read(body: bytes, headers: Any) -> np.ndarray[Any, Any]:
-    """Images float32 [rows, channels, height, width] in [0, 1] of a request."""
+    """The images of a request, float32 [rows, channels, height, width] in [0, 1]."""
     kind = headers.get("Content-Type", "").partition(";")[0]
     if kind == "image/png":
         return pixels(body)[None]

@@ -1,4 +1,4 @@
-"""How the models that come with besiege were made: train, measure, write weights and card.
+"""Make the models that come with besiege: train, measure, write weights and card.
 
 One command each:
 
@@ -7,9 +7,9 @@ python examples/train_zoo.py digits-pgd-at              # half a minute on a CPU
 python examples/train_zoo.py cifar10-pgd-at             # 10 minutes on an H200
 python examples/train_zoo.py cifar10-resnet20-pgd-at    # 8 minutes on an H200
 
-The digits models come out bit by bit on a CPU with the torch of their cards. On a GPU sums are
-taken in another order each time, so the others come out within a point of what was shipped. Their
-data are found through BESIEGE_DATA. An interrupted training goes on where it was.
+On a CPU, with the torch version of their cards, the digits models are reproduced bit by bit. On a
+GPU sums are taken in another order each time, so the others come within a point of those shipped.
+BESIEGE_DATA names the folder of their data. An interrupted training resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from besiege.training.fitting import build
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained, how, and under what it is measured."""
+    """What is trained, how, and under which threats and attacks it is measured."""
 
     data: str
     arch: str
@@ -62,7 +62,7 @@ MODELS = {
         _PGDS,
         half=True,
     ),
-    # A network this small cannot learn its training images by heart: less holds it back.
+    # A network this small hardly overfits: it needs less regularisation.
     "cifar10-resnet20-pgd-at": Model(
         "cifar10",
         "resnet20",
@@ -76,7 +76,7 @@ SEED = 0
 
 
 def measured(model: Model, victim: Classifier, test: besiege.data.Data) -> dict[str, str]:
-    """Clean accuracy and accuracy under attack, with their intervals."""
+    """Clean accuracy and accuracy under attack, with intervals."""
     x, y, ids = (t.to(victim.device) for t in (test.images, test.labels, test.ids))
     accuracy = {}
     for threat in model.threats:
@@ -90,7 +90,7 @@ def measured(model: Model, victim: Classifier, test: besiege.data.Data) -> dict[
 def card_of(
     name: str, about: Mapping[str, Any], data: besiege.data.Data, device: str, history: list[Epoch]
 ) -> dict[str, Any]:
-    """What there is to say of a model before it is measured."""
+    """The card of a model before it is measured."""
     model = MODELS[name]
     recipe = model.recipe
     card = {
@@ -147,7 +147,7 @@ def main(name: str, folder: Path, measure: bool, count: int | None) -> None:
         device=where,
     )
     if model.half:
-        victim.module.half().float()  # rounding is part of the model: what is stored is measured
+        victim.module.half().float()  # the rounded weights are stored, so they are what is measured
     card = card_of(name, about, data, device, history)
     card["measured on"] = f"{data.name} test, {len(test)} images, 95 % intervals, seed 0"
     card["accuracy"] = measured(model, victim, test)
@@ -163,6 +163,6 @@ if __name__ == "__main__":
     parser.add_argument("name", choices=sorted(MODELS))
     parser.add_argument("--folder", type=Path, default=Path("zoo"))
     parser.add_argument("--measure", action="store_true", help="only measure the shipped weights")
-    parser.add_argument("--count", type=int, help="measure on so many test images only")
+    parser.add_argument("--count", type=int, help="measure on this many test images only")
     given = parser.parse_args()
     main(given.name, given.folder, given.measure, given.count)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 
 
-def from_a_child(work: Callable[[], str]) -> str:
-    """The text that some work returns in a forked process, which leaves nothing behind here."""
+def from_a_child(work: Callable[[], str], forget: Iterable[str] = ()) -> str:
+    """The text that some work returns in a forked process, which leaves nothing behind here.
+
+    Modules to `forget` are those it imports from files that may have changed, or that another test
+    has imported from elsewhere.
+    """
     theirs, ours = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            # Compiled files are told apart by size and second: two of a test may be alike in both.
+            sys.dont_write_bytecode = True
+            importlib.invalidate_caches()
+            for name in forget:
+                sys.modules.pop(name, None)
             os.write(ours, work().encode())
         finally:
             os._exit(0)

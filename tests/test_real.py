@@ -43,6 +43,7 @@ def test_pgd_leaves_nothing_of_the_natural_resnet20() -> None:
     assert float(result.backwards.double().mean()) < 8
 
 
+@pytest.mark.slow
 def test_transfer_needs_all_steps_and_leaving_at_success_is_the_trap() -> None:
     """BIM, 10 steps of 0.15 eps, from ResNet-20 to ResNet-56, over images the latter knows."""
     data = besiege.data.load("cifar10", count=200)

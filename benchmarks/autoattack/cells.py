@@ -1,7 +1,7 @@
 """The cells of the comparison: a network, its images, a budget; and how their figures are kept.
 
-A file of figures is small: for every component one bit per image, whether it is still read
-rightly, as a hexadecimal number, with the seconds it took and where it was made.
+A file of figures is small: for every component one bit per image, whether it still stands, as a
+hexadecimal number, with the seconds it took and where it was made.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/autoattack/compare.py [--ours FOLDER]
 
-Percent of images still read rightly: each component alone, and all four together. A component may
+Percent of images left standing: each component by itself, and all four together. A component may
 leave 0.4 points more than the reference's, the suite 0.2.
 """
 

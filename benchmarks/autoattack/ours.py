@@ -1,4 +1,4 @@
-"""What besiege's components come to on the cells, each alone on all images read rightly.
+"""Figures of besiege's components on the cells, each on all correctly classified images.
 
     python benchmarks/autoattack/ours.py [words of cells] [--device cuda] [--attack NAME=TEXT ...]
 
@@ -36,7 +36,7 @@ QUERIES = (100, 200, 500, 1000, 2000)
 
 
 def record(cell: Cell, count: int, device: str, attacks: dict[str, str], path: Path) -> None:
-    """Write the figures of one cell, anew after every component."""
+    """Write the figures of one cell, again after every component."""
     victim, samples = cell.load(count, device)
     with victim.held(), torch.no_grad():
         right = victim(samples.images).argmax(1) == samples.labels

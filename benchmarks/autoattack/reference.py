@@ -1,10 +1,10 @@
-"""Record what the reference implementation of AutoAttack (package pyautoattack) comes to.
+"""Record the figures of the reference implementation of AutoAttack (package pyautoattack).
 
     python benchmarks/autoattack/reference.py [words of cells] [--device cuda] [--out FOLDER]
 
-Each component alone, on all images the network reads rightly. The package is used as it is, with
-seed 0 and all images in one batch; every image it gives back is looked at again here: it counts if
-the network misreads it inside budget and box.
+Each component runs on all images the network classifies correctly. The package is used as it is,
+with seed 0 and all images in one batch. Every image it returns is checked here: it counts if the
+network misclassifies it inside budget and box.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Plain(nn.Module):
 
 
 def record(cell: Cell, count: int, device: str, path: Path) -> None:
-    """Write the figures of one cell, anew after every component."""
+    """Write the figures of one cell, again after every component."""
     package: Any = import_module("pyautoattack")  # it has no types
     victim, samples = cell.load(count, device)
     x, y, threat = samples.images, samples.labels, cell.within

@@ -59,7 +59,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file below a folder with its size and time."""
     found = {}
     for place, inner, files in os.walk(folder):
-        # Caches of Python, and of onnxruntime in the home folder, are nobody's results.
+        # Caches of Python, and of onnxruntime in the home folder, are not results.
         inner[:] = [name for name in inner if name not in ("__pycache__", ".cache")]
         for name in (*inner, *files):
             path = os.path.join(place, name)

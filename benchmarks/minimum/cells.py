@@ -51,7 +51,7 @@ class Cell:
     def load(
         self, count: int = COUNT, device: str = "cpu", skip: int = 0
     ) -> tuple[Classifier, Samples]:
-        """The network and images, in the order of seed 0, that it reads rightly, less the first."""
+        """The network and images, in the order of seed 0, classified correctly, after the first."""
         victim = besiege.models.load(self.model, device)
         data = besiege.data.load(self.data)
         data = data.subset(min(len(data.labels), 2 * (skip + count)))
@@ -83,7 +83,7 @@ def chosen(words: Iterable[str]) -> list[Cell]:
 
 
 class Book:
-    """The figures of one cell in one file, written anew after every attack."""
+    """The figures of one cell in one file, written again after every attack."""
 
     def __init__(self, folder: Path, cell: Cell, count: int, by: str) -> None:
         self.path = folder / f"{cell.name}.json"

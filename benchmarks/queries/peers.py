@@ -62,9 +62,9 @@ class Watched(nn.Module):
         self.marks = [mark for mark in MARKS if mark <= queries]
         self.after = self.best.repeat(len(self.marks), 1)
         self.only = 0
-        """Whose images these are."""
+        """The sample that images are charged to."""
         self.idle = True
-        """Whether nobody is charged."""
+        """Whether images are not charged."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Images to logits."""

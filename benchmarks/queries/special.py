@@ -1,4 +1,4 @@
-"""Two victims on which published settings fail: one that draws by chance, one that takes bytes.
+"""Two victims on which published settings fail: a stochastic one, and one that takes bytes.
 
     python benchmarks/queries/special.py [--count 100] [--queries 2000] [--device cuda]
 

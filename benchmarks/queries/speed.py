@@ -79,7 +79,7 @@ def main() -> None:
     victim, samples = Cell(given.model, given.data, "l2").load(given.count, given.device)
     for text in given.attack or ATTACKS:
         attack = parse(text)
-        # So small a budget that nobody leaves early.
+        # The budget is so small that no image is broken and leaves early.
         norm = given.norm or ("l2" if attack.minimal and L2 in attack.norms else "linf")
         threat = Threat.parse(norm if attack.minimal else f"{norm}:0.001")
         craft(victim, attack, samples, threat, queries=20)

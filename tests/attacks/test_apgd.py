@@ -12,7 +12,7 @@ import torch
 from tests.victims import Noisy, Spy, normal, siege
 from torch import Tensor
 
-from besiege.attacks.apgd import APGD, APGDT, CLIMB, PUBLISHED, SPARSE, nearest
+from besiege.attacks.apgd import APGD, APGDT, ASCENT, PUBLISHED, SPARSE, nearest
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.directions import Memory
@@ -211,7 +211,7 @@ def test_the_best_loss_never_falls_and_is_that_of_the_best_point(norm: Norm) -> 
     victim = untrained(SHAPE, 5)
     samples = data(victim)
     watched = Watching(0.75)
-    attack = replace(CLIMB, steps=25, schedule=watched, loss=dlr)
+    attack = replace(ASCENT, steps=25, schedule=watched, loss=dlr)
     asked(attack, victim, samples, f"{norm}:{EPS[norm]}")
     assert len(watched.best) == 25
     for (before, _), (best, _) in zip(watched.best, watched.best[1:], strict=False):
@@ -652,7 +652,7 @@ def test_the_schedule_sees_the_mean_loss() -> None:
     victim = untrained(SHAPE, 5)
     samples = data(victim, 4)
     watched = Watching(0.75)
-    attack = replace(CLIMB, steps=1, start=Origin(), schedule=watched)
+    attack = replace(ASCENT, steps=1, start=Origin(), schedule=watched)
     noisy = Noisy(victim, 0.05)
     laid = siege(noisy, samples.images, samples.labels, 0.03, leave="end")
     attack.run(laid.averaged(8))

@@ -10,7 +10,7 @@ from tests.victims import Spy, affine, normal, siege, uniform
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.bandits import PRESETS, SURE, Bandits, additive, enlarged, exponentiated
+from besiege.attacks.bandits import LEARNING, PRESETS, SURE, Bandits, enlarged, exponentiated
 from besiege.core.ball import ball, distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -58,7 +58,7 @@ def test_exponentiated_gradients_stay_between_one_and_minus_one() -> None:
     back = exponentiated(exponentiated(v, torch.full_like(v, 60.0)), torch.full_like(v, -5.0))
     assert (back < 0).all(), "however sure, it can be unlearnt"
     assert abs(float(exponentiated(torch.zeros(1), torch.full((1,), 0.3))) - 0.2913) < 1e-3
-    assert torch.equal(additive(v, step), v + step)
+    assert torch.equal(LEARNING[L2](v, step), v + step)
 
 
 def test_a_step_asks_about_the_point_and_beside_it() -> None:

@@ -173,7 +173,7 @@ def test_each_target_is_for_untargeted_goals() -> None:
     "text", ["hopskipjump", "rays", "repeat(opt, 2)", "cascade(square, geoda)"]
 )
 def test_each_target_refuses_what_cannot_be_steered(text: str) -> None:
-    with pytest.raises(AttackError, match="sees labels alone"):
+    with pytest.raises(AttackError, match="sees labels only"):
         parse(f"each_target({text})")
 
 

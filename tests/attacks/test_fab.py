@@ -247,13 +247,13 @@ def test_restarts_begin_at_half_the_smallest_distance_known() -> None:
     def noted(self: FAB, laid: Siege, x: Tensor) -> None:
         starts.append(laid.ball.distance(x))
         known.append(laid.distance.clone())
-        walk(self, laid, x)
+        run(self, laid, x)
 
-    walk = FAB._walk
+    run = FAB._run
     for norm in NORMS:
         starts.clear()
         known.clear()
-        with patch.object(FAB, "_walk", noted):
+        with patch.object(FAB, "_run", noted):
             smallest(victim, FAB(steps=6, restarts=3), samples, norm)
         assert len(starts) == 3 and starts[0].max() == 0
         for start, best in zip(starts[1:], known[1:], strict=True):
@@ -262,7 +262,7 @@ def test_restarts_begin_at_half_the_smallest_distance_known() -> None:
         assert not torch.equal(starts[1], starts[2])
         # Inside a budget that nothing has broken, half of the budget.
         starts.clear()
-        with patch.object(FAB, "_walk", noted):
+        with patch.object(FAB, "_run", noted):
             craft(victim, FAB(steps=2, restarts=2), samples, Threat(norm, 1e-3))
         assert (starts[1] <= 0.50001e-3).all() and (starts[1] > 0.3e-3).all()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from besiege.attacks.attack import parse
 from besiege.attacks.estimates import Estimate
-from besiege.attacks.nes import NES, PRESETS, RGF, SPSA, Adaptive, Climb, Plateau
+from besiege.attacks.nes import NES, PRESETS, RGF, SPSA, Adaptive, Plateau, ScoreAscent
 from besiege.core.ball import distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -20,7 +20,7 @@ from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Linear, digits, natural, untrained
 
-ATTACKS: list[Climb] = [
+ATTACKS: list[ScoreAscent] = [
     NES(steps=4, pairs=6, momentum=0.0),
     SPSA(steps=4, pairs=6),
     RGF(steps=4, probes=6),
@@ -38,7 +38,7 @@ def score(norm: Norm, eps: float, goal: Goal = Goal.UNTARGETED) -> Threat:
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=ids)
 @pytest.mark.parametrize("norm", [Linf, L2], ids=str)
-def test_probes_are_centred_where_the_last_step_led(attack: Climb, norm: Norm) -> None:
+def test_probes_are_centred_where_the_last_step_led(attack: ScoreAscent, norm: Norm) -> None:
     """Not at the clean image, as in a port that repeats its first gradient for ever."""
     victim = untrained((1, 8, 8), 5)
     images = 0.3 + 0.4 * uniform(1, 1, 8, 8)
@@ -65,7 +65,9 @@ def test_probes_are_centred_where_the_last_step_led(attack: Climb, norm: Norm) -
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=ids)
 @pytest.mark.parametrize("norm", [Linf, L2], ids=str)
-def test_a_row_is_what_it_is_alone_and_every_query_is_counted(attack: Climb, norm: Norm) -> None:
+def test_a_row_is_what_it_is_alone_and_every_query_is_counted(
+    attack: ScoreAscent, norm: Norm
+) -> None:
     victim, samples = natural(), digits(12)
     counting = Counting(victim, access=Access.SCORE, metered=True)
     whole = craft(counting, attack, samples, score(norm, EPS[norm]))

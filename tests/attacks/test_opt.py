@@ -11,7 +11,7 @@ from tests.victims import Spy, affine, normal, siege, smallest
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, parse
-from besiege.attacks.directional import Rays, Walk, set_out
+from besiege.attacks.directional import Rays, State, set_out
 from besiege.attacks.opt import PRESETS, Opt, SignOpt, exactness
 from besiege.core.ball import distances
 from besiege.core.knowledge import Knowledge
@@ -101,8 +101,8 @@ def test_votes_are_mixed_and_point_where_theory_says(monkeypatch: pytest.MonkeyP
     cosines: list[Tensor] = []
     vote = SignOpt.vote
 
-    def voted(self: SignOpt, besieged: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
-        toward, share = vote(self, besieged, walk, step)
+    def voted(self: SignOpt, besieged: Siege, state: State, step: int) -> tuple[Tensor, Tensor]:
+        toward, share = vote(self, besieged, state, step)
         cosines.append((toward.flatten(1) @ w) / toward.flatten(1).norm(dim=1))
         shares.append(share)
         return toward, share

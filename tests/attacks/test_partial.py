@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import besiege
 from besiege.attacks.attack import parse
-from besiege.attacks.estimates import Told, probe
+from besiege.attacks.estimates import ScoreLoss, probe
 from besiege.attacks.losses import cross_entropy, margin
 from besiege.attacks.partial import CLOSINGS, CUTS, PRESETS, NESLabels, NESPartial, State
 from besiege.core.answer import Aim
@@ -227,10 +227,10 @@ def test_of_one_class_alone_its_score_counts() -> None:
     logits = torch.tensor([[3.0, 1.0, 0.0], [3.0, hidden, hidden], [hidden, 2.0, hidden]])
     zero = torch.zeros(3).long()
     for loss in (margin, cross_entropy):
-        told = Told(loss)(logits, Aim(zero))
+        told = ScoreLoss(loss)(logits, Aim(zero))
         assert told[0] == loss(logits[:1], Aim(zero[:1]))
         assert told[1:].tolist() == [-3.0, math.inf]
-        told = Told(loss)(logits, Aim(zero + 1, zero))
+        told = ScoreLoss(loss)(logits, Aim(zero + 1, zero))
         assert told[0] == loss(logits[:1], Aim(zero[:1] + 1, zero[:1]))
         assert told[1:].tolist() == [3.0, -math.inf]
 
@@ -245,7 +245,7 @@ def test_one_end_of_a_pair_is_worth_a_slope() -> None:
     u = normal(1, 8, 1, 2, 2, seed=3)
     rows, sigma = torch.arange(1), torch.full((1,), 0.01)
     with torch.no_grad():
-        told = probe(laid, rows, x, u, sigma, Told(margin), paired=True, base=torch.zeros(1))
+        told = probe(laid, rows, x, u, sigma, ScoreLoss(margin), paired=True, base=torch.zeros(1))
         high, low = (victim(x + sign * 0.01 * u[0]) for sign in (1, -1))
     # Where the target is told it is told alone, and its score counts.
     seen = high[:, 0] > high[:, 1]

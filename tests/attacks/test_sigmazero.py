@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from besiege.attacks import parse
-from besiege.attacks.sigmazero import DECAYS, SigmaZero
+from besiege.attacks.sigmazero import SigmaZero
+from besiege.attacks.weighting import USUAL_DECAYS as DECAYS
 from besiege.core.threat import L0, Threat
 from besiege.evaluation import craft
 from besiege.models.classifier import Classifier

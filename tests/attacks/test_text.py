@@ -171,7 +171,7 @@ MISTAKES = [
     ("minimal(pgd, bisections=-1)", "bisections is -1"),
     ("minimal(pgd, first=0)", "a radius above 0"),
     ("minimal(margin)", "not an attack"),
-    ("cascade()", "it needs attacks"),
+    ("cascade()", "no attacks given"),
     ("cascade(pgd, 3)", "not an attack"),
     ("repeat(pgd, 0)", "times is 0"),
     ("repeat(pgd, 2.5)", "times is 2.5"),

@@ -104,7 +104,7 @@ def test_another_model_at_the_same_address_is_noticed(tmp_path: Path) -> None:
         }
         besiege.evaluate(server.url, "digits", **ask)  # it has nothing to ask
         paid = server.images
-        with pytest.raises(EndpointError, match="another model answers there"):
+        with pytest.raises(EndpointError, match="the model there has changed"):
             besiege.evaluate(server.url, "digits", **{**ask, "queries": 21, "seed": 1})
         assert server.images == paid + 8
         other = besiege.evaluate(f"{server.url}(version=2)", "digits", **ask)
@@ -117,7 +117,7 @@ def test_another_model_is_noticed_by_its_labels_alone(tmp_path: Path) -> None:
     with serving(labels_only=True) as server:
         besiege.evaluate(server.url, "digits", **ask, queries=60)
         server.victim, paid = load("zoo:digits-pgd-at"), server.images
-        with pytest.raises(Changed, match="another model answers there"):
+        with pytest.raises(Changed, match="the model there has changed"):
             besiege.evaluate(server.url, "digits", **ask, queries=80)
         assert server.images == paid + 8
 

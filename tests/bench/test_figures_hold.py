@@ -142,7 +142,7 @@ class Mine(Attack):
     for scale, shift in ((0, 0.0), (1, 0.0), (1, 0.1)):
         (tmp_path / "neighbour.py").write_text(f"SHIFT = {shift}\n")
         file.write_text(code.format(scale=scale))
-        keys.append(from_a_child(lambda: json.dumps(spelled(parse(f"{file}:Mine")))))
+        keys.append(from_a_child(lambda: json.dumps(spelled(parse(f"{file}:Mine"))), ["neighbour"]))
     assert len(set(keys)) == 3
 
 

@@ -181,3 +181,14 @@ def test_a_damaged_record_stands_in_the_index_as_one(store: Store) -> None:
     store.set_aside(key)
     store.commit(record(), ROWS)
     assert index.lines(store)[key].damaged is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_reads_writes_and_ends(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nimport numpy as np\nfrom besiege.bench.parquet import packed, unpacked\n"
+        "rows = {'sample': np.arange(5)}\nfile = packed(rows)\nchild = os.fork()\n"
+        "assert unpacked([('k', packed(rows))])['sample'].tolist() == [0, 1, 2, 3, 4]\n"
+        "sys.exit(0 if child == 0 else os.waitpid(child, 0)[1])"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,38 @@ def test_a_folder_that_may_only_be_read_works_without(
     monkeypatch.setattr(Path, "mkdir", refused)
     assert summarise(folder).complete
     assert not (folder / "figures").exists()
+
+
+def asked(mine: summaries.Summary, threat: str, eps: float, **changes: Any) -> summaries.Summary:
+    """The same evaluation with another budget, and something else besides."""
+    request = mine.plan.request.model_copy(
+        update={"curve": "none", **changes.pop("request", {})}  # or its name would be the same
+    )
+    plan = mine.plan.model_copy(update={"threat": threat, "request": request, **changes})
+    return summaries.Summary(plan, mine.figures, replace(mine.outline, threat=threat, eps=eps))
+
+
+def test_only_the_same_victim_samples_and_terms_are_compared(folder: Path) -> None:
+    run = read_run(Store(folder))
+    assert run is not None
+    mine = summaries.summary_of(Store(folder), run.plans[0])
+    mine = replace(mine, plan=mine.plan.model_copy(update={"chained": False}))
+
+    def elsewhere(**changes: Any) -> list[float]:
+        other = asked(mine, changes.pop("threat", "linf:0.05"), 0.05, **changes)
+        found = summaries.comparison(mine, [mine, other])
+        assert bool(found.beside) >= bool(found.elsewhere)
+        return [*found.elsewhere]
+
+    assert elsewhere() == [0.05]
+    other_model = mine.plan.model.model_copy(update={"digest": "0" * 64})
+    for changes in (
+        {"shards": mine.plan.shards[:1]},
+        {"model": other_model},
+        {"threat": "linf:0.05 targeted:second"},
+        {"threat": "linf:0.05 score"},
+        {"request": {"queries": 100}},
+        {"request": {"seed": 1}},
+        {"chained": True},
+    ):
+        assert elsewhere(**changes) == [], changes

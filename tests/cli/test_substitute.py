@@ -211,7 +211,7 @@ def test_a_first_answer_that_cannot_be_read_costs_a_few_images_and_nothing_is_ca
     with serving(labels_only=True) as server:
         server.answer = lambda images: {"labels": [10] * len(images)}
         said = besiege("substitute", server.url, *STEAL[2:], *FEW)
-        assert said.code == 3 and "the labels are 0 to 9" in said.flat
+        assert said.code == 3 and "of 10 classes are 0 to 9" in said.flat
         assert server.requests == 1 and server.images == 8
         assert list((tmp_path / "ledgers").glob("*.sqlite"))
         assert "kept" not in said.flat and "resume" not in said.flat
@@ -241,5 +241,5 @@ def test_another_model_at_the_address_is_not_asked_on(
         server.trick, paid, answer = None, server.images, server.answer
         server.answer = lambda images: {"labels": [9 - n for n in answer(images)["labels"]]}
         said = besiege("substitute", url, *STEAL[2:], *FEW)
-        assert said.code == 3 and "another model answers there" in said.flat
+        assert said.code == 3 and "the model there has changed" in said.flat
         assert "resume" not in said.flat and server.images == paid + 8

@@ -10,7 +10,8 @@ from besiege.core.answer import Aim
 from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
-from besiege.core.oracle import PAD, Meter, Oracle
+from besiege.core.meter import Meter
+from besiege.core.oracle import PAD, Oracle
 from besiege.core.threat import Access
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Linear, module_of, untrained

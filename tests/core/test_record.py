@@ -5,7 +5,7 @@ import torch
 
 from besiege.attacks import parse
 from besiege.core.dice import Dice
-from besiege.core.oracle import Meter
+from besiege.core.meter import Meter
 from besiege.core.record import COSTS, Record, largest, sure
 from besiege.core.threat import Threat
 from besiege.evaluation import craft
@@ -25,7 +25,7 @@ def test_the_climb_is_the_best_loss_so_far_at_three_moments() -> None:
         for step in range(length):
             # One row rises throughout, the other is best in the middle.
             fall = -abs(step - length // 2)
-            record.climb(torch.tensor([0, 1]), torch.tensor([float(step), float(fall)]))
+            record.note_losses(torch.tensor([0, 1]), torch.tensor([float(step), float(fall)]))
         climbed = record.ascent()
         assert climbed is not None
         first, late, best = climbed[0].tolist()
@@ -37,8 +37,8 @@ def test_the_climb_is_the_best_loss_so_far_at_three_moments() -> None:
 
 def test_rows_that_left_and_rows_that_stand_for_several() -> None:
     record = fresh(3)
-    record.climb(torch.tensor([0, 0, 2]), torch.tensor([1.0, 5.0, 2.0]))
-    record.climb(torch.tensor([2]), torch.tensor([1.0]))
+    record.note_losses(torch.tensor([0, 0, 2]), torch.tensor([1.0, 5.0, 2.0]))
+    record.note_losses(torch.tensor([2]), torch.tensor([1.0]))
     assert record.best.tolist() == [5.0, -torch.inf, 2.0]
     assert fresh(1).ascent() is None
 

@@ -68,7 +68,7 @@ def test_an_unclear_layout_is_asked_for(shape: tuple[int, ...]) -> None:
         (BYTES.astype(np.float32), LABELS, "divide them by 255"),
         (BYTES / 127.5 - 1, LABELS, "mean="),
         (BYTES.astype(np.int64), LABELS, "uint8"),
-        (BYTES // 255, LABELS, "0 and 1 alone"),
+        (BYTES // 255, LABELS, "only 0 and 1"),
         (np.full((6, 3, 5, 4), np.nan), LABELS, "NaN"),
         (BYTES[0], LABELS, "one per image"),
         (BYTES[0, 0], LABELS, "shape"),
@@ -159,5 +159,5 @@ def test_unusable_npz_files_name_themselves(tmp_path: Path) -> None:
         load(path)
     with path.open("wb") as file:
         np.save(file, BYTES)
-    with pytest.raises(DataError, match="one array alone"):
+    with pytest.raises(DataError, match="only one array"):
         load(path)

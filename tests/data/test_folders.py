@@ -383,7 +383,7 @@ def test_folders_without_classes_say_how_to_arrange_them(tmp_path: Path, photos:
     (photos / "stray").mkdir()
     with pytest.raises(DataError, match=r"stray holds no images.*classes\.txt"):
         load(photos)
-    with pytest.raises(DataError, match=r"one class folder alone, 'photos'.*pass .*photos"):
+    with pytest.raises(DataError, match=r"only one class folder, 'photos'.*pass .*photos"):
         bare = tmp_path / "bare"
         bare.mkdir()
         photos.rename(bare / "photos")

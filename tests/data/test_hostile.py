@@ -30,7 +30,7 @@ ARCHIVES = {
     "no_header": "damaged",
     "bad_header": "damaged",
     "version": "damaged",
-    "single": "one array alone",
+    "single": "only one array",
     "long": "announces 256 bytes and has 1,000",
     "minus_shape": "announces",
     "wide": "damaged",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from besiege.cli.app import APP
 from besiege.cli.lookup import look_up
 from besiege.data.catalogue import CATALOGUE
 from besiege.defenses.layers import LAYERS
-from besiege.metrics import registry
+from besiege.metrics.registry import registered as figures
 from besiege.models.catalogue import listing
 from besiege.testing import LAWS, registered
 from besiege.training import RECIPES
@@ -70,7 +71,7 @@ def test_an_example_is_run_and_shown() -> None:
 def test_an_attack_with_a_loop_of_its_own_has_a_page_like_the_others() -> None:
     parse(f"{DOCS.parent}/examples/my_attack.py:MyAttack")  # reading the file registers it
     page = ATTACKS.attack_page("my_attack", lambda code: "(not run)")
-    assert "Climb the margin from a random point of the ball" in page
+    assert "Ascent on the margin from a random point of the ball" in page
     assert "- **norms:** linf, l2, l1" in page and "- **access:** gradient" in page
     assert "at most 22 forward and 20 backward passes" in page
     assert "| `steps` | `20` |" in page
@@ -123,12 +124,26 @@ def test_the_report_is_explained_part_by_part() -> None:
     templates = DOCS.parent / "src" / "besiege" / "report" / "templates"
     text = "".join(path.read_text("utf-8") for path in templates.rglob("*.html"))
     titles = re.findall(r"<h2>(\w[^{<]*)</h2>", text)
-    sections = [one.section for one in registry.registered() if one.section is not None]
-    titles += [part.title for part in sections if isinstance(part.title, str)]
+    for figure in figures():
+        if figure.section is not None:
+            given: Any = figure.section.title
+            cases = (SimpleNamespace(distances=None), SimpleNamespace(distances=()))
+            titles += [given(case) for case in cases] if callable(given) else [given]
     explained = (DOCS / "report.md").read_text("utf-8").lower()
-    assert len(titles) >= 10
+    assert len(titles) >= 12
     for title in titles:
         assert re.search(rf"^##+ .*{title.lower()}", explained, re.M), title
+
+
+def test_links_to_files_of_the_repository_lead_to_pages_of_the_site() -> None:
+    links = {
+        "(../benchmarks/README.md#autoattack)": "(/reference/benchmarks.md#autoattack)",
+        "(../../CONTRIBUTING.md)": "(/reference/contributing.md)",
+        "(../docs/smallest.md)": "(/smallest.md)",
+        "(warnings.md)": "(warnings.md)",
+    }
+    for written, published in links.items():
+        assert PAGES.on_the_site(f"[x]{written}") == f"[x]{published}"
 
 
 def test_pages_that_are_gone_are_removed(tmp_path: Path) -> None:

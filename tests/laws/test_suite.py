@@ -70,11 +70,11 @@ from besiege.testing.trial import Shelf, Trial
 from besiege.testing.victims import digits
 
 BREACHES = [
-    (feasible, Smuggling, "the largest change is 0.5 keeping"),
+    (feasible, Smuggling, "the largest perturbation is 0.5 keeping"),
     (feasible, SmugglingOutOfTheBox, "images reach from -0.1 to"),
     (feasible, Repainting, "it changed the clean images in place"),
     (repeatable, Repainting, "it changed the clean images in place"),
-    (judged, Boasting, "claimed successes are none"),
+    (judged, Boasting, "claimed successes fail"),
     (firm, Hairline, "successes do not hold"),
     (row_independent, Mingling, "differ in the batch and"),
     (row_independent, Gambling, "(draw from siege.dice, not from torch)"),
@@ -86,11 +86,11 @@ BREACHES = [
     (honest_accounts, Peeping, "and the meter says"),
     (access, Greedy, "AccessError"),
     (not_idle, Idle, "and noise of that size"),
-    (not_idle, Lame, "rows of the linear victim stood"),
+    (not_idle, Lame, "rows of the linear victim withstood"),
     (more_never_hurts, Hoarding, "were lost with"),
     (more_never_hurts, Timid, "robust accuracy is"),
     (scale_and_classes, Scaled, "with logits times"),
-    (scale_and_classes, Blind, "W11 was not told"),
+    (scale_and_classes, Blind, "W11 was not reported"),
     (scale_and_classes, Square, "RuntimeError"),
     (scale_and_classes, TenClasses, "IndexError"),
     (box_equivariant, Absolute, "differ between the boxes (0, 1) and (0, 256)"),
@@ -150,7 +150,7 @@ def test_conform_tells_all_breaches_at_once_in_a_line_per_law() -> None:
     laws = [line.partition(":")[0] for line in lines]
     assert "law 2 (judged)" in laws and len(laws) == len(set(laws)) <= len(LAWS)
     assert lines[laws.index("law 2 (judged)")].endswith(
-        "claimed successes are none keeping first, leaving at success "
+        "claimed successes fail keeping first, leaving at success "
         "(4 cases: linf untargeted, l2 untargeted, l1 untargeted, ...)"
     )
 

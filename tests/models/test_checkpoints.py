@@ -157,7 +157,7 @@ def test_torchscript_is_refused(tmp_path: Path, net: nn.Sequential) -> None:
 def test_a_damaged_checkpoint_is_said_to_be_one(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "w.pt"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"w\.pt cannot be read .* damaged"):
+    with pytest.raises(DataError, match=r"w\.pt is damaged"):
         load(f"digits_mlp:{path}")
 
 

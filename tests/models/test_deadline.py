@@ -214,11 +214,14 @@ def _body(content: bytes, *headers: bytes) -> Act:
         (_once(b"y" * 60_000 + b"\r\n\r\n"), "yyy"),
         (_once(OK + b"Content-Length: \xb2\r\n\r\n1"), "answered an array []"),
         (_once(OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n1"), "answered an array []"),
-        (_body(gzip.compress(b"[" + b" " * (1 << 24)), b"Content-Encoding: gzip"), "is no JSON"),
+        (_body(gzip.compress(b"[" + b" " * (1 << 24)), b"Content-Encoding: gzip"), "is not JSON"),
         (_body(b"[[1e300,2],[3,4]]"), "NaN or infinite"),
         (_body(b"[[-1e300,-1e300],[3,4]]"), "no finite score"),
         (_once(b"HTTP/1.1 403 \x1b[31m\r\nContent-Length: 5\r\n\r\n\x1b[2J\x07"), "403: [2J ("),
-        (_once(b"HTTP/1.1 302 a\r\nLocation: /\x1b" + b"x" * 9000 + b"\r\n\r\n"), "sends to /xxx"),
+        (
+            _once(b"HTTP/1.1 302 a\r\nLocation: /\x1b" + b"x" * 9000 + b"\r\n\r\n"),
+            "redirects to /xxx",
+        ),
         (
             _once(b"HTTP/1.1 503 a\r\nRetry-After: Mon, 01 Jan 2024 00:00:00 +9999999999\r\n\r\n"),
             "status 503: nothing",
@@ -247,5 +250,5 @@ def test_a_redirect_to_itself_is_not_followed() -> None:
         held.sendall(b"HTTP/1.1 307 a\r\nLocation: /p\r\nContent-Length: 0\r\n\r\n")
 
     with acting(act) as place:
-        assert "nobody is followed" in asked(f"http://{place}/p", retries=5)
+        assert "redirects are not followed" in asked(f"http://{place}/p", retries=5)
     assert len(seen) == 1

@@ -120,16 +120,16 @@ def test_a_pair_of_rows_is_two_rows() -> None:
     ("content", "declared", "what"),
     [
         ({"logits": [[0.0] * 9] * 12}, {}, "9 classes, but 10 are expected"),
-        ({"labels": [1] * 12}, {}, "labels alone"),
-        ({"labels": ["cat"] * 12}, {}, "labels alone"),
+        ({"labels": [1] * 12}, {}, "only labels"),
+        ({"labels": ["cat"] * 12}, {}, "only labels"),
         ([1] * 12, {}, "access='decision' if these are labels"),
         ({"probabilities": [[0.1] * 10] * 12}, {}, "declare outputs=probabilities"),
         ({"logits": [[0.1] * 10] * 12}, {"outputs": "probabilities"}, "declare outputs=logits$"),
         ({"scores": [[3.0] * 10] * 12}, {"outputs": "probabilities"}, "some lie outside"),
         ({"logits": [[0.1] * 10] * 12}, {"top_k": 3}, "but with top_k=3 an answer is"),
-        ({"labels": [1] * 12}, {"top_k": 3}, "labels alone"),
+        ({"labels": [1] * 12}, {"top_k": 3}, "only labels"),
         ({"indices": 1, "scores": 2}, {"top_k": 3}, "but with top_k=3 an answer is"),
-        ({"labels": [10] * 12}, {"access": "decision"}, "the labels are 0 to 9"),
+        ({"labels": [10] * 12}, {"access": "decision"}, "of 10 classes are 0 to 9"),
         ({"labels": [0.5] * 12}, {"access": "decision"}, "labels are whole numbers"),
     ],
 )
@@ -145,7 +145,7 @@ def test_another_kind_is_asked_for_once(content: object, declared: Any, what: st
 def test_what_is_no_answer_is_asked_for_again(content: object) -> None:
     with serving() as server:
         server.trick = always(content)
-        with pytest.raises(EndpointError, match="3 times what cannot be used"):
+        with pytest.raises(EndpointError, match="gave 3 malformed answers"):
             Endpoint(server.url, top_k=3, classes=10)(DATA.images)
         assert server.requests == 3
 

@@ -106,7 +106,7 @@ def test_labels_alone_are_decision_access() -> None:
         assert model.access is Access.DECISION
         assert torch.equal(model(IMAGES).argmax(1), LOGITS.argmax(1))
         unaware = Endpoint(server.url)
-        with pytest.raises(EndpointError, match=r"labels alone: declare access=decision$"):
+        with pytest.raises(EndpointError, match=r"only labels: declare access=decision$"):
             unaware(IMAGES)
 
 
@@ -163,7 +163,7 @@ def test_a_bad_moment_is_waited_for(act: Callable[[Any], bool]) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"<html>", "'<html>' is no JSON"),
+        (b"<html>", "'<html>' is not JSON"),
         ({"logits": [[float("nan")] * 10] * 12}, "NaN or infinite"),
         ({"logits": [[0.0] * 10] * 11}, "11 rows of scores to 12 images"),
         ({"message": "hello"}, "holds none of logits"),
@@ -172,7 +172,7 @@ def test_a_bad_moment_is_waited_for(act: Callable[[Any], bool]) -> None:
 def test_nonsense_stops_after_three_times(content: object, what: str) -> None:
     with serving() as server:
         server.trick = lambda handler, number: said(handler, 200, content)
-        with pytest.raises(EndpointError, match="3 times what cannot be used.*" + what):
+        with pytest.raises(EndpointError, match="gave 3 malformed answers.*" + what):
             Endpoint(server.url, classes=10)(IMAGES)
         assert server.requests == 3
 
@@ -341,9 +341,9 @@ def test_a_key_is_sent_and_written_nowhere(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("http://", "no address"),
+        ("http://", "not an address"),
         ("http://u:p@h/", "holds a user name"),
-        ("http://h:port/", "no address"),
+        ("http://h:port/", "not an address"),
         ("http://h/(format=gif)", "format is 'gif'"),
         ("http://h/(fromat=png)", "did you mean 'format'"),
         ("http://h/(format=png", "does not close it"),

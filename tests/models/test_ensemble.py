@@ -208,8 +208,8 @@ def test_what_does_not_fit_together_is_refused(nets: list[Classifier]) -> None:
     refused("agree on grid", [coarse, fine])
     assert Ensemble([nets[0], fine]).grid == 1 / 255 and Ensemble(nets).grid is None
     refused("agree on classes, but that of untrained is 5, .* 7", [nets[0], untrained(SHAPE, 7)])
-    refused("one at least", [])
-    refused("a list of models", "zoo:digits-natural")
+    refused("at least one model", [])
+    refused("list of at least one model", "zoo:digits-natural")
     refused("'losses'", nets, "loses")
     refused("equalise", nets, "losses", equalise=True)
     refused("2 weights for 3", nets, weights=[1, 2])
@@ -224,7 +224,7 @@ def test_what_does_not_fit_together_is_refused(nets: list[Classifier]) -> None:
 
     refused("on cpu and meta", [nets[0], Elsewhere()])
     unknown = Classifier(untrained(SHAPE, 7).module)
-    with pytest.raises(VictimError, match=r"same classes apart.*\(2, 5\).*\(2, 7\)"):
+    with pytest.raises(VictimError, match=r"the same classes.*\(2, 5\).*\(2, 7\)"):
         Ensemble([nets[0], unknown])(uniform(2, *SHAPE))
 
 

@@ -153,7 +153,7 @@ def test_answers_that_are_none_are_named(answer: Callable[[Any], Any], said: str
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (full(5, lambda n: (n,)), "the label 5, but of 5 classes the labels are 0 to 4"),
+        (full(5, lambda n: (n,)), "the label 5, but the labels of 5 classes are 0 to 4"),
         (full(-1, lambda n: (n,)), "the label -1"),
         (full(0.5, lambda n: (n,)), "labels are whole numbers"),
         (full(1, lambda n: (n + 1,)), "one whole number per image"),
@@ -168,7 +168,7 @@ def test_labels_that_are_none_are_named(answer: Callable[[Any], Any], said: str)
     ("answer", "said"),
     [
         (scores, "answer is .indices, scores."),
-        (lambda x: (np.zeros((12, 2)), np.zeros((12, 2))), "stands once"),
+        (lambda x: (np.zeros((12, 2)), np.zeros((12, 2))), "appear once"),
         (lambda x: ([[0, 1]] * 12, np.full((12, 2), np.nan)), "NaN"),
         (lambda x: ([[0, 7]] * 12, np.zeros((12, 2))), "the label 7"),
     ],
@@ -189,7 +189,7 @@ def test_first_few_that_are_none_are_named(answer: Callable[[Any], Any], said: s
         ({"batch": 0}, "whole number from 1"),
         ({"grid": 0.3}, "whole number of its steps"),
         ({"box": (1, 0)}, "lowest and the highest"),
-        ({"stochastic": True, "ledger": "x"}, "by chance"),
+        ({"stochastic": True, "ledger": "x"}, "is stochastic"),
     ],
 )
 def test_wrong_input_is_found_at_once(given: dict[str, Any], said: str) -> None:
@@ -343,7 +343,7 @@ def test_a_method_is_known_by_its_object(kind: Any) -> None:
 def test_a_ledger_is_refused_where_nobody_could_find_its_answers_again(tmp_path: Path) -> None:
     place = tmp_path / "l.sqlite"
     held = Holder(1.0, threading.Lock())
-    with pytest.raises(InputError, match=r"predict cannot be told from another.* ledger="):
+    with pytest.raises(InputError, match=r"could not identify .*predict.* ledger="):
         besiege.function_model(held.predict, ledger=place)
     assert not place.exists()
     besiege.function_model(Holder(1.0).predict, ledger=place)(SAMPLES.images)

@@ -274,7 +274,7 @@ def test_what_a_neighbour_computes_is_part_of_the_network(tmp_path: Path) -> Non
         )
         (folder / "deeper.py").write_text(f"def more(x):\n    return x * {deep}\n")
         model = f"{folder / 'net.py'}:make"
-        digests.append(from_a_child(partial(digest, model)))
+        digests.append(from_a_child(partial(digest, model), ["aid", "deeper"]))
     assert len(set(digests)) == 3
 
 

@@ -108,7 +108,7 @@ def test_loading_leaves_the_random_state_alone(weights: Path) -> None:
         ("digits_mlp:{w}.pt", DataError, "does not exist"),
         ("digits_mlp:{w}.onnx", InputError, "ends in .safetensors, .pt"),
         ("digits_mlp:missing.safetensors", DataError, "does not exist"),
-        ("digits_mlp:.", InputError, "no weights file"),
+        ("digits_mlp:.", InputError, "not a weights file"),
         ("resnet20", UnknownNameError, "write 'resnet20:path"),
         ("resnet20(classes=10)", UnknownNameError, "it is an architecture"),
         ("zo:digits-natural", UnknownNameError, "did you mean 'zoo'"),
@@ -213,7 +213,7 @@ def test_a_factory_takes_literal_arguments(nets: Path) -> None:
         ("wide(3)", "name=value"),
         ("wide(width=open)", "name=value"),
         ("wide(width='a')", "TypeError"),
-        ("number", "not a factory"),
+        ("number", "not a model factory"),
         ("Other", "besiege.defenses.load"),
         ("Alike", r"derive from besiege\.core\.victim\.Victim"),
     ):

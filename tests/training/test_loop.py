@@ -15,7 +15,7 @@ from torch import nn
 import besiege
 from besiege.core.errors import InputError, UnknownNameError, VictimError
 from besiege.models import ARCHITECTURES, Classifier
-from besiege.models.sources import ZOO
+from besiege.models.catalogue import ZOO
 from besiege.training import Recipe, epochs, fresh, natural, pgd_at, train
 from besiege.training.averaging import Average
 from besiege.training.epochs import Training
@@ -284,9 +284,9 @@ def test_every_step_is_told(data: besiege.data.Data) -> None:
 
 
 def test_what_cannot_be_trained_is_refused_before_any_work(data: besiege.data.Data) -> None:
-    with pytest.raises(InputError, match="nothing would be left"):
+    with pytest.raises(InputError, match="no images are left"):
         train(small(), data, replace(natural, held_out=300))
-    with pytest.raises(InputError, match=r"labels of digits go from 0 to 9.*tells 3 classes"):
+    with pytest.raises(InputError, match=r"labels of digits go from 0 to 9.*has 3 classes"):
         train(fresh(lambda: ARCHITECTURES["digits_mlp"](classes=3)), data, natural)
     with pytest.raises(VictimError, match="could not take images"):
         train(fresh(lambda: ARCHITECTURES["digits_mlp"](size=4)), data, natural)

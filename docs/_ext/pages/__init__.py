@@ -1,11 +1,12 @@
-"""Pages written from the library itself when the documentation is built.
+"""Pages generated from the library when the documentation is built.
 
-They say what ``besiege show`` says, because they ask the same function. What they show as an
-example has been run. The folders ``attacks`` and ``reference`` are written anew by every build.
+They agree with ``besiege show``, because they call the same function. Every example on them has
+been run. The folders ``attacks`` and ``reference`` are written by every build.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from shutil import copyfile
@@ -16,19 +17,24 @@ import torch
 from .attacks import attack_pages
 from .catalogue import catalogue_pages
 from .commands import commands_page
-from .examples import measured, run
+from .examples import run, write_report
 from .notebook import notebook_page
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 FOLDERS = ("attacks", "reference")
-TABLE, PAGE = "reference/table.txt", "reference/report.html"
-"""What the example evaluation prints and writes."""
+OUTSIDE = {
+    "CONTRIBUTING.md": "reference/contributing",
+    "benchmarks/README.md": "reference/benchmarks",
+}
+"""Pages outside of the documentation that other pages link to, and their places on the site."""
+PAGE = "reference/report.html"
+"""The report of the example evaluation."""
 
 
 def written(pages: Mapping[str, str], source: Path) -> None:
-    """Write pages below a folder, leave equal ones alone and remove those that are gone."""
+    """Write pages that changed below a folder, and remove those that no longer exist."""
     for name, text in pages.items():
         path = source / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +48,7 @@ def written(pages: Mapping[str, str], source: Path) -> None:
 
 def _generate(app: Sphinx) -> None:
     source = Path(app.srcdir)
-    torch.set_num_threads(1)  # the fastest for networks as small as those of the examples
+    torch.set_num_threads(1)  # fastest for networks as small as those of the examples
     examples = bool(app.config.besiege_examples)
     pages = {
         **attack_pages(run if examples else lambda code: "(not run)"),
@@ -50,9 +56,22 @@ def _generate(app: Sphinx) -> None:
         "reference/commands": commands_page(),
         "reference/notebook": notebook_page(source / "notebooks" / "start.ipynb"),
     }
+    for path, name in OUTSIDE.items():
+        pages[name] = (source.parent / path).read_text("utf-8")
     written(pages, source)
-    table = measured(source / PAGE) if examples else "(not run)"
-    (source / TABLE).write_text(table, "utf-8")
+    if examples:
+        write_report(source / PAGE)
+
+
+def on_the_site(text: str) -> str:
+    """A page whose links to files of the repository lead to the pages of the site instead."""
+    for path, name in OUTSIDE.items():
+        text = re.sub(rf"\]\((?:\.\./)*{re.escape(path)}", f"](/{name}.md", text)
+    return re.sub(r"\]\((?:\.\./)*docs/", "](/", text)
+
+
+def _read(app: Sphinx, name: str, source: list[str]) -> None:
+    source[0] = on_the_site(source[0])
 
 
 def _publish(app: Sphinx, problem: Exception | None) -> None:
@@ -62,10 +81,11 @@ def _publish(app: Sphinx, problem: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Write the pages before Sphinx looks which there are."""
+    """Write the pages before Sphinx lists its sources."""
     app.add_config_value(
         "besiege_examples", True, "", types=[bool], description="Whether examples are run."
     )
     app.connect("builder-inited", _generate)
+    app.connect("source-read", _read)
     app.connect("build-finished", _publish)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""Pages of attacks, of the pieces they are made of, and of suites."""
+"""Pages of attacks, of their pieces, and of suites."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _EXAMPLES = {
     "averaged": "averaged(pgd(steps=10), 5)",
     "minimal": "minimal(pgd(steps=20))",
 }
-"""What shows a combinator best; of others an example is made up."""
+"""Examples of combinators; for others one is made up."""
 _DECIDES = {
-    "start": "Where the climb begins.",
-    "loss": "What is raised.",
+    "start": "Where the ascent starts.",
+    "loss": "The function that is raised.",
     "direction": "How a gradient becomes a move; links of a `chain` are applied in order.",
     "schedule": "How far each step moves.",
     "radius": "The ball each row moves in.",
-    "place": "How a move lands.",
+    "place": "How a move is projected.",
 }
 
 
 def attack_pages(run: Run) -> dict[str, str]:
-    """All pages below ``attacks/`` by name; `run` says what an example prints."""
+    """All pages below ``attacks/`` by name; `run` returns the output of an example."""
     single = [name for name, thing in ATTACKS.items() if not _combines(thing)]
     made = [name for name, thing in ATTACKS.items() if _combines(thing)]
     pages = {f"attacks/{name}": attack_page(name, run) for name in [*single, *made]}
@@ -55,7 +55,7 @@ def attack_pages(run: Run) -> dict[str, str]:
 
 
 def example(name: str) -> str:
-    """The text of an attack of a registered name that can be run."""
+    """The text of an attack that can be run, for a registered name."""
     thing = ATTACKS.get(name)
     if name in _EXAMPLES or not _combines(thing):
         return _EXAMPLES.get(name, name)
@@ -64,16 +64,16 @@ def example(name: str) -> str:
 
 
 def known(name: str) -> Found:
-    """What is known of a registered name, as ``besiege show`` tells it."""
+    """The facts about a registered name, as ``besiege show`` prints them."""
     found = look_up(name)
     if found.facts or _combines(ATTACKS.get(name)):
         return found
-    # Of a class it knows what its values are once it is called.
+    # A class has facts once it is called.
     return replace(look_up(f"{name}()"), name=name, about=found.about)
 
 
 def attack_page(name: str, run: Run) -> str:
-    """What an attack is, what it needs, what can be set, what it costs, and how it is used."""
+    """An attack: what it needs, its parameters, its cost, and how to use it."""
     found, text = known(name), example(name)
     attack = parse(text)
     shown = in_python(text, attack)
@@ -100,7 +100,7 @@ def written_out(found: Found) -> str:
 
 
 def pieces_page() -> str:
-    """All values of the slots, slot by slot."""
+    """All pieces, slot by slot."""
     found = [look_up(name) for name, _ in PIECES.items()]
     parts = []
     for slot in SLOTS:
@@ -109,7 +109,7 @@ def pieces_page() -> str:
     return joined(
         "# Pieces",
         "First-order attacks are one loop with six slots (see [concepts](../concepts.md)). These "
-        "are the values that fill them. Write them where an attack has the slot: "
+        "pieces fill them. Write a piece as the parameter of that name: "
         "`pgd(loss=margin, schedule=constant(0.25))`.",
         *parts,
     )
@@ -132,8 +132,8 @@ def suites_page() -> str:
         ]
     return joined(
         "# Suites",
-        "A suite is a fixed list of attacks under a name, so that its figure means the same for "
-        "everybody. Each attack runs on the images that those before it left.",
+        "A suite is a fixed list of attacks with a name, so that its figures are comparable. Each "
+        "attack runs on the images that those before it left.",
         *parts,
     )
 
@@ -147,8 +147,8 @@ def _index(single: list[str], made: list[str]) -> str:
     for name in single:
         found = known(name)
         norms, access = found.facts["norms"], found.facts["access"]
-        told = first_sentence(found.about)
-        rows.append((f"[{name}]({name}.md)", " ".join(norms), str(access), told))
+        about = first_sentence(found.about)
+        rows.append((f"[{name}]({name}.md)", " ".join(norms), str(access), about))
     combinators = [
         (f"[{name}]({name}.md)", first_sentence(look_up(name).about), code(example(name)))
         for name in made
@@ -156,14 +156,13 @@ def _index(single: list[str], made: list[str]) -> str:
     return joined(
         "# Attacks",
         "An attack is a value with a text form. The norm and the budget belong to the "
-        "[threat](../concepts.md), never to the attack. This list is made from the registry; "
-        "`besiege attacks` prints it.",
+        "[threat](../concepts.md), never to the attack. `besiege attacks` prints this list.",
         table(("attack", "norms", "sees", "published in"), rows),
         "## Attacks made of attacks",
         table(("combinator", "what it does", "for example"), combinators),
         "## Pieces and suites",
-        "First-order attacks are made of [pieces](pieces.md); lists of attacks with a name are "
-        "[suites](suites.md). An attack [of your own](../own-attack.md) takes twenty lines.",
+        "First-order attacks are made of [pieces](pieces.md). [Suites](suites.md) are lists of "
+        "attacks with a name. [Your own attack](../own-attack.md) takes twenty lines.",
         contents([*single, *made, "pieces", "suites"], "hidden"),
     )
 
@@ -176,7 +175,7 @@ def _introduction(found: Found, attack: Attack) -> Iterator[str]:
     start = {"origin": "the clean image"}.get(
         str(attack.start), f"a random start (`{attack.start}`)"
     )
-    aim = " towards the class that was least likely when clean" if attack.aim != "goal" else ""
+    aim = " towards the least likely class of the clean image" if attack.aim != "goal" else ""
     again = "s" if attack.steps == 1 else ""
     yield (
         f"{steps} from {start} that raise{again} `{attack.loss}`{aim}, moving along "
@@ -192,40 +191,40 @@ def _facts(found: Found, attack: Attack) -> dict[str, Any]:
     spent = cost(attack)
     of = "" if str(attack) == found.name else f" of `{attack}`"
     if spent is not None:
-        early = "an image that is broken leaves at once"
+        early = "an image that is broken is not attacked further"
         if attack.draws > 1:
-            early = "no image leaves early, since one success against chance proves little"
+            early = "all steps are taken, because one success on a stochastic model proves little"
         stated["cost per image"] = (
-            f"at most {spent[0]} forward and {spent[1]} backward passes{of}, the look at the clean "
+            f"at most {spent[0]} forward and {spent[1]} backward passes{of}, those on the clean "
             f"image included; {early}"
         )
     elif attack.minimal:
-        stated["cost per image"] = "as many passes as its search takes"
+        stated["cost per image"] = "depends on the search"
     return stated
 
 
 def _parameters(found: Found, attack: Attack) -> str:
-    said = described(type(attack))
+    texts = described(type(attack))
     slots = SLOTS if isinstance(attack, Ascent) else ()
     rows = [
-        (code(name), code(value) if value != "required" else "*required*", said.get(name, ""))
+        (code(name), code(value) if value != "required" else "*required*", texts.get(name, ""))
         for name, value in found.parameters.items()
         if name not in slots
     ]
-    told = any(text for *_, text in rows)
-    heads = ("parameter", "usual value", "what it is")
-    plain = table(heads if told else heads[:2], rows if told else [r[:2] for r in rows]) or "None."
+    explained = 3 if any(text for *_, text in rows) else 2
+    heads = ("parameter", "default", "what it is")
+    plain = table(heads[:explained], [row[:explained] for row in rows]) or "None."
     return joined(plain, _pieces(attack)) if isinstance(attack, Ascent) else plain
 
 
 def described(kind: type) -> dict[str, str]:
-    """What a docstring says of each parameter."""
-    said: dict[str, str] = {}
+    """The text of a docstring about each parameter."""
+    texts: dict[str, str] = {}
     parsed = parse_docstring(kind.__doc__ or "", DocstringStyle.NUMPYDOC)
     for parameter in parsed.params:
         for name in parameter.arg_name.split(","):
-            said[name.strip()] = first_sentence(parameter.description or "")
-    return said
+            texts[name.strip()] = first_sentence(parameter.description or "")
+    return texts
 
 
 def _pieces(attack: Ascent) -> str:
@@ -234,15 +233,12 @@ def _pieces(attack: Ascent) -> str:
         value = getattr(attack, slot)
         for part in getattr(value, "links", None) or (value,):
             name = LANGUAGE.name_of(part)
-            rows.append((code(slot), f"[{part}](pieces.md#{name.replace('_', '-')})", _told(part)))
+            about = first_sentence(type(part).__doc__ or "")
+            rows.append((code(slot), f"[{part}](pieces.md#{name.replace('_', '-')})", about))
     return joined(
-        "The six slots are parameters, too; other [pieces](pieces.md) fill them:",
-        table(("slot", "usual piece", "what it does"), rows),
+        "The six slots are parameters, too, filled by [pieces](pieces.md):",
+        table(("slot", "default", "what it does"), rows),
     )
-
-
-def _told(piece: object) -> str:
-    return first_sentence(type(piece).__doc__ or "")
 
 
 def _piece(found: Found) -> str:
@@ -255,9 +251,9 @@ def _texts(found: Found, text: str, attack: Attack) -> Iterator[str]:
         yield block(text)
         return
     steps = next((f for f in parameters(attack) if f.name == "steps"), None)
-    yield "Only what differs from the usual values is written:"
+    yield "Only parameters that differ from the defaults are written:"
     yield block(f"{text}(steps={2 * getattr(attack, 'steps', 5)})" if steps else text)
-    yield "With everything written out, it is"
+    yield "With all parameters:"
     yield block(_wrapped(written_out(found)))
 
 

@@ -1,4 +1,4 @@
-"""Pages of what has a name besides attacks: data sets, models, recipes, defenses."""
+"""Pages of everything with a name besides attacks: data sets, models, recipes, defenses, laws."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def catalogue_pages() -> dict[str, str]:
 
 
 def data_page() -> str:
-    """The named data sets, and how one's own are given."""
+    """The named data sets, and how to use your own."""
     return joined(
         "# Data sets",
         "A data set is a name, the path of a folder with one folder of images per class, the path "
         "of an `.npz` file with `x` and `y`, or a pair of tensors (see "
-        "[the start](../start.md)). Named sets that do not come with besiege are looked for below "
-        "the folder that `BESIEGE_DATA` names, then in the user's cache; what is nowhere is "
-        "downloaded when it is used, and checked, unless `BESIEGE_OFFLINE` is set. "
-        "`besiege data` lists where each one lies.",
+        "[the start](../start.md)). Named sets that do not come with besiege are searched below "
+        "the folder that `BESIEGE_DATA` names, then in the user's cache. A set in neither is "
+        "downloaded when it is used, and checked, unless `BESIEGE_OFFLINE` is set. `besiege data` "
+        "lists where each one is.",
         *(_section(look_up(name)) for name in DATA),
     )
 
@@ -52,12 +52,12 @@ def models_page() -> str:
     return joined(
         "# Models",
         "## How a model is written",
-        table(("form", "what it is"), [(code(form), told) for form, told in FORMS.items()]),
-        "Any of them may have defenses behind a plus sign: `zoo:digits-natural+bits(depth=3)` "
+        table(("form", "what it is"), [(code(form), about) for form, about in FORMS.items()]),
+        "Defenses are written after a plus sign: `zoo:digits-natural+bits(depth=3)` "
         "(see [defenses](defenses.md)).",
         "## Models with a name",
-        "The accuracy is that on clean test images of the data it was trained on. Public weights "
-        "belong into `BESIEGE_DATA/weights`.",
+        "The accuracy is that on clean test images of the data it was trained on. Put public "
+        "weights into `BESIEGE_DATA/weights`.",
         table(("model", "architecture", "data", "clean"), rows),
         "## Cards of the zoo",
         *(joined(f"### {card.name}", card.about, _known(card)) for card in cards),
@@ -73,8 +73,8 @@ def models_page() -> str:
 
 
 def recipes_page() -> str:
-    """The recipes and what can be changed in one."""
-    told = described(Recipe)
+    """The recipes and their fields."""
+    texts = described(Recipe)
     usual = look_up("natural").parameters
     own = [
         f"On `{data}`, `{name}` stands for `{preset.name}`."
@@ -83,60 +83,60 @@ def recipes_page() -> str:
     ]
     return joined(
         "# Recipes",
-        "A recipe says how a model is trained. Parts of it are changed in its text, such as "
-        "`\"pgd-at(epochs=30, threat='linf:0.1')\"`, or by options of "
+        "A recipe says how a model is trained. Change fields in its text, such as "
+        "`\"pgd-at(epochs=30, threat='linf:0.1')\"`, or with options of "
         "[`besiege train`](commands.md#besiege-train).",
         " ".join(own),
         "## Fields",
         table(
-            ("field", "usual value", "what it is"),
-            [(code(name), code(value), told.get(name, "")) for name, value in usual.items()],
+            ("field", "default", "what it is"),
+            [(code(name), code(value), texts.get(name, "")) for name, value in usual.items()],
         ),
-        "## Recipes there are",
+        "## All recipes",
         *(_recipe(look_up(name), usual) for name in RECIPES),
     )
 
 
 def _recipe(found: Found, usual: Mapping[str, str]) -> str:
-    """A recipe by what sets it apart."""
+    """A recipe by what differs from the default."""
     own = {name: value for name, value in found.parameters.items() if value != usual[name]}
-    said = ", ".join(code(f"{name}={value}") for name, value in own.items())
+    listed = ", ".join(code(f"{name}={value}") for name, value in own.items())
     return joined(
         f"### {found.name}",
         f"{found.about.capitalize()}.",
-        f"Other than usual: {said}." if own else "All fields as usual.",
+        f"Fields that differ: {listed}." if own else "All fields have their defaults.",
     )
 
 
 def defenses_page() -> str:
-    """The layers that can stand in front of a model."""
+    """The layers that can be put in front of a model."""
     parts = []
     for name, kind in LAYERS.items():
-        chance = "Draws by chance: attack it with `averaged(...)`." if kind.stochastic else ""
-        parts.append(joined(_section(look_up(name)), chance, f"`zoo:digits-natural+{name}`"))
+        note = "Stochastic: attack it with `averaged(...)`." if kind.stochastic else ""
+        parts.append(joined(_section(look_up(name)), note, f"`zoo:digits-natural+{name}`"))
     return joined(
         "# Defenses",
         "A defense is a layer in front of a model, written after a plus sign: "
-        "`zoo:digits-natural+bits(depth=3)`. Several are applied in order. "
+        "`zoo:digits-natural+bits(depth=3)`. Several layers are applied in order. "
         "[Your own defense](../own-defense.md) is a class of a few lines.",
         *parts,
     )
 
 
 def laws_page() -> str:
-    """What every attack is held to."""
+    """What every attack must obey."""
     parts = []
     for name, law in LAWS.items():
-        told = cleandoc(law.__doc__ or "").partition(": ")[2]
-        first, _, rest = told.replace("``", "`").partition("\n")
+        about = cleandoc(law.__doc__ or "").partition(": ")[2]
+        first, _, rest = about.replace("``", "`").partition("\n")
         parts.append(
             joined(f"## {law.number}. {name}", f"**{first[:1].upper()}{first[1:]}**", rest)
         )
     return joined(
         "# The laws",
-        "Every registered attack is tried against these laws, in every norm and for every goal it "
-        "declares, and so is [your own](../own-attack.md) by `besiege.testing.conform`. A law that "
-        "an attack cannot obey needs a written reason.",
+        "Every registered attack is tested against these laws, in every norm and for every goal it "
+        "declares. `besiege.testing.conform` tests [your own](../own-attack.md). A law that an "
+        "attack cannot obey needs a written reason.",
         *parts,
     )
 
@@ -147,7 +147,7 @@ def _section(found: Found) -> str:
         f"## {found.name}",
         found.about,
         _known(found),
-        table(("parameter", "usual value"), parameters),
+        table(("parameter", "default"), parameters),
     )
 
 

@@ -12,17 +12,17 @@ from .markup import block, joined
 
 def commands_page() -> str:
     """Every command with its parameters and examples."""
-    # Its "console" is for lines with a prompt, and greys all others.
+    # Sphinx greys lines of "console" blocks that have no prompt.
     whole = APP.generate_docs(output_format="markdown").replace("```console", "```text")
     overview, *parts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
-    # What follows the list of contents groups the commands and says what each is for.
+    # The text after the list of contents groups the commands and explains each.
     groups = parts[0].partition("\n\n**")
-    said = (APP.help_epilogue or "").rpartition("\n\n")[2]
+    exit_codes = (APP.help_epilogue or "").rpartition("\n\n")[2]
     return joined(
         "# The command line",
         overview.partition("\n")[2],
         f"**{groups[2]}",
-        said,
+        exit_codes,
         "(written)=\n## How things are written",
         block(WRITTEN.partition("\n")[2]),
         *(_command(part) for part in parts if part.startswith("## besiege ")),

@@ -1,4 +1,4 @@
-"""Examples that are run while the pages are written, and what they print."""
+"""Examples that are run while the pages are generated, and their output."""
 
 from __future__ import annotations
 
@@ -8,42 +8,38 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rich.console import Console
-
 import besiege
 from besiege.attacks.attack import Attack
-from besiege.bench.results import summarise
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Goal, Linf, Norm, Threat
 from besiege.evaluation import craft
-from besiege.report import table
 
 MODEL, SUBSTITUTE = "zoo:digits-natural", "zoo:digits-pgd-at"
 EVALUATION = f"besiege evaluate {MODEL} --data digits --threat linf:0.1"
-"""What the start page tells a newcomer to type first, and what the example report is of."""
+"""The first command of README and the start page; the example report is its report."""
 QUERIES = 500
 _BUDGETS = {Norm.Linf: "linf:0.15", Norm.L2: "l2:0.5", Norm.L1: "l1:4", Norm.L0: "l0:10"}
 _NOTHING = 1e-6
 
 
 def run(code: str) -> str:
-    """What a piece of Python prints."""
-    said = io.StringIO()
-    with redirect_stdout(said):
+    """The output of a piece of Python."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
         exec(compile(code, "<example>", "exec"), {"__name__": "__example__"})
-    return said.getvalue()
+    return printed.getvalue()
 
 
 def threat_of(attack: Attack) -> str:
-    """A threat that suits an attack on the digits."""
+    """A threat for an example of an attack on the digits."""
     norm = next(norm for norm in Norm if norm in attack.norms)
-    change = str(norm) if attack.minimal else _BUDGETS[norm]
-    return change if Goal.UNTARGETED in attack.goals else f"{change} {Goal.RANDOM}"
+    size = str(norm) if attack.minimal else _BUDGETS[norm]
+    return size if Goal.UNTARGETED in attack.goals else f"{size} {Goal.RANDOM}"
 
 
 def in_python(text: str, attack: Attack) -> str:
-    """An attack of a few images in Python."""
+    """An attack on a few images in Python."""
     model = f"{MODEL}+resize_pad" if attack.draws > 1 else MODEL
     return f'''import besiege
 
@@ -60,7 +56,7 @@ print(result)
 
 
 def _limit(attack: Attack) -> str:
-    """Attacks that ask go on for long; an example need not."""
+    """Query-based attacks may run for long; an example is limited."""
     return "" if attack.access is Access.GRADIENT else f"\n    queries={QUERIES},"
 
 
@@ -69,13 +65,13 @@ def _advice(attack: Attack) -> str:
 
 
 def _starts(attack: Attack) -> str:
-    """Where a class must be reached, images of it are what an attack begins at."""
+    """An attack that must reach a class starts from images of it."""
     to_a_class = Goal.UNTARGETED not in attack.goals
     return "\n    starts=(data.images, data.labels)," if to_a_class else ""
 
 
 def in_shell(text: str, attack: Attack) -> str:
-    """The measurement of a model with an attack in a shell."""
+    """An evaluation of a model with an attack in a shell."""
     model = f'"{MODEL}+resize_pad"' if attack.draws > 1 else MODEL
     quoted = f'"{text}"' if "(" in text else text
     threat = threat_of(attack)
@@ -89,16 +85,16 @@ def in_shell(text: str, attack: Attack) -> str:
 
 
 def cost(attack: Attack) -> tuple[int, int] | None:
-    """Forwards and backwards for an image that is never broken, the look at it clean included.
+    """Forward and backward passes for an image that withstands, the clean one included.
 
-    Nothing is known beforehand of an attack that searches.
+    None for an attack that searches: its cost is not known beforehand.
     """
     if attack.minimal or Linf not in attack.norms:
         return None
     model, samples = _one_image()
-    asked = attack.cost(tuple(samples.images.shape[1:]), 10)
-    if asked is not None:
-        return asked, 0
+    queries = attack.cost(tuple(samples.images.shape[1:]), 10)
+    if queries is not None:
+        return queries, 0
     other = besiege.models.load(SUBSTITUTE) if attack.needs_substitute else None
     threat, knowledge = Threat(Linf, _NOTHING), Knowledge(substitute=other)
     crafted = craft(model, attack, samples, threat, knowledge=knowledge)
@@ -107,17 +103,14 @@ def cost(attack: Attack) -> tuple[int, int] | None:
 
 @cache
 def _one_image() -> tuple[besiege.Classifier, Samples]:
-    """A model and an image that it reads correctly."""
+    """A model and an image that it classifies correctly."""
     data, model = besiege.data.load("digits"), besiege.models.load(MODEL)
     row = int((model(data.images).argmax(1) == data.labels).nonzero()[0])
     return model, Samples.of(data.images[row : row + 1], data.labels[row : row + 1])
 
 
-def measured(path: Path) -> str:
-    """The table of the example evaluation; its page is written to a file."""
+def write_report(path: Path) -> None:
+    """Write the report of the example evaluation to a file."""
     with TemporaryDirectory() as folder:
         found = besiege.evaluate(MODEL, "digits", threat="linf:0.1", out=folder, command=EVALUATION)
         found.page(path)
-        console = Console(file=io.StringIO(), width=80, record=True)
-        console.print(table(summarise(folder)))
-    return console.export_text()

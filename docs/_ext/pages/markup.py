@@ -1,4 +1,4 @@
-"""Markdown, as little of it as the pages need."""
+"""The Markdown that the generated pages need."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def code(text: str) -> str:
-    """A short text in the type of a terminal; nothing for nothing."""
+    """A short text as code; empty for an empty text."""
     return f"`{text}`" if text else ""
 
 
 def block(text: str, language: str = "text") -> str:
-    """Lines in the type of a terminal."""
+    """Lines as a block of code."""
     return f"```{language}\n{text.rstrip()}\n```\n"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; nothing without rows."""
+    """A table; empty without rows."""
     lines = [_line(row) for row in rows]
     if not lines:
         return ""
@@ -26,8 +26,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def facts(known: Mapping[str, Any]) -> str:
-    """What is known of a thing, a line for each."""
-    return "\n".join(f"- **{name}:** {_said(value)}" for name, value in known.items())
+    """Facts as a list, one line each."""
+    return "\n".join(f"- **{name}:** {_shown(value)}" for name, value in known.items())
 
 
 def joined(*parts: str) -> str:
@@ -48,13 +48,13 @@ def first_sentence(text: str) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    # A bar in a cell would begin another cell.
+    # A bar inside a cell would start another cell.
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_said(part)}" for key, part in value.items())
+        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""A notebook as a page: its text as it is, its code as code."""
+"""A notebook as a page."""
 
 from __future__ import annotations
 

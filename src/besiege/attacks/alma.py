@@ -1,11 +1,10 @@
-"""ALMA: distance and a penalty on the ratio of logits, balanced as in an augmented Lagrangian."""
+"""ALMA: an augmented Lagrangian of the distance and the difference of logits ratio."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -24,19 +23,19 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Norm
 
 TOLERANCE = 1e-4
-"""How far beyond zero the ratio is driven: on the boundary itself rounding would decide."""
+"""How far below zero the ratio is driven: at the boundary itself rounding would decide."""
 
 CHECK = 10
-"""Every so many steps the penalty rises where the ratio has not fallen enough."""
+"""The penalty parameter may rise every so many steps."""
 
 ENOUGH = 0.95
-"""What must be left of the ratio after those steps, at most."""
+"""It rises unless the ratio has fallen to this fraction in these steps."""
 
 RISE = 1.2
-"""By how much the penalty rises."""
+"""Factor by which it rises."""
 
 DECAYS: Mapping[Norm, float] = MappingProxyType({L2: 0.8, L1: 0.5})
-"""What a step leaves of what was before; 0.5 as published costs 2 to 3 % on networks in l2."""
+"""Default decay by norm; the published 0.5 costs 2 to 3 % on networks in l2."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -52,41 +51,39 @@ PRESETS: Mapping[str, str] = MappingProxyType(
 @register("alma")
 @dataclass(frozen=True)
 class ALMA(Attack):
-    """Augmented Lagrangian attack: descend ``D(x, x') + P(f(x'); rho, mu)``, row by row.
+    """Augmented Lagrangian attack: minimize ``D(x, x') + P(f(x'); rho, mu)``, row by row.
 
-    D is the distance, f the difference of logits ratio, below zero beyond the boundary, and P the
-    penalty ``mu f + mu rho f^2 + rho^2 f^3 / 6``, or ``mu f / (1 - rho f)`` below zero. The
-    multiplier mu follows the slope of P at every step, and rho rises where f does not fall. Steps
-    are those of RMSprop with momentum; their length is chosen by the first and falls a hundredfold
-    from the step at which the row first succeeded (Rony et al., Augmented Lagrangian adversarial
-    attacks, 2021).
+    D is the distance, f the negated difference of logits ratio, below zero beyond the boundary, and
+    P the penalty ``mu f + mu rho f^2 + rho^2 f^3 / 6``, or ``mu f / (1 - rho f)`` for f below zero.
+    The multiplier mu follows the derivative of P at every step; rho rises where f does not fall.
+    Steps are RMSprop with momentum. The step size is set by the first step and falls a hundredfold
+    after a row's first success (Rony et al., Augmented Lagrangian adversarial attacks, 2021).
 
-    Otherwise than there every row is measured in its own units: the distance in that of the
-    boundary as the first gradient has it, the ratio in what it is at the clean image. For a linear
-    victim mu is then one at the end, where it begins, and rows near the boundary, whose ratio is
-    too small to move mu, are no exception. On affine victims the largest excess falls from a
-    factor of two to a few hundredths, and in l1 the median on a ResNet-20 by a sixth.
+    Unlike the paper, every row is measured in its own units: distances in the boundary distance
+    estimated from the first gradient, ratios in the clean image's ratio. For a linear victim mu
+    then ends at its initial value 1, also for rows near the boundary, whose ratio is otherwise too
+    small to move mu. On affine victims the largest excess over the optimum falls from a factor of
+    two to a few per cent; in l1 the median on a ResNet-20 falls by a sixth.
 
-    The ratio does not change with the scale of the logits, and so nothing else does. Towards a
-    class that must be reached it is that of the target and the likeliest other class; with two
-    and three classes see `dlr`.
+    The attack is invariant to the scale of the logits, as the ratio is. The targeted ratio compares
+    the target with the likeliest other class; for two and three classes see `dlr`.
 
     Parameters
     ----------
     steps : int
         Gradients per row.
     decay : float, optional
-        What one step leaves of mu, of the mean square of gradients and of the momentum: by default
-        0.8 in l2 and 0.5 in l1.
+        Decay of mu, of the mean square of gradients and of the momentum: by default 0.8 in l2 and
+        0.5 in l1.
     first : float
-        How far the first step goes, in ways to the boundary along it.
+        Length of the first step, in units of the boundary distance along it.
     reduction : float
-        What the last step is of the first.
+        The last step size as a fraction of the first.
     mu, rho : float
-        Where the multiplier and the penalty begin.
+        Initial multiplier and penalty parameter.
     relative : bool
-        False measures pixels and ratios as they are, as published; `first` is a distance then, in
-        widths of the box.
+        False uses absolute pixel values and ratios, as published; `first` is then a distance in box
+        widths.
 
     Examples
     --------
@@ -96,9 +93,9 @@ class ALMA(Attack):
     """
 
     steps: int = whole_number(100)
-    decay: float | None = number(None, below=1, what="a share")
+    decay: float | None = number(None, below=1, what="a fraction")
     first: float = number(0.5, above=0)
-    reduction: float = number(0.01, above=0, most=1, what="a share")
+    reduction: float = number(0.01, above=0, most=1, what="a fraction")
     mu: float = number(1.0, above=0)
     rho: float = number(1.0, above=0)
     relative: bool = True
@@ -135,9 +132,9 @@ class ALMA(Attack):
         siege.logits(x)
 
     def _balanced(self, state: _State, f: Tensor, beyond: Tensor, step: int) -> _State:
-        """The multiplier and the penalty for this step."""
+        """The state with the multiplier and the penalty parameter of this step."""
         mu, rho, before, found = state.mu, state.rho, state.before, state.found
-        assert self.decay is not None  # it was chosen by the norm
+        assert self.decay is not None  # `run` chose it by the norm
         if step == 0:
             before = f
         elif (step + 1) % CHECK == 0:
@@ -149,21 +146,21 @@ class ALMA(Attack):
         return state._replace(mu=mu, rho=rho, before=before, found=found)
 
     def _length(self, state: _State, step: int) -> Tensor:
-        """How many times its move each row goes: less and less from its first success."""
+        """The factor of each row's step, which falls after its first success."""
         gone = (step - state.found).clamp_min(0.0)
         left = torch.where(gone > 0, gone / (self.steps - state.found), torch.zeros_like(gone))
-        # Not as a power: torch rounds powers of the last rows another way than the others.
+        # Not as a power: the rounding of torch's powers depends on the position in the batch.
         return state.rate * torch.exp(left * math.log(self.reduction))
 
     def _rate(self, ball: Ball, move: Tensor, gradient: Tensor, height: Tensor) -> Tensor:
-        """How many times this move each row's first step is, so that it goes as far as wanted."""
+        """The factor of each row's first step that gives it the wanted length."""
         size = distances(move, ball.norm).clamp_min(1e-300)
         wanted = torch.full_like(size, self.first)
         if not self.relative:
             wanted *= ball.width
         else:
             wanted *= size * height / inner(gradient, move).abs().clamp_min(1e-300)
-        # Half the way to the farthest corner at most, which no finite step need reach.
+        # At most half way to the farthest corner, which every finite step can reach.
         goal = torch.minimum(0.5 * across(ball), wanted)
         low = goal / size
         high = low.clone()
@@ -185,20 +182,20 @@ class ALMA(Attack):
 
 
 class _State(NamedTuple):
-    """What every row carries: images first, then float64 ``[rows]``."""
+    """The state of every row: two image tensors, then float64 ``[rows]``."""
 
     square: Tensor
     momentum: Tensor
     mu: Tensor
     rho: Tensor
     near: Tensor
-    """The unit of distances."""
+    """Unit of distances."""
     height: Tensor
-    """The unit of ratios."""
+    """Unit of ratios."""
     rate: Tensor
     before: Tensor
     found: Tensor
-    """The step of the first success, infinite before."""
+    """Step of the first success, infinite before."""
 
     @classmethod
     def of(cls, ball: Ball, attack: ALMA) -> _State:
@@ -216,7 +213,7 @@ class _State(NamedTuple):
         )
 
     def measured(self, ball: Ball, answer: Answer) -> _State:
-        """Every row in its own units, read off the first gradient; where there is none, in ours."""
+        """Units of every row from the first gradient; absolute units where it is zero."""
         height = apparent(ball, answer.loss.double().abs(), answer.gradient)
         slope_ = ball.dual(answer.gradient)
         known = slope_ > 0
@@ -225,7 +222,7 @@ class _State(NamedTuple):
 
 
 def penalty(f: Tensor, rho: Tensor, mu: Tensor) -> Tensor:
-    """The penalty P2 of values f, of which those below zero are wanted.
+    """The penalty P2 of values f; values below zero are wanted.
 
     Examples
     --------
@@ -252,17 +249,12 @@ def slope(f: Tensor, rho: Tensor, mu: Tensor) -> Tensor:
 
 def uphill(ball: Ball, x: Tensor) -> Tensor:
     """The gradient of the distance from the clean image, zero there."""
-    return _UPHILL[ball.norm](x - ball.center)
-
-
-_UPHILL: Mapping[Norm, Callable[[Tensor], Tensor]] = {
-    L1: torch.sign,
-    L2: partial(unit, norm=L2),
-}
+    change = x - ball.center
+    return torch.sign(change) if ball.norm is L1 else unit(change, L2)
 
 
 def _ratio(logits: Tensor, aim: Aim) -> Tensor:
-    """The ratio of the target and the likeliest other class, for goals where only it counts."""
+    """The ratio of the target to the likeliest other class, for targeted goals."""
     assert aim.targets is not None
     other = logits.detach().scatter(1, aim.targets[:, None], -torch.inf).argmax(1)
     return dlr(logits, replace(aim, labels=other))

@@ -1,10 +1,9 @@
-"""APGD and APGD-T: the climb that suits each norm, and one for each wrong class.
+"""APGD and APGD-T.
 
-In linf and l2 `apgd` is a row of `Ascent` like any other. In l1 the schedule must tell the
-direction how many entries to move, for which `Ascent` has no slot: there it is `SparseAscent`.
-Which of the two a norm takes is a table here. Neither loop asks for the norm, all parameters mean
-the same in both, and ``pgd(schedule=halving, place=inertia)`` is there for whoever wants other
-pieces.
+In linf and l2 `apgd` is a setting of `Ascent`. In l1 the schedule must tell the direction how many
+pixel values to move, for which `Ascent` has no slot: there it is `SparseAscent`. A table below maps
+norms to loops; parameters mean the same in both. ``pgd(schedule=halving, place=inertia)`` allows
+other pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from besiege.core.fields import a_loss, of_kind, one_of, whole_number
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Goal, Linf, Norm
 
-CLIMB = replace(
+ASCENT = replace(
     pgd,
     name="",
     steps=100,
@@ -38,11 +37,11 @@ CLIMB = replace(
     schedule=Halving(0.75),
     place=Inertia(0.75),
 )
-PUBLISHED = replace(CLIMB, schedule=Halving(0.75, compat=True), place=Inertia(0.75, exact=False))
+PUBLISHED = replace(ASCENT, schedule=Halving(0.75, compat=True), place=Inertia(0.75, exact=False))
 SPARSE = SparseAscent(steps=100)
 
 Form = Ascent | SparseAscent
-FORMS: Mapping[Norm, Form] = MappingProxyType({Linf: CLIMB, L2: CLIMB, L1: SPARSE})
+FORMS: Mapping[Norm, Form] = MappingProxyType({Linf: ASCENT, L2: ASCENT, L1: SPARSE})
 PUBLISHED_FORMS: Mapping[Norm, Form] = MappingProxyType(
     {Linf: PUBLISHED, L2: PUBLISHED, L1: replace(SPARSE, compat=True)}
 )
@@ -51,27 +50,27 @@ PUBLISHED_FORMS: Mapping[Norm, Form] = MappingProxyType(
 @register("apgd")
 @dataclass(frozen=True)
 class APGD(Attack):
-    """Auto-PGD: steps that halve where the climb stalls (Croce and Hein 2020; in l1 2021).
+    """Auto-PGD: step halving where the loss stalls (Croce and Hein 2020; in l1 2021).
 
-    In linf and l2 it is ``pgd`` with ``schedule=halving, place=inertia(0.75)``. In l1 it climbs by
-    few entries at a time, at first in balls of three and two times the radius
+    In linf and l2 it is ``pgd`` with ``schedule=halving, place=inertia(0.75)``. In l1 each step
+    moves few pixel values, and the first steps use balls of three and two times the radius
     (`besiege.attacks.sparse_ascent`).
 
     Parameters
     ----------
     steps : int
-        Moves made from every start.
+        Steps from every start.
     loss : callable
-        What is raised.
+        Loss to maximize.
     restarts : int
-        Climbs from fresh starts; rows that were broken do not climb again.
+        Runs from different random starts; rows already broken are not attacked again.
     start : Start, optional
-        Where climbs begin: by default on the surface of the ball, in l1 at a normal draw
-        projected onto it.
+        Starting points: by default on the surface of the ball, in l1 a normal draw projected onto
+        the ball.
     compat : bool
-        As in the authors' code where it differs from their paper, for figures that are compared
-        with it: checkpoints, what stalls there, steps and landings in l2, the usual form of
-        cross-entropy. Averages over chances stay whole: losses, logits and gradients.
+        Follow the authors' code where it differs from their paper, to compare results: checkpoints
+        and what counts as stalled, steps and projections in l2, the usual form of cross-entropy.
+        Averages over a stochastic victim still include losses, logits and gradients.
 
     Examples
     --------
@@ -90,7 +89,7 @@ class APGD(Attack):
     source = "Croce and Hein, Reliable evaluation, 2020; in l1 Mind the box, 2021"
 
     def form(self, norm: Norm) -> Form:
-        """The climb it is in a norm."""
+        """The loop for a norm."""
         form = (PUBLISHED_FORMS if self.compat else FORMS)[norm]
         loss = self.loss
         if self.compat and isinstance(loss, CrossEntropy):
@@ -105,24 +104,26 @@ class APGD(Attack):
 @register("apgdt")
 @dataclass(frozen=True)
 class APGDT(Attack):
-    """APGD steered to one wrong class after the other, any error counting (Croce and Hein 2020).
+    """APGD aimed at one wrong class after the other (Croce and Hein 2020).
+
+    Any misclassification counts.
 
     Parameters
     ----------
     steps : int
-        Moves made towards every class.
+        Steps towards every class.
     targets : int
-        How many classes are tried: all others, if there are no more.
+        Classes tried, at most all wrong ones.
     order : str
-        Which come first: those of the highest clean 'score', as published, or of the smallest
-        'distance' if the victim were linear around the clean image (MALT; Melamed et al. 2024),
-        at the cost of one backward for each of them, of the hundred of highest score at most.
+        Which come first: the highest clean 'score', as published, or the smallest 'distance' if the
+        victim were linear around the clean image (MALT; Melamed et al. 2024). The latter costs one
+        backward pass for each class, for at most the hundred classes of highest score.
     together : int
-        How many classes of a row are tried side by side, after the first alone: calls are fuller
-        when few rows are left. It changes no verdict, but where a row's queries are limited,
-        which those classes then share.
+        Classes of a row attacked side by side, after the first one on its own: batches are fuller
+        when few rows are left. Results are the same, except that under a query limit these classes
+        share the row's queries.
     loss : callable
-        What is raised.
+        Loss to maximize.
     restarts, start, compat
         As in `APGD`, for every class.
 
@@ -146,14 +147,14 @@ class APGDT(Attack):
     goals = frozenset({Goal.UNTARGETED})
     source = "Croce and Hein, Reliable evaluation, 2020"
 
-    def climb(self) -> APGD:
-        """The attack steered to each class."""
+    def each(self) -> APGD:
+        """The attack on each class."""
         return APGD(self.steps, self.loss, self.restarts, self.start, self.compat)
 
     def run(self, siege: Siege) -> None:
         ranked = siege.ranked() if self.order == "score" else nearest(siege)
         many = min(self.targets, ranked.shape[1])
-        # Most rows that break at all break towards the first class: it is tried alone.
+        # Most broken rows break towards the first class, so that one is attacked on its own.
         for first, end in pairwise([0, *range(1, many, self.together), many]):
             ranked = siege.settle(ranked)
             if len(siege):
@@ -161,20 +162,20 @@ class APGDT(Attack):
                 rows = torch.arange(len(siege), device=ranked.device).repeat_interleave(len(turn))
                 dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(siege)))
                 aim = ranked[:, first:end].flatten()
-                self.climb().run(siege.view(rows, aim=aim, dice=dice))
+                self.each().run(siege.view(rows, aim=aim, dice=dice))
 
 
 AMONG = 100
-"""How many classes are ordered by their distance at most."""
+"""Most classes ordered by distance."""
 ENTRIES = 1 << 26
-"""How many entries of gradients are held at once."""
+"""Most gradient components held at once."""
 
 
 def nearest(siege: Siege) -> Tensor:
     """The other classes of each row, nearest first, ``[rows, min(classes - 1, 100)]``.
 
-    By ``(z_y - z_t) / ||grad (z_y - z_t)||`` at the clean image, in the dual norm: how far the
-    boundary is if the victim is linear. Of classes equally far the likelier comes first.
+    By ``(z_y - z_t) / ||grad (z_y - z_t)||`` at the clean image, in the dual norm: the boundary
+    distance of a linear victim. Ties keep the order of the scores.
     """
     ranked = siege.ranked()[:, :AMONG]
     classes = torch.cat([siege.aim.labels[:, None], ranked], 1)

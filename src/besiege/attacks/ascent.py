@@ -1,4 +1,4 @@
-"""The one first-order loop, and the table of the attacks that are compositions of it."""
+"""The first-order attack loop `Ascent`, and the attacks that are settings of it."""
 
 from __future__ import annotations
 
@@ -51,20 +51,23 @@ LEAST_LIKELY = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
 
 @dataclass(frozen=True)
 class Ascent(Attack):
-    """Climb a loss inside a ball: ask, settle, radius, schedule, direction, place; offer the last.
+    """Iterated ascent of a loss inside the ball of the threat.
+
+    Every step computes the gradient, then applies radius, schedule, direction and place in this
+    order. The last iterate is evaluated as well.
 
     Parameters
     ----------
     name : str
-        The name it is registered under.
+        Registered name.
     start, loss, direction, schedule, radius, place
         The six slots; see `besiege.attacks.pieces` and `besiege.attacks.losses`.
     steps : int
-        Moves made from every start.
+        Steps from every start.
     restarts : int
-        Climbs from fresh starts; rows that were broken do not climb again.
+        Runs from different random starts; rows already broken are not attacked again.
     aim : str
-        The class steered to: that of the goal, or the class least likely on the clean image.
+        The class aimed at: that of the goal, or the least likely class of the clean image.
     """
 
     name: str = ""
@@ -84,7 +87,7 @@ class Ascent(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.direction.moves:
-            raise ValueError(f"direction {self.direction} makes no move: chain(..., steepest)")
+            raise ValueError(f"'{self.direction}' cannot end a direction: chain(..., steepest)")
         if self.aim == "least-likely":
             object.__setattr__(self, "goals", self.goals & LEAST_LIKELY)
 
@@ -101,12 +104,12 @@ class Ascent(Attack):
             siege = endless(siege)
         aim = None if self.aim == "goal" else target_class(siege, Goal.LEAST_LIKELY)
         for restart in range(self.restarts):
-            # A row broken in an earlier climb has left, unless the caller lets rows stay.
+            # Rows broken in an earlier restart have left, unless the caller keeps them.
             rows = siege.view(aim=aim, dice=siege.dice.of("restart", restart))
             if len(rows):
-                self._climb(rows)
+                self._ascend(rows)
 
-    def _climb(self, siege: Siege) -> None:
+    def _ascend(self, siege: Siege) -> None:
         x = self.start(siege)
         turning = self.direction.init(x)
         pacing = self.schedule.init(x, siege.ball)
@@ -131,7 +134,8 @@ class Ascent(Attack):
 
     def _loss(self, siege: Siege, step: int) -> Loss:
         loss = self.loss.at(step, self.steps) if isinstance(self.loss, Shifting) else self.loss
-        # Where any error counts, the way to a class is the one across its own boundary alone.
+        # The margin of each row's own target, not of the best wrong class: a minimum-norm search
+        # must measure the distance to that boundary only.
         return steering(siege) if self.minimal and loss == margin else loss
 
     def _ask(self, siege: Siege, x: Tensor, loss: Loss, turning: Memory, step: int) -> Answer:
@@ -145,14 +149,14 @@ class Ascent(Attack):
             point = point[:, None].expand(-1, copies, *x.shape[1:])
 
         def through(image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
-            # Maps scale and pad towards black, which is zero for them and the low end of the box.
+            # The maps scale and pad towards zero; black is the low end of the box.
             mapped = direction.through(image - low, dice.of("through", step), slot)
             return (mapped + low).clamp(low, high)
 
         answer = siege.gradient(point, loss, through)
         if copies == 1:
             return answer
-        # One answer per row, as without copies; nothing was looked at for success.
+        # Average the copies to one answer per row; copies are never checked for success.
         return answer.map(lambda _, part: part.mean(1) if part.is_floating_point() else part[:, 0])
 
 
@@ -188,8 +192,8 @@ pgd = replace(
     steps=40,
     start=Uniform(),
     schedule=Cosine(1.0),
-    # Theirs are equal steps, schedule=constant(0.25); falling ones from the whole budget down left
-    # fewer images right in 20 of 21 cases tried.
+    # The paper uses equal steps, schedule=constant(0.25). Steps that fall from the whole budget
+    # left fewer images unbroken in 20 of 21 cases tried.
     source="Madry et al., Towards deep learning models resistant, 2018 (with falling steps)",
 )
 mim = replace(
@@ -222,14 +226,14 @@ sinifgsm = replace(
 ddn = Ascent(
     "ddn",
     steps=100,
-    # The soft margin finds the class, the margin the nearest point of its boundary.
+    # The soft margin selects the class; the margin then finds the nearest boundary point.
     loss=Shifting(SoftMargin(0.1), margin, 0.5),
     direction=Unit(),
     schedule=Falling(1.0, 0.01),
     radius=Decoupled(0.1, 0.005),
     place=OnSphere(),
     norms=frozenset({L2}),
-    # Theirs is loss=cross_entropy, radius=decoupled(0.05, gallop=False).
+    # The paper uses loss=cross_entropy, radius=decoupled(0.05, gallop=False).
     source="Rony et al., Decoupling direction and norm, 2019 (with margins, closing in)",
 )
 fmn = Ascent(
@@ -237,7 +241,7 @@ fmn = Ascent(
     steps=100,
     loss=margin,
     direction=Unit(),
-    # Theirs are falling(1, 0.01) and bracketing(0.05).
+    # The paper uses falling(1, 0.01) and bracketing(0.05).
     schedule=Closing(),
     radius=Bracketing(0.1, 0.001),
     norms=ALL_NORMS,

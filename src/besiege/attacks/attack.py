@@ -1,4 +1,4 @@
-"""What an attack is: a frozen value with a text form that reads back, and one method, `run`."""
+"""The base class `Attack`, and attacks from and to text such as ``pgd(steps=20)``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def piece(name: str) -> Callable[[type[T]], type[T]]:
 
 
 def names() -> list[str]:
-    """The names of all attacks; ``parse(name)`` shows an attack's parameters."""
+    """Names of all registered attacks."""
     return ATTACKS.names()
 
 
@@ -133,7 +133,7 @@ def parse(source: str | Attack) -> Attack:
 
 
 def configured(attack: Attack, source: str, parameters: dict[str, Any]) -> Attack:
-    """The attack with some parameters changed, or an error that names the nearest ones."""
+    """The attack with some parameters replaced; unknown names raise an error with near matches."""
     for name in parameters:
         if name in _ELSEWHERE and name not in {f.name for f in parameters_of(attack)}:
             raise AttackError(
@@ -147,25 +147,25 @@ def configured(attack: Attack, source: str, parameters: dict[str, Any]) -> Attac
     return changed
 
 
-_STEP = "the step size is the schedule, in shares of the budget: schedule='constant(0.1)'"
-_BUDGET = "the budget belongs to the threat: threat='linf:8/255'"
+_STEP = "the step size is the schedule, a fraction of the budget: schedule='constant(0.1)'"
+_BUDGET = "the budget is part of the threat: threat='linf:8/255'"
 _ELSEWHERE = {
     **dict.fromkeys(("alpha", "step", "step_size", "eps_step", "eps_iter"), _STEP),
     **dict.fromkeys(("eps", "epsilon", "norm"), _BUDGET),
-    "batch_size": "rows per call are batch=",
-    "device": "the attack runs where the model is: move the model",
-    "verbose": "a progress bar is progress=True",
+    "batch_size": "the batch size is batch=",
+    "device": "the attack runs on the model's device: move the model",
+    "verbose": "progress=True shows a progress bar",
     "targeted": "give targets=, or a goal in the threat: 'linf:8/255 targeted:random'",
 }
-"""Where users of other libraries find what they are looking for."""
+"""Parameters of other libraries, and what replaces them here."""
 
 
 def spelled(value: object) -> Any:
-    """An attack or piece with all its parts, defaults included, as plain values for JSON.
+    """An attack or piece with all its parameters, defaults included, as plain values for JSON.
 
-    The text of an attack leaves defaults out, and another release may have others: content keys
-    are made of this. Classes that are not besiege's own stand with a hash of their source and of
-    what it uses; other things with their content, never with their address.
+    Content keys are made of this: the text form leaves defaults out, and defaults may change
+    between releases. A class from outside besiege contributes a hash of its source and of the code
+    it uses; any other object contributes its content, never its address.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise AttackError(f"an attack has the parameter {value!r}: give finite numbers")
@@ -177,12 +177,12 @@ def spelled(value: object) -> Any:
     ours = kind.__module__.partition(".")[0] == "besiege"
     if not is_dataclass(value) or isinstance(value, type):
         return hashed(plain(value))
-    told = {f.name: spelled(getattr(value, f.name)) for f in parameters_of(value)}
+    parameters = {f.name: spelled(getattr(value, f.name)) for f in parameters_of(value)}
     if isinstance(value, Attack):
-        told["revision"] = value.revision
+        parameters["revision"] = value.revision
     if not ours:
-        told["source"] = hashed(code(kind))
-    return {"name": LANGUAGE.name_of(value), **told}
+        parameters["source"] = hashed(code(kind))
+    return {"name": LANGUAGE.name_of(value), **parameters}
 
 
 def hashed(text: str) -> str:
@@ -191,7 +191,7 @@ def hashed(text: str) -> str:
 
 
 def told(attack: Attack) -> str:
-    """One line about an attack: where it was published, or what it says of itself."""
+    """One line about an attack: its publication, or the first line of its docstring."""
     source = getattr(attack, "source", "")
     if source:
         return str(source)
@@ -200,7 +200,7 @@ def told(attack: Attack) -> str:
 
 
 def split(source: str) -> list[str]:
-    """A list of attacks at its top-level commas.
+    """Split a list of attacks at its top-level commas.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""BLB: box-constrained L-BFGS on distance and loss, the weight between them searched row by row."""
+"""BLB: box-constrained L-BFGS on distance plus weighted loss, with a weight search for each row."""
 
 from __future__ import annotations
 
@@ -25,49 +25,46 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 SOFT = 0.03
-"""How wide the bend of the hinge is, in clean leads: L-BFGS has no use for a corner."""
+"""Width of the smooth bend of the hinge, in clean margins: L-BFGS needs a smooth objective."""
 
 BEYOND = 0.01
-"""How far beyond the boundary the hinge ends, in clean leads."""
+"""How far beyond the boundary the hinge ends, in clean margins."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "blb-deepsec": "blb(steps=1000, loss=cross_entropy, first=0.01, relative=False)",
-    }
+    {"blb-deepsec": "blb(steps=1000, loss=cross_entropy, first=0.01, relative=False)"}
 )
-"""The five weights of a thousand steps of DEEPSEC (Ling et al. 2019), searched row by row."""
+"""DEEPSEC's five weights of a thousand steps (Ling et al. 2019), searched row by row."""
 
 
 @register("blb")
 @dataclass(frozen=True)
 class BLB(Attack):
-    """Box-constrained L-BFGS: minimise ``|r|^2 + c h(x + r)`` inside the box, c row by row.
+    """Box-constrained L-BFGS: minimize ``|r|^2 + c h(x + r)`` inside the box, c row by row.
 
-    h is a smooth hinge of the loss, which ends just beyond the boundary. A weight of one is what
-    takes a linear victim to its boundary; the search begins a little above it. Every round starts
-    at the clean image (Szegedy et al., Intriguing properties of neural networks, 2014).
+    h is a smooth hinge of the loss that ends just beyond the boundary. In relative units c = 1
+    takes a linear victim exactly to its boundary; the search begins a little above it. Every round
+    starts at the clean image (Szegedy et al., Intriguing properties of neural networks, 2014).
 
-    There h is the cross-entropy of a target; `loss=cross_entropy` is that, and without a target
-    minus the cross-entropy of the label. Without a target it does much worse: its gradient is
-    next to nothing at the clean image and grows on the way, so that a weight is either too small
-    to leave or sends the row far beyond the boundary, and on a ResNet-20 the median change is
-    twice as large.
+    In the paper h is the cross-entropy of a target. ``loss=cross_entropy`` is that; untargeted it
+    is minus the cross-entropy of the label, which works much worse: its gradient is tiny at the
+    clean image and grows along the path, so that a weight is either too small to move the row or
+    sends it far beyond the boundary. On a ResNet-20 the median perturbation is twice as large.
 
     Parameters
     ----------
     weights : int
         Rounds, each with another weight for every row.
     steps : int
-        Gradients of a round, those of the line search included.
-    loss : loss
-        What is raised.
+        Gradients per round, line search included.
+    loss : callable
+        Loss to maximize.
     first : float
-        The first weight.
+        First weight.
     relative : bool
-        Whether weights are in units of the linear victim's, ``2 loss / |gradient|^2`` at the
-        clean image, which makes the attack independent of the scale of the logits.
+        Whether weights are relative to that of the linear victim, ``2 loss / |gradient|^2`` at the
+        clean image, which makes the attack invariant to the scale of the logits.
     memory : int
-        How many steps L-BFGS remembers.
+        Steps kept by L-BFGS.
 
     Examples
     --------
@@ -100,15 +97,15 @@ class BLB(Attack):
     def _round(
         self, siege: Siege, loss: Loss, ground: _Ground, weights: Weights
     ) -> tuple[_Ground, Weights]:
-        """Minimise with these weights; the next ones, of the rows still there."""
+        """Minimize with these weights; returns the next ones, for the rows still there."""
         ball = siege.ball
         descent = Descent(
             ball.center,
             ball.box,
-            curvature=torch.full_like(weights.c, 2.0),  # that of the distance
+            curvature=torch.full_like(weights.c, 2.0),  # second derivative of |r|^2
             memory=self.memory,
         )
-        # The clean image was asked about once and for all.
+        # The answer for the clean image is known from `run`.
         clean = torch.zeros_like(ball.center), ground.lead, ground.gradient
         descent.tell(*self._weighed(*clean, ground, weights.c))
         beyond = torch.zeros_like(descent.done)
@@ -119,10 +116,10 @@ class BLB(Attack):
             x = descent.trial[rows]
             part = siege.gradient(x, loss, rows=rows)
             change = x - siege.ball.center[rows]
-            found = self._weighed(
+            value = self._weighed(
                 change, part.loss, part.gradient, ground.at(rows), weights.c[rows]
             )
-            descent.tell(*(_spread(t, rows, len(descent)) for t in found))
+            descent.tell(*(_spread(t, rows, len(descent)) for t in value))
             over = siege.record.reached(siege.rows[rows], part.labels)
             beyond = torch.where(descent.moved, _spread(over, rows, len(descent)), beyond)
             left = siege.settle(torch.arange(len(descent), device=rows.device))
@@ -134,14 +131,14 @@ class BLB(Attack):
     def _weighed(
         self, change: Tensor, lead: Tensor, slope: Tensor, ground: _Ground, c: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """What is minimised and its gradient, from the loss and its own."""
+        """The objective and its gradient, from the loss and its gradient."""
         lead, weight = lead.double(), c * ground.unit
         if isinstance(self.loss, CrossEntropy):
             height, fall = -lead, torch.ones_like(lead)
         else:
             width = SOFT * ground.height.clamp_min(1e-300)
             short = (BEYOND / SOFT) - lead / width
-            # Not torch's softplus and sigmoid, which round the last rows in another way.
+            # Not torch's softplus and sigmoid: their rounding depends on the position in the batch.
             small = torch.exp(-short.abs())
             height = width * (short.clamp_min(0.0) + torch.log1p(small))
             fall = torch.where(short > 0, 1.0, small) / (1.0 + small)
@@ -159,21 +156,21 @@ class BLB(Attack):
 
 
 class _Ground(NamedTuple):
-    """What is known of every clean image."""
+    """Measurements at every clean image."""
 
     lead: Tensor
     gradient: Tensor
     height: Tensor
-    """How far the boundary is, in the loss."""
+    """Distance to the boundary in units of the loss."""
     unit: Tensor
-    """Of its weights."""
+    """Unit of weights."""
 
     def at(self, rows: Tensor) -> _Ground:
         return _Ground(*(part[rows] for part in self))
 
 
 def _spread(part: Tensor, rows: Tensor, many: int) -> Tensor:
-    """What some rows were told, in a tensor of all rows."""
+    """Values of some rows in a tensor of all rows, zero elsewhere."""
     if len(rows) == many:
         return part
     return part.new_zeros(many, *part.shape[1:]).index_copy(0, rows, part)

@@ -1,4 +1,4 @@
-"""The boundary attack: a random walk along the boundary, towards the clean image."""
+"""The boundary attack: a random walk along the decision boundary towards the clean image."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 RATE = 0.15
-"""How often a candidate should be accepted.
+"""Target acceptance rate of candidates.
 
 On a flat boundary a step of relative length s along the sphere gains most with a step of s^2/2
-towards the source, and the best s is then accepted in 12 of 100 cases. A little more often is
-nearly as good, and tells sooner how long a step may be.
+towards the clean image, and the best s has an acceptance rate of 12 %. A slightly higher rate is
+nearly as good and adapts the step size faster.
 """
 
 PACE = 0.15
-"""How much an answer changes the length of the next step, in logarithms."""
+"""Change of the logarithm of the step size per answer."""
 
 SHORTEST, LONGEST = 1e-4, 1.0
-"""Lengths between which steps stay, in shares of the distance. Deep inside the adversarial region
-every step is accepted, whatever its length."""
+"""Bounds of the step size, relative to the distance. Deep inside the adversarial region every step
+is accepted, whatever its length."""
 
 SPHERES, STEPS = 100, 30
-"""Published: of so many points on the sphere, and steps from there, the last shares are taken."""
+"""Published: windows of the success rates, of points on the sphere and of steps from there."""
 
 EVERY = 10
-"""Published: every so many steps the point on the sphere is asked about by itself."""
+"""Published: the point on the sphere is queried in every so many steps."""
 
 TRIES = 25
-"""Published: directions tried in one step."""
+"""Published: most directions tried in one step."""
 
 FACTOR, OFTEN, SELDOM = 1.5, 0.5, 0.2
-"""Published: what lengths are multiplied with, or divided by, above and below which shares."""
+"""Published: step sizes are multiplied or divided by FACTOR above OFTEN or below SELDOM success."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -70,33 +70,33 @@ PRESETS: Mapping[str, str] = MappingProxyType(
 @register("boundary")
 @dataclass(frozen=True)
 class Boundary(Attack):
-    r"""Random steps along a sphere around the clean image and then towards it.
+    r"""Random steps along a sphere around the clean image, and from there towards it.
 
-    From a point at distance n of the clean image, a random direction across the line between them
-    is scaled to s n, the sum brought back to the sphere, and from there a step of e n goes towards
-    the clean image (Brendel et al., Decision-based adversarial attacks, 2018). The candidate is
-    asked about once, and is the next point if it is adversarial.
+    From an iterate at distance n of the clean image, a random direction orthogonal to the line
+    between them is scaled to s n, the sum is projected onto the sphere, and a step of e n follows
+    towards the clean image (Brendel et al., Decision-based adversarial attacks, 2018). The
+    candidate costs one query and is the next iterate if it is adversarial.
 
-    Published, s and e are made larger or smaller by half where more than a half or fewer than a
-    fifth of the last hundred points on the sphere, or of the last thirty steps from there, were
-    adversarial; every tenth step asks about both. With `toward` this is done.
+    In the paper s and e are multiplied or divided by 1.5 if more than a half or fewer than a fifth
+    of the last hundred points on the sphere, or of the last thirty steps from there, were
+    adversarial; every tenth step queries both points. Give `toward` for this rule.
 
-    Here e is :math:`s^2/2`. Let the boundary be flat and make the angle :math:`\theta` with the
+    By default e is :math:`s^2/2`. Let the boundary be flat, at the angle :math:`\theta` with the
     line. A candidate is accepted if :math:`z s \tan\theta / \sqrt d > e + s^2/2` with a normal z:
-    for any chance of that, e is largest when it equals the other term. s follows every answer, and
-    the walk begins at the boundary. After 1000 queries on a ResNet-20 the median distance is a
-    fifth of what the published rule comes to.
+    for any acceptance rate, e is largest when it equals the other term. s adapts to every answer,
+    and the walk begins at the boundary. After 1000 queries on a ResNet-20 the median distance is a
+    fifth of that of the published rule.
 
     Parameters
     ----------
     steps : int
-        Steps of the walk; one query each, published up to 26.
+        Steps of one query each; up to 26 each with the published rule.
     sphere : float
-        The first s.
+        Initial s.
     toward : float, optional
-        The first e, and both are adapted as published.
+        Initial e; s and e then adapt as published.
     bisected : bool
-        Whether the start is first brought to the boundary.
+        Whether the start is first bisected to the boundary.
 
     Examples
     --------
@@ -105,8 +105,8 @@ class Boundary(Attack):
     """
 
     steps: int = whole_number(20000)
-    sphere: float = number(0.1, above=0, most=LONGEST, what="a share")
-    toward: float | None = number(None, above=0, most=LONGEST, what="a share")
+    sphere: float = number(0.1, above=0, most=LONGEST, what="a fraction")
+    toward: float | None = number(None, above=0, most=LONGEST, what="a fraction")
     bisected: bool = True
 
     access = Access.DECISION
@@ -152,15 +152,15 @@ class Boundary(Attack):
 
 
 def shortest(ball: Ball, far: Tensor) -> Tensor:
-    """The shortest step along the sphere: one that a victim with a grid can see."""
+    """The shortest step along the sphere: one that a victim with a grid can still see."""
     least = 0.5 * (ball.grid or 0.0) * math.sqrt(ball.size) / far.clamp_min(1e-30)
     return least.clamp(SHORTEST, LONGEST)
 
 
 def proposal(ball: Ball, x: Tensor, drawn: Tensor, s: Tensor, e: Tensor) -> tuple[Tensor, Tensor]:
-    """The point on the sphere in a drawn direction, and the candidate nearer to the source.
+    """The point on the sphere in a drawn direction, and the candidate nearer to the clean image.
 
-    Both are cut to the box.
+    Both are clipped to the box.
     """
     r = ball.center - x
     n = distances(r, L2).clamp_min(1e-30)
@@ -174,24 +174,24 @@ def proposal(ball: Ball, x: Tensor, drawn: Tensor, s: Tensor, e: Tensor) -> tupl
 
 
 class Walk(NamedTuple):
-    """Where a published walk is, one row each.
+    """The state of the published walk, rows first.
 
     Attributes
     ----------
     x : Tensor
-        The points.
+        The iterates.
     s, e : Tensor
-        Lengths of the steps.
+        Step sizes.
     step, tries, draws : Tensor
-        Steps done, directions tried in this one, and drawn in all.
+        Steps done, directions tried in this step, and directions drawn in total.
     pending : Tensor
         Candidates whose point on the sphere was adversarial.
     waits : Tensor
         Which rows have one.
     spheres, steps : Tensor
-        What became of the last ones, ``[rows, 100]`` and ``[rows, 30]``.
+        The last outcomes, ``[rows, 100]`` and ``[rows, 30]``.
     filled, stepped : Tensor
-        How many of those there were since they were last cleared.
+        Outcomes since each window was last cleared.
     """
 
     x: Tensor
@@ -209,7 +209,7 @@ class Walk(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, s: float, e: float) -> Walk:
-        """At the start."""
+        """The state at the start."""
         rows, device = len(x), x.device
         none = torch.zeros(rows, dtype=torch.int64, device=device)
         one = torch.ones(rows, dtype=torch.float64, device=device)
@@ -218,7 +218,7 @@ class Walk(NamedTuple):
 
 
 def _stepped(siege: Siege, w: Walk) -> Walk:
-    """One query of every row: a candidate, or a point on the sphere first."""
+    """One query of every row: a candidate, or first its point on the sphere."""
     ball = siege.ball
     drawn = siege.dice.of("walk").normal(tuple(w.x.shape[1:]), w.draws).to(w.x)
     sphere, new = (ball.received(p) for p in proposal(ball, w.x, drawn, w.s, w.e))
@@ -249,7 +249,7 @@ def _stepped(siege: Siege, w: Walk) -> Walk:
 
 
 def _pushed(queue: Tensor, count: Tensor, which: Tensor, good: Tensor) -> tuple[Tensor, Tensor]:
-    """The queues with what became of some rows, over what was there longest."""
+    """The windows with the outcomes of some rows in place of the oldest, and the counts."""
     place = torch.arange(queue.shape[1], device=queue.device) == (count % queue.shape[1])[:, None]
     return torch.where(place & which[:, None], good[:, None], queue), count + which
 
@@ -257,17 +257,17 @@ def _pushed(queue: Tensor, count: Tensor, which: Tensor, good: Tensor) -> tuple[
 def _adapted(
     s: Tensor, e: Tensor, spheres: Tensor, steps: Tensor, filled: Tensor, stepped: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lengths by the shares of success, once both queues are full; a queue that spoke is empty."""
+    """Step sizes adapted to the success rates, once both windows are full; a used window clears."""
     full = (filled >= SPHERES) & (stepped >= STEPS)
     for queue, both in ((spheres, True), (steps, False)):
         share = queue.double().mean(1)
-        spoke = full & ((share > OFTEN) | (share < SELDOM))
+        used = full & ((share > OFTEN) | (share < SELDOM))
         times = torch.where(share > OFTEN, FACTOR, 1.0 / FACTOR)
-        times = torch.where(spoke, times, torch.ones_like(times))
+        times = torch.where(used, times, torch.ones_like(times))
         e = (e * times).clamp_max(LONGEST)
         if both:
             s = (s * times).clamp_max(LONGEST)
-            filled = torch.where(spoke, torch.zeros_like(filled), filled)
+            filled = torch.where(used, torch.zeros_like(filled), filled)
         else:
-            stepped = torch.where(spoke, torch.zeros_like(stepped), stepped)
+            stepped = torch.where(used, torch.zeros_like(stepped), stepped)
     return s, e, filled, stepped

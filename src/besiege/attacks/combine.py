@@ -1,4 +1,4 @@
-"""Attacks made of attacks: repeat, each_target, cascade, best_of, averaged, minimal."""
+"""Attacks made of other attacks: repeat, each_target, cascade, best_of, averaged, minimal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from besiege.core.threat import L0, Goal, Norm
 
 
 class Combined(Attack):
-    """What an attack made of attacks takes from its parts."""
+    """Base of attacks made of other attacks: what they take over from their parts."""
 
     @property
     def parts(self) -> tuple[Attack, ...]:
@@ -58,28 +58,24 @@ class Combined(Attack):
         return any(part.one_step for part in self.parts)
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
-        """That of its parts together, each run as often as it may be at most."""
-        total = 0
-        for part in self.parts:
-            one = part.cost(shape, classes)
-            if one is None:
-                return None
-            total += one
-        return self.runs(classes) * total
+        """The sum of its parts' costs, times the most runs."""
+        costs = [part.cost(shape, classes) for part in self.parts]
+        known = [cost for cost in costs if cost is not None]
+        return self.runs(classes) * sum(known) if len(known) == len(costs) else None
 
     def runs(self, classes: int) -> int:
-        """How often it asks at most what its parts ask when each is run once."""
+        """How often each part is run at most."""
         return 1
 
     def usual_runs(self, classes: int) -> int:
-        """The same, not at most but as a rule."""
+        """How often each part is usually run, to estimate time."""
         return self.runs(classes)
 
     def passes(self, shape: tuple[int, ...], classes: int) -> int:
         return self.usual_runs(classes) * sum(part.passes(shape, classes) for part in self.parts)
 
     def all_runs(self, classes: int) -> int:
-        """How often the attacks that it is made of in the end are run at most, all together."""
+        """The most runs of the innermost attacks, in total."""
         inner = (p.all_runs(classes) if isinstance(p, Combined) else 1 for p in self.parts)
         return self.runs(classes) * sum(inner)
 
@@ -110,7 +106,7 @@ class Several(Combined):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.attacks:
-            raise ValueError("it needs attacks: for example cascade(fgsm, pgd)")
+            raise ValueError("no attacks given: write for example cascade(fgsm, pgd)")
         for attack in self.attacks:
             _must_be_attack(attack, self)
 
@@ -120,7 +116,7 @@ class Several(Combined):
 
 
 def _leaves(attack: Attack) -> Iterator[Attack]:
-    """The attacks that an attack is made of in the end; itself where it is made of none."""
+    """The innermost attacks; the attack itself if it is not combined."""
     if not isinstance(attack, Combined):
         yield attack
         return
@@ -136,7 +132,7 @@ def _must_be_attack(value: object, owner: object) -> None:
 @register("repeat")
 @dataclass(frozen=True)
 class Repeat(Single):
-    """The attack again and again with fresh chances, on the rows still standing."""
+    """The attack several times with new random draws, on the rows not broken yet."""
 
     attack: Attack
     times: int = whole_number(5, positional=True)
@@ -154,10 +150,10 @@ class Repeat(Single):
 @register("each_target")
 @dataclass(frozen=True)
 class EachTarget(Single):
-    """The attack steered to one wrong class after the other, any error counting.
+    """The attack aimed at one wrong class after the other; any misclassification counts.
 
-    The classes come in the order of falling clean score; `count` limits them. What sees labels
-    alone cannot be steered: it only knows whether an answer is what the attacker wants.
+    Classes come in the order of falling clean score; `count` limits them. Decision-based attacks
+    cannot be aimed: they only see whether an answer reaches the goal.
     """
 
     attack: Attack
@@ -166,12 +162,12 @@ class EachTarget(Single):
     def __post_init__(self) -> None:
         super().__post_init__()
         if getattr(self.attack, "aim", "goal") != "goal":
-            raise ValueError(f"'{self.attack}' chooses its own class; give each_target another")
+            raise ValueError(f"'{self.attack}' chooses its own class; each_target cannot aim it")
         for part in _leaves(self.attack):
             if part.access is Access.DECISION:
                 raise ValueError(
-                    f"'{part}' sees labels alone and goes to any wrong class, not to those that "
-                    f"each_target names: write '{part}', or 'repeat({part}, 3)' for fresh chances"
+                    f"'{part}' sees labels only and cannot be aimed at the classes of "
+                    f"each_target: write '{part}', or 'repeat({part}, 3)' for new random draws"
                 )
 
     @property
@@ -197,7 +193,7 @@ class EachTarget(Single):
 @register("cascade")
 @dataclass(frozen=True)
 class Cascade(Several):
-    """One attack after the other, each on the rows the earlier ones did not break."""
+    """Attacks one after the other, each on the rows the earlier ones did not break."""
 
     attacks: tuple[Attack, ...] = field(default=(), metadata={"each": True})
 
@@ -210,13 +206,13 @@ class Cascade(Several):
 @register("best_of")
 @dataclass(frozen=True)
 class BestOf(Several):
-    """Every attack on every row, the smallest success kept."""
+    """Every attack on every row; the smallest success is kept."""
 
     attacks: tuple[Attack, ...] = field(default=(), metadata={"each": True})
 
     def run(self, siege: Siege) -> None:
-        # A view that nobody leaves hands every row to every attack; inside, rows leave as the
-        # caller wants.
+        # No row leaves this view, so every attack gets every row; inside an attack rows leave as
+        # the caller wants.
         rows = siege.view(keep="smallest", leave="end")
         for turn, attack in enumerate(self.attacks):
             dice = rows.dice.of(attack.title(), turn)
@@ -228,7 +224,7 @@ class BestOf(Several):
 @register("averaged")
 @dataclass(frozen=True)
 class Averaged(Single):
-    """The attack on the expectation of a stochastic victim: every answer a mean over `count`.
+    """The attack on the expectation of a stochastic victim: every answer is a mean of `count`.
 
     Gradients, losses and logits are all averaged (Athalye et al. 2018).
     """
@@ -245,33 +241,33 @@ class Averaged(Single):
 
     def run(self, siege: Siege) -> None:
         view = siege.averaged(self.count)
-        if len(view):  # nobody may be able to pay for one more mean
+        if len(view):  # the budget may be too small for one more mean
             self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
 
 
 @register("minimal")
 @dataclass(frozen=True)
 class Minimal(Single):
-    """The smallest radius at which an attack works, row by row (as RealSafe searches).
+    """The smallest radius at which an attack succeeds, row by row (as RealSafe searches).
 
-    An iterative attack: from a first radius double until it works, then bisect; where the first
-    radius works at once, fall by large factors until it does not. An attack of one step, whose
-    success need not grow with the radius: scan `scan` equal radii from below and bisect below the
-    first that works. The smallest success is kept, and its own distance, often less than the
-    radius tried, tightens the bracket.
+    Iterative attacks: double a first radius until the attack succeeds, then bisect; if the first
+    radius succeeds at once, divide it by a large factor until the attack fails. One-step attacks,
+    whose success need not grow with the radius: scan `scan` equal radii from below and bisect below
+    the first that succeeds. The smallest success is kept, and its own distance, often less than
+    the radius tried, tightens the bracket.
 
     Parameters
     ----------
     attack : Attack
-        What is run at every radius.
+        Attack to run at every radius.
     first : float, optional
-        The first radius tried; by default a 32nd of the largest that makes sense.
+        First radius; by default a 32nd of the largest useful one.
     doublings, bisections : int
-        At most so many of each.
+        Most doublings and bisections.
     tolerance : float
-        A row is done when its bracket is narrower than this share of its upper end.
+        A row is done when its bracket is narrower than this fraction of its upper end.
     scan : int
-        Radii scanned for an attack of one step.
+        Radii scanned for a one-step attack.
     """
 
     attack: Attack
@@ -290,45 +286,38 @@ class Minimal(Single):
         return 10
 
     def run(self, siege: Siege) -> None:
-        # Success is not the end of a search: nobody leaves this view before the bracket is small.
+        # A success does not end the search: no row leaves before its bracket is small.
         siege = siege.view(keep="smallest", leave="end")
-        reach = self._reach(siege)
-        if self.attack.one_step:
-            low, high = self._scanned(siege, reach)
-        else:
-            low, high = self._doubled(siege, reach)
-        self._bisect(siege, low, high)
+        # The largest useful radius is that of the threat, or across the whole box.
+        reach = torch.minimum(siege.ball.radius, across(siege.ball))
+        search = self._scanned if self.attack.one_step else self._doubled
+        self._bisect(siege, *search(siege, reach))
 
-    def _reach(self, siege: Siege) -> Tensor:
-        """The largest radius that makes sense: the threat's, or across the whole box."""
-        return torch.minimum(siege.ball.radius, across(siege.ball))
-
-    def _try(self, siege: Siege, radius: Tensor, rows: Tensor, turn: str | int) -> Tensor:
-        """Attack some rows at their radii; which of them were broken."""
+    def _try(
+        self, siege: Siege, radius: Tensor, rows: Tensor, low: Tensor, high: Tensor, turn: str
+    ) -> Tensor:
+        """Attack some rows at their radii and narrow their brackets; returns the unbroken rows."""
         dice = siege.dice.at(rows).of(self.attack.title(), turn)
         view = siege.view(rows, radius=radius[rows], dice=dice, leave="success")
         if len(view):
             self.attack.run(view)
-        return view.broken
-
-    def _start(self, siege: Siege, reach: Tensor) -> Tensor:
-        start = reach / 32 if self.first is None else torch.full_like(reach, self.first)
-        return start.clamp_min(1.0) if siege.ball.norm is L0 else start
+        won, lost = rows[view.broken], rows[~view.broken]
+        high[won] = siege.distance[won].minimum(radius[won])
+        low[lost] = radius[lost]
+        return lost
 
     def _doubled(self, siege: Siege, reach: Tensor) -> tuple[Tensor, Tensor]:
-        radius = torch.minimum(self._start(siege, reach), reach)
+        radius = reach / 32 if self.first is None else torch.full_like(reach, self.first)
+        radius = torch.minimum(radius.clamp_min(1.0 if siege.ball.norm is L0 else 0.0), reach)
         low, high = torch.zeros_like(radius), torch.full_like(radius, torch.inf)
         for turn in range(self.doublings + 1):
             low, high, radius, reach = siege.settle(low, high, radius, reach)
             rows = torch.isinf(high).nonzero()[:, 0]
             if len(rows) == 0:
                 break
-            if turn == self.doublings:  # never give up below what the threat allows
+            if turn == self.doublings:  # try the full radius of the threat before giving up
                 radius = reach.clone()
-            won = self._try(siege, radius, rows, f"double {turn}")
-            high[rows[won]] = siege.distance[rows[won]].minimum(radius[rows[won]])
-            lost = rows[~won]
-            low[lost] = radius[lost]
+            lost = self._try(siege, radius, rows, low, high, f"double {turn}")
             radius[lost] = (2 * radius[lost]).minimum(reach[lost])
         return low, high
 
@@ -339,28 +328,22 @@ class Minimal(Single):
             rows = torch.isinf(high).nonzero()[:, 0]
             if len(rows) == 0:
                 break
-            radius = reach * (turn / self.scan)
-            won = self._try(siege, radius, rows, f"scan {turn}")
-            high[rows[won]] = siege.distance[rows[won]].minimum(radius[rows[won]])
-            low[rows] = torch.where(won, low[rows], radius[rows])
+            self._try(siege, reach * (turn / self.scan), rows, low, high, f"scan {turn}")
         return low, high
 
     def _bisect(self, siege: Siege, low: Tensor, high: Tensor) -> None:
         for turn in range(self.bisections):
             low, high = siege.settle(low, high)
-            # Smaller than a millionth of the box is nothing.
-            open_ = torch.isfinite(high) & (high > 1e-6 * (siege.ball.box[1] - siege.ball.box[0]))
+            # Below a millionth of the box width a perturbation counts as zero.
+            open_ = torch.isfinite(high) & (high > 1e-6 * siege.ball.width)
             open_ &= high - low > self.tolerance * high
             if siege.ball.norm is L0:
                 open_ &= high - low > 1
             rows = open_.nonzero()[:, 0]
             if len(rows) == 0:
                 return
-            # Without a failure so far, fall by a large factor: the first radius may be far off.
+            # Without a failure so far divide by a large factor: the first radius may be far off.
             middle = torch.where(low > 0, 0.5 * (low + high), high / 8)
             if siege.ball.norm is L0:
                 middle = torch.floor(middle).clamp_min(1.0)
-            won = self._try(siege, middle, rows, f"bisect {turn}")
-            high[rows[won]] = siege.distance[rows[won]].minimum(middle[rows[won]])
-            lost = rows[~won]
-            low[lost] = middle[lost]
+            self._try(siege, middle, rows, low, high, f"bisect {turn}")

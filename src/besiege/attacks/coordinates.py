@@ -1,4 +1,4 @@
-"""Descent along a few coordinates at a time: its state, and what probes of coordinates tell."""
+"""Coordinate descent with finite differences: its state and its derivatives (used by ZOO)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from besiege.attacks.planes import inner
-from besiege.attacks.weighting import Weights
+from besiege.attacks.weighting import USUAL_DECAYS, Weights
 from besiege.core.rowwise import pick, rowwise
 
-DECAYS = (0.9, 0.999)
-"""Adam's decay rates, as published."""
-
 UNIFORM = 0.1
-"""The share of draws that importance does not guide: what was never drawn has none."""
+"""Fraction of draws not guided by importance: coordinates never drawn have none."""
 
 BLOCKS = 8
-"""Importance is that of the largest change in each of so many blocks a side."""
+"""Importance is the largest perturbation in each of so many blocks a side."""
 
 
 class Moments(NamedTuple):
@@ -31,25 +28,25 @@ class Moments(NamedTuple):
 
     @classmethod
     def at(cls, w: Tensor) -> Moments:
-        """At rest."""
+        """The state before the first step."""
         none = torch.zeros_like(w, dtype=torch.float64)
         return cls(none, none, torch.zeros_like(w, dtype=torch.int64))
 
     def rested(self, rows: Tensor) -> Moments:
-        """The state with some rows at rest again."""
+        """The state with some rows reset."""
         return Moments(*(part * rowwise(~rows, part) for part in self))
 
     def drew(self, at: Tensor) -> Moments:
-        """The state with some coordinates drawn once more."""
+        """The state with the draws of some coordinates counted."""
         drawn = self.drawn.flatten(1).scatter_add(1, at, torch.ones_like(at))
         return self._replace(drawn=drawn.view_as(self.drawn))
 
     def step(self, at: Tensor, g: Tensor, stride: Tensor, table: Tensor) -> tuple[Moments, Tensor]:
-        """The state after slopes along some coordinates just drawn, and the step they make.
+        """Adam's update for slopes along the coordinates just drawn: the state and the step.
 
-        `table` is `corrections` of `DECAYS`.
+        `table` holds the bias corrections for `USUAL_DECAYS`.
         """
-        one, two = DECAYS
+        one, two = USUAL_DECAYS
         mean, square, count = (part.flatten(1) for part in self)
         m = one * mean.gather(1, at) + (1 - one) * g
         v = two * square.gather(1, at) + (1 - two) * g**2
@@ -61,24 +58,24 @@ class Moments(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a search is; everything with the rows first.
+    """The state of the search, rows first.
 
     Attributes
     ----------
     w : Tensor
-        The change, on the grid it lives on.
+        The perturbation, on its grid.
     moments : Moments
         Adam's state of every coordinate.
     weights : Weights
         The search over the weight.
     step, turn : Tensor
-        Steps of this round, and rounds before it.
+        Steps in this round, and rounds before it.
     won, ever : Tensor
         Whether there was a success in this round, and in any.
     unit, stride : Tensor
-        What weights and steps are measured by; zero until it is known.
+        Units of weights and steps; zero until measured.
     last : Tensor
-        The objective when it was last looked at.
+        The objective at the last check.
     """
 
     w: Tensor
@@ -94,22 +91,22 @@ class State(NamedTuple):
 
 
 class Partials(NamedTuple):
-    """What the probes of one step told, float64.
+    """Answers to the probes of one step, float64.
 
     Attributes
     ----------
     coordinates : Tensor
-        Which were drawn, ``[rows, k]``.
+        The coordinates drawn, ``[rows, k]``.
     gap : Tensor
-        How far the points are short of their goal, ``[rows]``.
+        The hinge at the iterates, ``[rows]``.
     far : Tensor
         Their squared distance from the clean image, ``[rows]``.
     slope, bend : Tensor
-        First and second derivatives of the gap, ``[rows, k]``.
+        First and second derivatives of the hinge, ``[rows, k]``.
     pull, hold : Tensor
-        Those of the squared distance, which are known and cost nothing.
+        Those of the squared distance, which cost no query.
     won : Tensor
-        Which points are where they should be.
+        Which iterates reach the goal.
     """
 
     coordinates: Tensor
@@ -123,9 +120,9 @@ class Partials(NamedTuple):
 
 
 def likelihood(w: Tensor) -> Tensor:
-    """How likely every coordinate is to be drawn, for a change ``[rows, channels, h, w]``.
+    """The probability of drawing each coordinate of a perturbation ``[rows, channels, h, w]``.
 
-    In proportion to the largest change in its block, and in part regardless of it.
+    A mixture of uniform and in proportion to the largest perturbation in its block.
     """
     block = [max(1, side // BLOCKS) for side in w.shape[2:]]
     largest = functional.max_pool2d(w.abs(), block, ceil_mode=True)
@@ -139,10 +136,10 @@ def likelihood(w: Tensor) -> Tensor:
 def derived(
     gap: Tensor, base: Tensor, nominal: Tensor, sent: Tensor, change: Tensor, h: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """First and second derivatives of gaps and of squared distances along coordinates.
+    """First and second derivatives of hinges and of squared distances along coordinates.
 
-    `gap` holds those above and below by turns, ``[rows, 2k]``. Where the box or a grid changed
-    what was sent, the derivative is along that.
+    `gap` alternates between the two sides, ``[rows, 2k]``. Where the box or a grid changed the
+    image sent, the derivative is along the difference really sent.
     """
     rows, k = nominal.shape[:2]
     high, low, middle = gap[:, ::2], gap[:, 1::2], base[:, None]
@@ -152,30 +149,25 @@ def derived(
     part = inner(flat, sent.flatten(0, 1)).view(rows, k) / whole.clamp_min(1e-300)
     none = torch.zeros_like(whole)
     slope = torch.where(known & (part > 0.01), (high - low) / (2 * h * part), none)
-    # One-sided at the box, where it would take the slope for a curvature.
+    # Zero at the box, where one-sided differences would take the slope for a curvature.
     bend = torch.where(known & (part > 0.99), (high - 2 * middle + low) / h**2, none)
     pull = inner(flat, change.repeat_interleave(k, 0)).view(rows, k) / h
     return slope, bend, pull, 2 * whole / (2 * h) ** 2
 
 
-def measured(state: State, told: Partials) -> State:
-    """Units of rows that have none yet: the weight 1 is just enough for a linear victim.
+def measured(state: State, seen: Partials) -> State:
+    """Units of rows that have none yet, such that weight 1 just suffices for a linear victim.
 
-    The slope over all coordinates is told by those drawn; its square and the gap make the distance
-    of the boundary, and at rate one a stride in every coordinate leads as far.
+    The gradient norm is estimated from the coordinates drawn; with the hinge it gives the distance
+    to the boundary. At rate one, a stride in every coordinate goes that far.
     """
     entries = state.w[0].numel()
-    k = told.coordinates.shape[1]
-    squares = inner(told.slope, told.slope) * (entries / k)
-    hold = inner(told.hold, torch.ones_like(told.hold)) / (2 * k)
-    # The change of the image that a coordinate makes: one, unless the grid is coarse.
-    far = told.gap / squares.sqrt().clamp_min(1e-300)
-    new = (state.unit == 0) & (squares > 0) & (told.gap > 0)
-    unit = torch.where(new, 2.0 * hold * far**2 / told.gap.clamp_min(1e-300), state.unit)
+    k = seen.coordinates.shape[1]
+    squares = inner(seen.slope, seen.slope) * (entries / k)
+    hold = inner(seen.hold, torch.ones_like(seen.hold)) / (2 * k)
+    # How much of the image a coordinate changes: one, unless the grid is coarse.
+    far = seen.gap / squares.sqrt().clamp_min(1e-300)
+    new = (state.unit == 0) & (squares > 0) & (seen.gap > 0)
+    unit = torch.where(new, 2.0 * hold * far**2 / seen.gap.clamp_min(1e-300), state.unit)
     stride = torch.where(new, far / entries**0.5, state.stride)
     return state._replace(unit=unit, stride=stride)
-
-
-def resized(w: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Changes on a grid of another size."""
-    return functional.interpolate(w, size, mode="bilinear", align_corners=False)

@@ -1,7 +1,6 @@
-"""Carlini and Wagner's attacks: distance plus a weighted hinge, descended by Adam.
+"""Carlini and Wagner's attacks: distance plus a weighted hinge, minimized by Adam.
 
-In l2 the weight is searched row by row. In linf and l0 the search is another (`cw_norms`). Which
-one a norm takes is a table here.
+In l2 the weight is searched row by row. The searches in linf and l0 are in `cw_norms`.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from besiege.attacks.planes import steering
 from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import (
     DECAYS,
+    USUAL_DECAYS,
     Adam,
     Best,
     Clip,
@@ -41,19 +41,17 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L0, L2, Linf, Norm
 
 FIRST, RATE = 1.0, 0.5
-"""The first weight, in weights that are just enough if the victim is linear, and the length of the
-first steps, in distances to its boundary."""
+"""First weight, relative to the one that just suffices for a linear victim, and first step size,
+relative to the distance to its boundary."""
 
 PUBLISHED_FIRST, PUBLISHED_RATE = 1e-3, 0.01
-"""The same in absolute terms, as published."""
+"""The same in absolute units, as published."""
 
 END = 0.04
-"""What is left of the rate at the end of a round."""
-
-PUBLISHED_DECAYS = (0.9, 0.999)
+"""Fraction of the rate left at the end of a round."""
 
 STALLED = 0.9999
-"""A round is given up where this share of the objective is left after a tenth of it."""
+"""A round ends early if more than this fraction of the objective is left after a tenth of it."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -70,39 +68,40 @@ PRESETS: Mapping[str, str] = MappingProxyType(
 @register("cw")
 @dataclass(frozen=True)
 class CW(Attack):
-    """Carlini and Wagner's attack: descend ``size of the change + c * hinge`` by Adam.
+    """Carlini and Wagner's attack: minimize ``|d|^2 + c * hinge`` by Adam.
 
-    The hinge is how far the margin is below the confidence wanted, and in l2 the weight c is
-    searched row by row: lower after a round with a success, ten times as high while there is none
+    The hinge is the amount by which the margin misses the wanted confidence. In l2 the weight c is
+    searched row by row: lowered after a round with a success, multiplied by ten while there is none
     (Carlini and Wagner, Towards evaluating the robustness of neural networks, 2017).
 
-    Three things are otherwise than published, all for short runs. Hinge and step size are measured
-    by the distance of the boundary as it appears from the clean image: so the scale of the logits
-    does not matter, the first weight is nearly right, and a hundred steps are enough. Changed
-    images are cut to the box instead of being a tanh, whose slope at saturated pixels is so small
-    that they hardly move. And the next weight begins where the last one ended, with Adam's state.
-    ``compat=True`` is as published in all of them.
+    Three things differ from the paper, all for short runs. Hinge and step size are measured in
+    units of the boundary distance estimated at the clean image: the scale of the logits does not
+    matter, the first weight is nearly right, and a hundred steps suffice. Images are clipped to the
+    box instead of being a tanh, whose derivative nearly vanishes at saturated pixels. And the next
+    weight resumes from the last iterate, with Adam's state. ``compat=True`` is as published in all
+    three.
 
-    In linf what exceeds a level is penalised, and the level is searched; in l0 the change is that
-    of l2 on ever fewer entries, those whose change and slope are the largest.
+    In linf pixel values that exceed a level are penalised, and the level is searched. In l0 the
+    attack is that of l2 on ever fewer pixel values, those with the largest product of perturbation
+    and gradient.
 
     Parameters
     ----------
     rounds : int
-        Weights (levels, sets of entries) tried one after the other.
+        Weights (levels, sets of pixel values) tried one after the other.
     steps : int
-        Steps of every round, at most.
+        Most steps of a round.
     kappa : float
-        By how much, in logits, the goal must be surpassed. It means something else for every
-        model. Points that are less sure are not kept, and the others cost one forward more.
+        Confidence: the margin to reach, in logits. Its meaning differs between models. Less
+        confident points are not kept, and the others cost one more forward pass.
     first : float, optional
-        The first weight: by default 1, the weight that would be just enough for a linear victim.
+        First weight: by default 1, which would just suffice for a linear victim.
     rate : float, optional
-        Adam's rate: by default 0.5, in distances to the boundary of a linear victim.
+        Adam's rate: by default 0.5, in units of a linear victim's boundary distance.
     abort : bool
-        Whether a row goes on to its next weight when it does not descend any more.
+        Whether a row moves on to its next weight when its objective stops falling.
     compat : bool
-        As published: a tanh variable, `first` (0.001) and `rate` (0.01) absolute, Adam's usual
+        As published: a tanh variable, absolute `first` (0.001) and `rate` (0.01), Adam's usual
         decays, every round from the clean image. In l2 only.
 
     Examples
@@ -127,7 +126,7 @@ class CW(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.compat:  # what was published for the other norms is another loop
+        if self.compat:  # the published attacks of the other norms differ
             object.__setattr__(self, "norms", self.norms & {L2})
 
     def run(self, siege: Siege) -> None:
@@ -136,11 +135,11 @@ class CW(Attack):
             FORMS[siege.ball.norm](self, siege)
 
     def held(self, siege: Siege) -> tuple[Tensor, ...]:
-        """What `look` wants to know of every row, drawn once."""
+        """What `look` needs of every row, drawn once."""
         return ()
 
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
-        """Ask about points, and read the hinge, its slope and success off the answer."""
+        """Query the iterates; returns the hinge, its gradient and the successes."""
         answer = siege.gradient(x, steering(siege), through=unseen if self.hidden else None)
         gap = short(siege, answer, self.kappa)
         won = siege.record.reached(siege.rows, answer.labels) & (gap <= 0)
@@ -149,56 +148,51 @@ class CW(Attack):
 
     @property
     def hidden(self) -> bool:
-        """Whether points reach the goal that must not be kept, so that the siege may not look."""
+        """Whether the siege must not record successes: points below the confidence do not count."""
         return self.kappa > 0
 
     def first_weight(self) -> float:
         """The weight of the first round."""
-        if self.first is not None:
-            return self.first
-        return PUBLISHED_FIRST if self.compat else FIRST
+        return self.first or (PUBLISHED_FIRST if self.compat else FIRST)
 
     @property
     def every(self) -> int:
-        """After how many steps it is looked at whether a row descends."""
+        """Steps between checks whether a row's objective still falls."""
         return max(1, self.steps // 10)
 
     def rates(self, device: torch.device) -> Tensor:
         """The rate at every step of a round, float64."""
-        rate = self.rate if self.rate is not None else PUBLISHED_RATE if self.compat else RATE
+        rate = self.rate or (PUBLISHED_RATE if self.compat else RATE)
         end = 1.0 if self.compat else END
-        # A table: powers of single rows are rounded by other code than those of many.
-        return torch.tensor(
-            [rate * end ** (step / self.steps) for step in range(self.steps)],
-            dtype=torch.float64,
-            device=device,
-        )
+        # A table: the rounding of torch's powers depends on the number of rows.
+        rates = [rate * end ** (step / self.steps) for step in range(self.steps)]
+        return torch.tensor(rates, dtype=torch.float64, device=device)
 
     def end(self, siege: Siege, x: Tensor, rows: Tensor | None = None) -> None:
-        """Have points looked at where rows end; where the siege may not look, others are kept."""
+        """Query the last iterates, unless successes are hidden."""
         if not self.hidden:
             siege.logits(x if rows is None else x[rows], rows=rows)
 
 
 class State(NamedTuple):
-    """Where a descent in l2 is; everything with the rows first.
+    """The state of the descent in l2, rows first.
 
     Attributes
     ----------
     w : Tensor
-        What is descended on.
+        The variable that is optimised.
     adam, weights
         Adam's state, and the search over the weight.
     won : Tensor
         Whether there was a success in this round.
     step, turn : Tensor
-        Steps of this round, and rounds before it.
+        Steps in this round, and rounds before it.
     unit, stride : Tensor
-        What weights and steps are measured by; zero until it is known.
+        Units of weights and steps; zero until measured.
     last : Tensor
-        The objective when it was last looked at.
+        The objective at the last check.
     held : tuple of Tensor
-        What `CW.look` is given besides (`CW.held`).
+        Further arguments of `CW.look` (`CW.held`).
     """
 
     w: Tensor
@@ -214,11 +208,11 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, attack: CW, siege: Siege, w: Tensor) -> State:
-        """Before the first step."""
+        """The state before the first step."""
         adam = Adam.at(w)
         weights = Weights.of(len(siege), attack.first_weight(), w.device)
-        # The hinge's unit and the length of the steps: where all is absolute, those of a box of
-        # width one, in which the variable of the tanh has no width.
+        # With compat both are absolute: the hinge is scaled to a box of width one, and steps are
+        # in the variable of the tanh.
         unit = torch.full_like(weights.c, siege.ball.width**2 if attack.compat else 0.0)
         return cls(
             w,
@@ -235,9 +229,9 @@ class State(NamedTuple):
 
 
 def weigh(attack: CW, siege: Siege) -> None:
-    """In l2: ``|d|^2 + c * hinge``, the weight c searched row by row."""
+    """The search in l2: ``|d|^2 + c * hinge``, with c searched row by row."""
     center, variable = siege.ball.center, Tanh() if attack.compat else Clip()
-    decays = PUBLISHED_DECAYS if attack.compat else DECAYS
+    decays = USUAL_DECAYS if attack.compat else DECAYS
     rates = attack.rates(center.device)
     table = corrections(decays, attack.steps * attack.rounds, center.device)
     state = State.of(attack, siege, variable.of(siege.ball, center).clone())
@@ -262,7 +256,7 @@ def weigh(attack: CW, siege: Siege) -> None:
         move.mul_(here.scaled(rates[state.step] * state.stride))
         state = state._replace(w=variable.land(here, state.w.sub_(move)), adam=adam)
         state, over = _next(attack, state, seen, change)
-        if attack.compat:  # every round begins again
+        if attack.compat:  # every round starts at the clean image
             w = pick(over, variable.of(here, here.center), state.w)
             state = state._replace(w=w, adam=state.adam.rested(over))
         if count % attack.every == 0:
@@ -276,7 +270,7 @@ def weigh(attack: CW, siege: Siege) -> None:
 
 
 def _next(attack: CW, state: State, seen: Seen, change: Tensor) -> tuple[State, Tensor]:
-    """The state after a step, with the next weight where a round is over; and where it is."""
+    """The state after a step, with the next weight where a round is over, and where one is."""
     won, step, last = state.won | seen.won, state.step + 1, state.last
     over = step == attack.steps
     if attack.abort:
@@ -295,11 +289,11 @@ def _next(attack: CW, state: State, seen: Seen, change: Tensor) -> tuple[State, 
 
 
 def _measured(siege: Siege, seen: Seen, state: State) -> tuple[State, Tensor]:
-    """Units and strides of rows that have none yet, and which of them see no slope.
+    """Units and strides of rows that have none yet, and which of those have a zero gradient.
 
-    In these units the weight 1 is just enough for a linear victim: at its boundary the pull of the
-    distance, ``2 d``, and that of the hinge are the same. At rate one a stride in every entry
-    leads as far as the boundary.
+    In these units weight 1 just suffices for a linear victim: at its boundary the gradients of the
+    squared distance, ``2 d``, and of the hinge are equal. At rate one, a stride in every pixel
+    value goes as far as the boundary.
     """
     new, gap = state.unit == 0, apparent(siege.ball, seen.gap, seen.slope)
     far = flat_gap(siege, L2, gap, seen.slope)

@@ -1,7 +1,7 @@
-"""Carlini and Wagner's attack where the distance has no useful gradient.
+"""Carlini and Wagner's attack in linf and l0, where the distance has no useful gradient.
 
-In linf the level is searched above which changes are penalised, in l0 the set of entries that may
-change.
+In linf the search is over the level above which pixel values are penalised, in l0 over the set of
+pixel values that may differ.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     from besiege.attacks.cw import CW
 
 BRISK, BRISKEST, CALM = 0.3, 0.6, 0.03
-"""What is taken of the rate in linf, where every entry may go all the way: by rows that have not
-crossed the boundary yet, in short rounds at most, and by the others, which begin near to it."""
+"""Fractions of the rate in linf, where every pixel value may move all the way: for rows that have
+no success yet, their maximum in short rounds, and for the other rows, which start nearby."""
 
 ENOUGH = 100
-"""Steps in which a round at the first of these goes far enough."""
+"""Steps in which a round at BRISK goes far enough."""
 
 PLENTY = 10.0
-"""The weight in l0, in first weights: what counts there is that few entries suffice."""
+"""Weight in l0, in units of the first: only the number of pixel values counts there."""
 
 
 class Level(NamedTuple):
-    """Where a search in linf is; everything with the rows first.
+    """The state of the search in linf, rows first.
 
     Attributes
     ----------
     x, adam
-        The points, and Adam's state.
+        The iterates, and Adam's state.
     c : Tensor
         The weight.
     low, tau : Tensor
-        The highest level that did not work, and the level above which changes are penalised.
+        The highest level that failed, and the level above which pixel values are penalised.
     unit, reach : Tensor
-        What weights and steps are measured by; zero until it is known.
+        Units of weights and steps; zero until measured.
     before : Tensor
         The smallest distance before this round.
     """
@@ -69,17 +69,17 @@ class Level(NamedTuple):
 
 
 def level(attack: CW, siege: Siege) -> None:
-    """In linf: ``sum max(|d| - tau, 0) + c * hinge``, the level tau searched row by row."""
+    """The search in linf: ``sum max(|d| - tau, 0) + c * hinge``, tau searched row by row."""
     center = siege.ball.center
     rates = attack.rates(center.device)
     table = corrections(DECAYS, attack.steps, center.device)
-    # A short round must get as far as a long one, or it finds nothing.
+    # A short round must get as far as a long one to succeed.
     brisk = min(BRISKEST, BRISK * max(1.0, ENOUGH / attack.steps))
     best, none = Best(siege, attack.hidden), torch.zeros_like(siege.ball.radius)
     c = torch.full_like(none, attack.first_weight())
     at = Level(center.clone(), Adam.at(center), c, none, none, none, none, best.far)
     for turn in range(attack.rounds):
-        if turn > 0:  # from the best point, cut to the level, or from where the row is
+        if turn > 0:  # from the best point, clipped to the level, or from the last iterate
             most = siege.ball.scaled(at.tau)
             cut = (best.x - siege.ball.center).clamp(-most, most) + siege.ball.center
             at = at._replace(x=pick(torch.isfinite(best.far), cut, at.x))
@@ -109,7 +109,7 @@ def level(attack: CW, siege: Siege) -> None:
 
 
 def _levelled(siege: Siege, seen: Seen, at: Level) -> Level:
-    """Units and first levels of rows that have none yet; rows without a slope go elsewhere."""
+    """Units and first levels of rows that have none yet; rows without a gradient move randomly."""
     ball, new = siege.ball, (at.reach == 0) & (seen.gap > 0)
     gap, steep = apparent(ball, seen.gap, seen.slope), ball.dual(seen.slope)
     reach = torch.where(new, flat_gap(siege, Linf, gap, seen.slope), at.reach)
@@ -122,24 +122,24 @@ def _levelled(siege: Siege, seen: Seen, at: Level) -> Level:
 
 
 class Sparse(NamedTuple):
-    """Where a search in l0 is; everything with the rows first.
+    """The state of the search in l0, rows first.
 
     Attributes
     ----------
     x, adam
-        The points, and Adam's state.
+        The iterates, and Adam's state.
     mask : Tensor
-        One where entries may change.
+        One where pixel values may differ.
     found, steep : Tensor
-        The last success, and the last slope.
+        The last success, and the last gradient.
     c : Tensor
         The weight.
     low, high : Tensor
-        A number of entries that was not enough, and one that was.
+        A number of pixel values that did not suffice, and one that did.
     clean, gap : Tensor
-        Slope and height of the clean images; zero until they are known.
+        Gradient and hinge at the clean images; zero until measured.
     unit, stride : Tensor
-        What weights and steps are measured by in this round.
+        Units of weights and steps in this round.
     won : Tensor
         Whether there was a success in this round.
     """
@@ -160,7 +160,7 @@ class Sparse(NamedTuple):
 
     @classmethod
     def of(cls, siege: Siege, first: float) -> Sparse:
-        """All entries may change."""
+        """The first round: all pixel values may differ."""
         center = siege.ball.center
         c, none = torch.full_like(siege.ball.radius, first), torch.zeros_like(center)
         zero, won = torch.zeros_like(c), torch.zeros_like(c, dtype=torch.bool)
@@ -181,7 +181,7 @@ class Sparse(NamedTuple):
         )
 
     def fewer(self, ball: Ball) -> Sparse:
-        """The next round: its entries, and where it begins."""
+        """The next round: its mask and its start."""
         won, change = self.won, self.found - ball.center
         high = torch.where(won, distances(change, L0), self.high)
         most = torch.maximum(self.low, distances(self.mask, L0))
@@ -198,11 +198,11 @@ class Sparse(NamedTuple):
 
 
 def sparse(attack: CW, siege: Siege) -> None:
-    """In l0: the descent of l2 on some entries, and how many are needed searched row by row.
+    """The search in l0: the l2 attack on a subset of pixel values, its size searched row by row.
 
-    The first round changes all. The others change those whose change times slope was largest in
-    the last success: as many as the geometric mean of a number that was enough and one that was
-    not.
+    The first round uses all. Each further round uses those whose perturbation times gradient was
+    largest in the last success; their number is the geometric mean of one that sufficed and one
+    that did not.
     """
     device = siege.ball.center.device
     rates = attack.rates(device)
@@ -239,7 +239,7 @@ def sparse(attack: CW, siege: Siege) -> None:
 
 
 def _thinned(siege: Siege, seen: Seen, at: Sparse) -> Sparse:
-    """Slopes, heights and units of rows that have none yet; rows without a slope go elsewhere."""
+    """Gradients and units of rows that have none yet; rows without a gradient move randomly."""
     new = (at.unit == 0) & (seen.gap > 0)
     clean = pick(new, seen.slope, at.clean)
     gap = torch.where(new, apparent(siege.ball, seen.gap, seen.slope), at.gap)
@@ -249,14 +249,14 @@ def _thinned(siege: Siege, seen: Seen, at: Sparse) -> Sparse:
 
 
 def _within(siege: Siege, slope: Tensor, gap: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit and stride of `weigh` if only the entries with a slope may change."""
+    """Unit and stride of `weigh` if only pixel values with a nonzero gradient may differ."""
     far = flat_gap(siege, L2, gap, slope)
     some = distances(slope, L0).clamp_min(1.0)
     return 2.0 * far**2 / gap.clamp_min(1e-300), far / some.sqrt()
 
 
 def _highest(score: Tensor, many: Tensor) -> Tensor:
-    """1 for so many of the highest entries of each row that are above zero, else 0."""
+    """1 for the `many` highest values of each row that are above zero, else 0."""
     flat = score.flatten(1)
     order = flat.argsort(dim=1, descending=True, stable=True)
     place = torch.arange(flat.shape[1], device=flat.device).expand_as(order)

@@ -1,4 +1,4 @@
-"""DeepFool and SuperDeepFool: to the nearest plane, again and again, until the class changes."""
+"""DeepFool and SuperDeepFool: repeated steps to the nearest linearised boundary."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.pieces import unboxed
 from besiege.attacks.planes import (
     ENTRIES,
     against,
@@ -31,37 +32,34 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 TIE = 1e-5
-"""Of the width of the box: the shortest step. Where two classes tie, the label may still win, and
-a step of nothing, or of what rounding swallows, would be taken for ever."""
+"""Shortest step, in box widths: at a tie the label may still win, and a zero step, or one lost in
+rounding, would repeat for ever."""
 
 PATIENCE = 10
-"""So many steps are cut to the box; later ones make up for what it takes from some pixels."""
-
-WIDE = 1e3
-"""A box so many times as wide is none."""
+"""Steps that are clipped to the box; in later ones other pixels compensate for clipped ones."""
 
 GROW = 1.5
-"""How fast a row whose way straight to the plane was cut short takes more of it again."""
+"""Growth of the fraction of a direct step, after successes, for rows whose fraction was reduced."""
 
 ROWS = 8
-"""So many rows at least share a request, since fewer cost as much: of more classes than fit then,
-a part is asked at a time."""
+"""Fewest rows in a batch of gradients, since fewer cost as much: classes that do not fit are
+queried in further parts."""
 
 
 @dataclass
-class Walks:
-    """Where walks to the boundary ended, one row each.
+class Ends:
+    """Where the paths to the boundary ended, rows first.
 
     Attributes
     ----------
     x : Tensor
-        The first points beyond the boundary, or the last ones.
+        The first points beyond the boundary, or the last iterates.
     crossed : Tensor
         Which are beyond it.
     logits : Tensor
-        What the victim said of those.
+        The victim's logits there.
     target : Tensor
-        The class each walk went to last.
+        The class each path went to last.
     """
 
     x: Tensor
@@ -71,7 +69,7 @@ class Walks:
 
 
 class Plane(NamedTuple):
-    """A boundary as it appears from every row: its slope and height, and the class beyond."""
+    """A linearised boundary of every row: its gradient and height, and the class beyond."""
 
     w: Tensor
     f: Tensor
@@ -79,16 +77,16 @@ class Plane(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where walks are; everything with the rows first.
+    """The state of the paths, rows first.
 
     Attributes
     ----------
     place : Tensor
-        Where in `Walks` each row stands.
+        Index of each row in `Ends`.
     x, total, origin : Tensor
-        The points, the sum of their moves, and where they began.
+        The iterates, the sum of their steps, and their origins.
     ranked : Tensor
-        The classes that take part, the label first.
+        The classes considered, the label first.
     """
 
     place: Tensor
@@ -98,20 +96,15 @@ class State(NamedTuple):
     ranked: Tensor
 
 
-def walk(
-    siege: Siege,
-    origin: Tensor,
-    steps: int,
-    overshoot: float,
-    classes: int,
-    patience: int = 0,
-) -> Walks:
-    """DeepFool from any points that have not crossed yet.
+def iterate(
+    siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: int, patience: int = 0
+) -> Ends:
+    """DeepFool from any points that are not beyond the boundary yet.
 
-    Moves add up from the origin and are overshot as a whole. A row stops at its first point beyond
-    the boundary. Among several classes, which cost a backward each, a point is first looked at;
-    towards one class the answer that brings its gradient serves. The first `patience` steps go as
-    without a box and are cut to it; the others make up for what it takes from some pixels.
+    Steps add up from the origin and are overshot as a whole. A row stops at its first point beyond
+    the boundary. With several classes, which cost a backward pass each, a point is first checked by
+    a forward pass; with one class the answer that gives its gradient suffices. The first `patience`
+    steps ignore the box and are clipped to it; in later ones other pixels compensate.
     """
     view = siege.view()
     aimed = view.aim.targets is not None
@@ -119,7 +112,7 @@ def walk(
     target = ranked[:, 1] if view.aim.targets is None else view.aim.targets
     held = _backwards(view, classes)
     logits = origin.new_zeros(len(view), view.classes)
-    ends = Walks(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
+    ends = Ends(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
     place = torch.arange(len(view), device=origin.device)
     at = State(place, origin, torch.zeros_like(origin), origin, ranked)
     for step in range(steps):
@@ -131,17 +124,18 @@ def walk(
         plane = _plane(view, answer, at.ranked[:, :held])
         if not aimed and held < ranked.shape[1]:
             own = answer.gradient[:, :1].clone()
-            del answer  # before there are more of its size
+            del answer  # frees memory before the next one of its size
             at, plane = _further(view, at, plane, own, held)
             if not len(view):
                 return ends
-        least = TIE * (view.ball.box[1] - view.ball.box[0]) * view.ball.dual(plane.w)
-        gap, way = torch.maximum(-plane.f.double(), least), _cut if step < patience else _boxed
+        least = TIE * view.ball.width * view.ball.dual(plane.w)
+        gap = torch.maximum(-plane.f.double(), least)
+        way = _cut if step < patience else type(view.ball).plane
         total = at.total + way(view.ball, at.x, plane.w, gap)
         before, x = at.x, (at.origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
         at = at._replace(x=x, total=total)
         ends.x[at.place], ends.target[at.place] = x, plane.target
-        # A step of nothing would be taken again: no gradient, or a corner of the box.
+        # A zero step would repeat: the gradient is zero, or the point is a corner of the box.
         stuck = (x == before).flatten(1).all(1)
         if aimed and step < steps - 1:
             view.leave(stuck)
@@ -161,32 +155,24 @@ def _read(view: Siege, x: Tensor, ranked: Tensor) -> Answer:
 
 
 def _plane(view: Siege, answer: Answer, ranked: Tensor) -> Plane:
-    """The plane to go to."""
+    """The boundary to move to."""
     if view.aim.targets is not None:
         return Plane(answer.gradient, answer.loss, view.aim.targets)
     w, f = against(answer, ranked)
     return _nearest(view.ball, w, lowered(view, f, answer.logits), ranked[:, 1:])
 
 
-def _boxed(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
-    """The way to a plane inside the box."""
-    return ball.plane(x, w, c)
-
-
 def _cut(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
-    """The way to a plane as without a box, cut to it.
+    """The step to a plane without the box, clipped to it.
 
-    Where the slope is small or most of the steep pixels are saturated, the way inside the box leads
-    to a far corner of it, for a plane that is none there.
+    Where the gradient is small or most steep pixels are saturated, the step inside the box would
+    lead to a far corner, for a linearisation that does not hold there.
     """
-    low, high = ball.box
-    wide = WIDE * (high - low)
-    free = type(ball)(ball.center, ball.radius, (low - wide, high + wide))
-    return (x + free.plane(x, w, c)).clamp_(low, high).sub_(x)
+    return (x + unboxed(ball).plane(x, w, c)).clamp_(*ball.box).sub_(x)
 
 
 def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> Plane:
-    """The nearest of several planes of every row."""
+    """The nearest of several boundaries of every row."""
     size = straight(ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
     nearest = size.argmin(1)
     rows = torch.arange(len(w), device=w.device)
@@ -194,10 +180,10 @@ def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> Plane:
 
 
 def _further(view: Siege, at: State, plane: Plane, own: Tensor, held: int) -> tuple[State, Plane]:
-    """The plane to go to once the classes beyond the first `held` are read too, as many at a time.
+    """The boundary to move to, with the classes beyond the first `held` queried too, in parts.
 
-    Every part of them costs one more forward, after which there may be fewer rows. `own` is the
-    slope of the label's logit.
+    Every part costs one more forward pass, after which fewer rows may be left. `own` is the
+    gradient of the label's logit.
     """
     for first in range(held, at.ranked.shape[1], held):
         answer = view.gradients(at.x, at.ranked[:, first : first + held])
@@ -216,8 +202,8 @@ def _further(view: Siege, at: State, plane: Plane, own: Tensor, held: int) -> tu
     return at, plane
 
 
-def _ended(view: Siege, ends: Walks, at: State, answer: Answer) -> tuple[State, Answer]:
-    """Record the rows that crossed and let them leave; the state of the others."""
+def _ended(view: Siege, ends: Ends, at: State, answer: Answer) -> tuple[State, Answer]:
+    """Record the rows that crossed and let them leave; returns the state of the others."""
     crossed = view.record.reached(view.rows, answer.labels)
     done = at.place[crossed]
     ends.x[done], ends.crossed[done] = at.x[crossed], True
@@ -229,31 +215,30 @@ def _ended(view: Siege, ends: Walks, at: State, answer: Answer) -> tuple[State, 
 @register("deepfool")
 @dataclass(frozen=True)
 class DeepFool(Attack):
-    """To the nearest boundary, taken for a plane, until the class changes.
+    """Steps to the nearest linearised boundary until the class changes.
 
-    Every step goes to the plane that is nearest among those of the likeliest classes, inside the
-    box, and a little beyond (Moosavi-Dezfooli, Fawzi and Frossard, DeepFool: a simple and accurate
-    method to fool deep neural networks, 2016). Steered to a class, it goes to the plane of that
-    class alone, with one backward per step.
+    Every step goes to the nearest boundary of the likeliest classes, taken as planes, inside the
+    box and slightly beyond (Moosavi-Dezfooli, Fawzi and Frossard, DeepFool: a simple and accurate
+    method to fool deep neural networks, 2016). Aimed at a class, it goes to the boundary of that
+    class, with one backward pass per step.
 
-    Unlike the authors' code it adds no 1e-4 to the distances, and stays in the box: the first ten
-    steps are cut to it, and in later ones other pixels make up for what it takes from some. At the
-    end it searches between the clean image
-    and the point found, which takes back the overshoot; ``search=0`` leaves that out.
+    Unlike the authors' code it adds no 1e-4 to the distances and stays in the box: the first ten
+    steps are clipped to it, and in later ones other pixels compensate for clipped ones. A final
+    search between the clean image and the result removes the overshoot; ``search=0`` omits it.
 
     Parameters
     ----------
     steps : int
-        Steps at most; a row stops when it has crossed.
+        Most steps; a row stops when it has crossed.
     overshoot : float
-        How much farther than the sum of its moves a point lies.
+        Overshoot of the summed steps, as a fraction.
     classes : int
-        So many classes of highest clean score take part, the label among them.
+        Classes of highest clean score that are considered, the label included.
     search : int
-        Secant steps between the clean image and the point found.
+        Secant steps between the clean image and the result.
     boxed : bool
-        Whether other pixels make up for what the box takes from some in the first ten steps too:
-        fewer steps, and on curved boundaries longer ways. In l1 they always do.
+        Whether other pixels compensate for clipped ones in the first ten steps too: fewer steps,
+        but longer paths on curved boundaries. Always so in l1.
 
     Examples
     --------
@@ -277,40 +262,39 @@ class DeepFool(Attack):
         for rows in turns(siege, _backwards(siege, self.classes)):
             view = siege.view(rows)
             if len(view):
-                # In l1 one pixel would go all the way, and the box would leave it where it is.
+                # In l1 the whole step is one pixel value, and clipping would undo it.
                 patience = 0 if self.boxed or view.ball.norm is L1 else PATIENCE
                 settings = (self.steps, self.overshoot, self.classes, patience)
-                ends = walk(view, view.ball.center, *settings)
+                ends = iterate(view, view.ball.center, *settings)
                 shorten(view, ends.x, ends.crossed, ends.logits, self.search)
 
 
 @register("superdeepfool")
 @dataclass(frozen=True)
 class SuperDeepFool(Attack):
-    """DeepFool, then onto the normal of the boundary where it ended, until that point has crossed.
+    """DeepFool, then repeated projections onto the normal of the boundary.
 
-    A smallest change is parallel to the normal of the boundary where it ends, and DeepFool's is
-    not: so every round walks to the boundary, reads the plane there and goes from the clean image
-    straight to it (Abdollahpour, Abroshan and Moosavi-Dezfooli, Revisiting DeepFool:
+    A minimum-norm perturbation is parallel to the boundary's normal where it ends; DeepFool's is
+    not. So every round goes to the boundary, linearises it there and steps from the clean image
+    straight to that plane (Abdollahpour, Abroshan and Moosavi-Dezfooli, Revisiting DeepFool:
     generalization and improvement, 2023).
 
-    Four things are otherwise than in the authors' code. The way to the plane stays in the box.
-    After the first walk a round goes to the class found, for one backward and not one per class.
-    A round that ends beyond the boundary is not the last, so that those left make the change
-    smaller. And where they do not, because the boundary bends too much, a row goes only a part of
-    the way straight to the plane: on a natural ResNet-20 that makes the median a tenth smaller.
+    Four things differ from the authors' code. The step to the plane stays in the box. After the
+    first path a round uses only the class found, for one backward pass instead of one per class. A
+    round that ends beyond the boundary is not the last, so that later ones reduce the perturbation.
+    And where they fail to, on strongly curved boundaries, a row takes only a fraction of the direct
+    step: on a natural ResNet-20 this makes the median a tenth smaller.
 
     Parameters
     ----------
     rounds : int
-        Rounds at most: each one is a way straight to the plane, or a step on to the boundary.
+        Most rounds, each a direct step to the plane or another step to the boundary.
     stop : bool
-        Whether a row stops where a way straight to the plane ends beyond the boundary, as
-        published.
+        Whether a row stops when a direct step ends beyond the boundary, as published.
     steps : int
-        Steps of the first walk, at most.
+        Most steps of the first path.
     overshoot, classes
-        As of `deepfool`.
+        As in `deepfool`.
     search : int
         Secant steps between the clean image and the best point, at the end.
 
@@ -329,7 +313,7 @@ class SuperDeepFool(Attack):
     search: int = whole_number(5, 0)
 
     minimal = True
-    revision = 2  # successes of the first were rounding
+    revision = 2  # revision 1 counted rounding errors as successes
     norms = frozenset({L2})
     source = "Abdollahpour et al., Revisiting DeepFool, 2023"
 
@@ -341,7 +325,7 @@ class SuperDeepFool(Attack):
                 self._rounds(view)
 
     def _rounds(self, siege: Siege) -> None:
-        ends = walk(siege, siege.ball.center, self.steps, self.overshoot, self.classes)
+        ends = iterate(siege, siege.ball.center, self.steps, self.overshoot, self.classes)
         best, crossed, over, target = siege.settle(ends.x, ends.crossed, ends.logits, ends.target)
         size = torch.where(crossed, siege.ball.distance(best), torch.inf)
         view = siege.view(aim=target if siege.aim.targets is None else None)
@@ -357,7 +341,7 @@ class SuperDeepFool(Attack):
             best[kept], over[kept], size[kept] = x[closer], answer.logits[closer], away[closer]
             if last:
                 break
-            if turn:  # the first point is the one it is compared with
+            if turn:  # the first point has nothing to compare with
                 new = torch.where(closer, GROW * share, share / 2).clamp_max_(1.0)
                 share = torch.where(crossed, new, share)
             x = self._step(view.ball, x, crossed, answer, turn, share)
@@ -371,20 +355,20 @@ class SuperDeepFool(Attack):
     def _step(
         self, ball: Ball, x: Tensor, crossed: Tensor, answer: Answer, turn: int, share: Tensor
     ) -> Tensor:
-        """From beyond the boundary straight from the clean image to the plane, else on to it."""
+        """Beyond the boundary the direct step from the clean image to the plane, else a step on."""
         w, f = answer.gradient, answer.loss
         start = pick(crossed, ball.center, x)
         move = ball.plane(start, w, rest(w, f, x - start))
-        # The rounds come nearer and nearer, and so may what they go too far.
+        # The overshoot of direct steps falls to zero over the rounds.
         move.mul_(1.0 + ball.scaled(self.overshoot * (1.0 - crossed * (turn / self.rounds))))
         move.lerp_(x - start, ball.scaled(torch.where(crossed, 1.0 - share, 0.0)))
         return move.add_(start).clamp_(*ball.box)
 
 
 def _backwards(siege: Siege, classes: int) -> int:
-    """Gradients of a row that are held at once.
+    """Gradients of a row held at once.
 
-    A number for any rows: what a row costs must not depend on its neighbours.
+    It must not depend on the other rows: what a row costs is the same in every batch.
     """
     if siege.aim.targets is not None:
         return 1
@@ -400,5 +384,5 @@ PRESETS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Published settings: Moosavi-Dezfooli et al. 2016, DEEPSEC 2019 (both 50 steps, overshoot 0.02),
-RealSafe 2020 (100 steps), and Abdollahpour et al. 2023 (100 rounds, 100 steps, 10 of search, and
-the end where a way straight to the plane has crossed)."""
+RealSafe 2020 (100 steps), and Abdollahpour et al. 2023 (100 rounds, 100 steps, 10 search steps, end
+at the first direct step beyond the boundary)."""

@@ -1,9 +1,8 @@
-"""Directions from the clean image, and how far along each of them the boundary is.
+"""Boundary distances along directions from the clean image, for `opt` and `signopt`.
 
-With labels alone, the distance of the boundary along a direction is still a number that can be
-measured to any precision, and so be made smaller: ``g(theta)`` is the smallest lambda for which
-``x0 + lambda theta`` is adversarial. What `opt` and `signopt` share stands here: how g is measured,
-where to begin, and a step along a direction that should make g smaller.
+``g(theta)`` is the smallest lambda for which ``x0 + lambda theta`` is adversarial. Labels suffice
+to measure it to any precision, and so to minimize it. Here are the measurement of g, the search for
+a first direction, and a step along a direction that should lower g.
 """
 
 from __future__ import annotations
@@ -16,59 +15,49 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.smallest import unit
-from besiege.attacks.starts import (
-    BLENDS,
-    IMAGES,
-    NOISE,
-    RIVALS,
-    SIZES,
-    adversarial,
-    find_start,
-    halvings,
-    rivals,
-)
+from besiege.attacks.starts import RIVALS, TRIED, adversarial, find_start, halvings, rivals
 from besiege.core.ball import Ball, distances
+from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 COARSE = 0.02
-"""How exactly g is known, relatively, while it is only compared, at most: of all the directions
-that are tried, only one is measured to the end."""
+"""Largest relative tolerance of g while directions are only compared; only the best of them is
+measured precisely."""
 
 TRIALS = 8
-"""Sizes of a step that are tried, at most."""
+"""Most step sizes tried."""
 
 ROUNDS = 8
-"""Queries to compare one direction with the best, at most; as a rule one or two will do."""
+"""Most queries to compare one direction with the best; usually one or two suffice."""
 
 SMALLEST = 1e-4
-"""Steps below this, in tangents of angles, are none: the next one begins at `LARGEST` again."""
+"""Step sizes below this, as tangents of angles, count as zero: the next starts at `LARGEST`."""
 LARGEST = 1.0
 
 _UNKNOWN = -1.0
 
 
 def point(ball: Ball, theta: Tensor, length: Tensor) -> Tensor:
-    """So far along the directions, inside the box, as the victim receives it."""
-    x = (ball.center + theta * ball.scaled(length)).clamp_(*ball.box)
-    return x if ball.grid is None else ball.received(x)
+    """The points at a length along directions, inside the box, as the victim receives them."""
+    return ball.received((ball.center + theta * ball.scaled(length)).clamp_(*ball.box))
 
 
 @dataclass
 class Rays:
-    """Directions, several of a row perhaps, and between which lengths each meets the boundary.
+    """Directions, maybe several of a row, each with a bracket of its distance to the boundary.
 
-    Lengths are float64. Where a bracket is finer than the digits of an image, images tell.
+    Lengths are float64. Brackets finer than float32 images are decided by comparing the images.
 
     Attributes
     ----------
     rows : Tensor
         The row number of each, ascending.
     theta : Tensor
-        The directions, ``[rays, ...]``, as a rule of length one in the ball's norm.
+        The directions, ``[rays, ...]``, usually of length one in the ball's norm.
     low, high : Tensor
-        The longest length known not to be adversarial, -1 where none is known, and the shortest
-        known to be, infinite where none is. Length zero, the clean image, is not.
+        The largest length known not to be adversarial (-1 if unknown) and the smallest known to be
+        (infinite if unknown). Length zero, the clean image, is not adversarial.
     """
 
     rows: Tensor
@@ -78,7 +67,7 @@ class Rays:
 
     @classmethod
     def of(cls, rows: Tensor, theta: Tensor) -> Rays:
-        """Rays of which nothing is known."""
+        """Rays with unknown distances."""
         low = torch.full((len(rows),), _UNKNOWN, dtype=torch.float64, device=theta.device)
         return cls(rows, theta, low, torch.full_like(low, torch.inf))
 
@@ -91,24 +80,23 @@ class Rays:
         rounds: int,
         most: Tensor | None = None,
     ) -> None:
-        """Find where each ray meets the boundary, from a guess; all go on side by side.
+        """Measure the distance to the boundary along each ray, from a guess, all in parallel.
 
-        From the guess, lengths grow or shrink by steps that double until the boundary lies between
-        two of them; then the bracket is halved. A ray ends when its bracket is narrow enough, or
-        when the image in the middle is one of the ends.
+        From the guess, lengths grow or shrink by steps that double until they bracket the boundary;
+        then the bracket is bisected. A ray ends when its bracket is narrow enough, or when the
+        image in the middle equals one of the ends.
 
         Parameters
         ----------
         begin, width : Tensor
-            The guess and the first step from there, ``[rays]``; without effect where both ends are
-            known.
+            The guess and the first step from there, ``[rays]``; unused where both ends are known.
         tolerance : Tensor
-            The bracket to end with, as a share of its upper end.
+            The final bracket, as a fraction of its upper end.
         rounds : int
-            Queries per ray, at most; then what is known is what there is.
+            Most queries per ray.
         most : Tensor, optional
-            Up to where lengths grow; a ray not adversarial there stays infinite. Without it none
-            grows: only what is below the guess matters.
+            The largest length tried; a ray not adversarial there stays infinite. By default the
+            guess: only smaller distances matter.
         """
         known = (self.low >= 0) & (self.high < torch.inf)
         at = torch.where(known, 0.5 * (self.low + self.high), begin)
@@ -140,9 +128,9 @@ class Rays:
             live = live[~over]
 
     def take(self, rays: Rays) -> Tensor:
-        """Put in the rays that are shorter than those of their rows, at most one of each.
+        """Take over the rays shorter than those of their rows, at most one each; returns which.
 
-        This holds one ray of every row. Gives back which were.
+        `self` holds one ray of every row.
         """
         good = rays.high < self.high[rays.rows]
         rows = rays.rows[good]
@@ -151,19 +139,19 @@ class Rays:
         return good
 
     def scaled(self, ball: Ball) -> Rays:
-        """The same rays with directions of length one."""
+        """The same rays, with directions of length one."""
         size = distances(self.theta, ball.norm)
         low = torch.where(self.low > 0, self.low * size, self.low)
         return Rays(self.rows, unit(self.theta.clone(), ball.norm), low, self.high * size)
 
     def shortest(self, k: int) -> Rays:
-        """The shortest of every k."""
+        """The shortest of every k rays."""
         first = torch.arange(0, len(self.rows), k, device=self.rows.device)
-        pick = first + self.high.view(-1, k).argmin(1)
-        return Rays(self.rows[pick], self.theta[pick], self.low[pick], self.high[pick])
+        best = first + self.high.view(-1, k).argmin(1)
+        return Rays(self.rows[best], self.theta[best], self.low[best], self.high[best])
 
     def _same(self, ball: Ball, rays: Tensor) -> Tensor:
-        """Of which rays the image in the middle of the bracket is one of the ends, bit for bit."""
+        """For which rays the middle of the bracket is, as an image, one of the ends bit for bit."""
         low, high, theta = self.low[rays], self.high[rays], self.theta[rays]
         finest = ball.grid or 2.0**-21 * max(abs(end) for end in ball.box)
         same = (high - low) * distances(theta, Linf) <= finest
@@ -178,28 +166,27 @@ class Rays:
 
 def starting_cost(tries: int, fine: float) -> int:
     """The most queries of `set_out`."""
-    ladder = NOISE + len(SIZES) + IMAGES + len(BLENDS)
-    return ROUNDS * (tries + RIVALS) + ladder + halvings(1.0 / fine) + 1
+    return ROUNDS * (tries + RIVALS) + TRIED + halvings(1.0 / fine) + 1
 
 
 def step_cost(fine: float) -> int:
-    """The most queries of `descend`; as a rule it takes about twenty."""
+    """The most queries of `descend`; it usually takes about twenty."""
     return TRIALS * ROUNDS + halvings(1.0 / fine) + 1
 
 
-class Walk(NamedTuple):
-    """Where each row is.
+class State(NamedTuple):
+    """The state of the search, rows first.
 
     Attributes
     ----------
     x : Tensor
-        The nearest image known to be adversarial, as the victim received it.
+        The nearest known adversarial image, as the victim received it.
     length : Tensor
         Its distance, float64.
     alpha : Tensor
-        The size of the step to be tried first, as the tangent of an angle.
+        The step size to try first, as the tangent of an angle.
     coarse : Tensor
-        How exactly g is to be known where it is only compared.
+        Relative tolerance of g for comparisons.
     """
 
     x: Tensor
@@ -208,31 +195,31 @@ class Walk(NamedTuple):
     coarse: Tensor
 
     def rays(self, ball: Ball) -> Rays:
-        """The direction of each row, inside the box up to where it is."""
+        """The direction of each row, with its distance."""
         rows = torch.arange(len(ball), device=self.x.device)
         theta = unit(self.x - ball.center, ball.norm)
         return Rays(rows, theta, torch.zeros_like(self.length), self.length.clone())
 
-    def at(self, rows: Tensor) -> Walk:
-        """Some rows."""
-        return Walk(*(part[rows] for part in self))
+    def at(self, rows: Tensor) -> State:
+        """The state of some rows."""
+        return State(*(part[rows] for part in self))
 
 
-def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
-    """The best of some random directions and of those to other images; rows without one leave.
+def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> State:
+    """The best of random directions and of those to other images; rows without any leave.
 
-    Where a class must be reached no noise will do, and where no direction is of use, the ladder of
-    `find_start` begins instead.
+    Targeted attacks skip random directions. Rows for which no direction is adversarial get a start
+    from `find_start`.
 
     Parameters
     ----------
     tries : int
-        Gaussian directions per row. The first that is adversarial far out is measured; each other
-        costs one query where it is no better than the best so far.
+        Gaussian directions per row. The first adversarial one is measured; every other one costs
+        one query if it is no better than the best so far.
     alpha, fine : float
-        The first step, and how exactly the best is measured, relatively.
+        First step size, and relative tolerance of the best distance.
     """
-    siege.leave(siege.record.distance[siege.rows] == 0.0)  # nothing is left to be found
+    siege.leave(siege.record.distance[siege.rows] == 0.0)  # the clean image is already adversarial
     siege.settle()
     ball, rows = siege.ball, torch.arange(len(siege), device=siege.rows.device)
     best = Rays.of(rows, torch.zeros_like(ball.center))
@@ -247,16 +234,15 @@ def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> Walk:
     best.low.clamp_min_(0.0)
     best.measure(siege, length, length, share, halvings(1.0 / fine) + 1)
     x = point(ball, best.theta, best.high.nan_to_num(posinf=0.0))
-    return Walk(x, ball.distance(x), torch.full_like(share, alpha), torch.full_like(share, COARSE))
+    return State(x, ball.distance(x), torch.full_like(share, alpha), torch.full_like(share, COARSE))
 
 
 def _draw(siege: Siege, best: Rays, tries: int) -> None:
-    """The best of some Gaussian directions, known roughly."""
+    """The best of some Gaussian directions, measured roughly."""
     ball, dice = siege.ball, siege.dice.of("direction")
-    width = ball.box[1] - ball.box[0]
     share = torch.full_like(best.high, COARSE)
     for n in range(tries):
-        drawn = dice.normal(tuple(ball.center.shape[1:]), n).to(ball.center) * width
+        drawn = dice.normal(tuple(ball.center.shape[1:]), n).to(ball.center) * ball.width
         far = distances(drawn, ball.norm)
         begin = torch.where(best.high < torch.inf, (1.0 - COARSE) * best.high, far)
         rays = Rays.of(best.rows, drawn / ball.scaled(far.clamp_min(1e-30)))
@@ -265,7 +251,7 @@ def _draw(siege: Siege, best: Rays, tries: int) -> None:
 
 
 def _towards_others(siege: Siege, best: Rays) -> None:
-    """Directions to images of other classes, where the boundary is nearer there."""
+    """Directions to images of other classes, where the boundary is nearer."""
     for rows, other in rivals(siege):
         begun = (best.high[rows] < torch.inf).nonzero()[:, 0]
         rows = rows[begun]
@@ -277,7 +263,7 @@ def _towards_others(siege: Siege, best: Rays) -> None:
 
 
 def _ladder(siege: Siege, best: Rays, lost: Tensor) -> None:
-    """Other starts for rows without any; those for which there is none leave."""
+    """Starts from `find_start` for rows without a direction; rows without a start leave."""
     view = siege.view(lost)
     rows = (siege.rows[:, None] == view.rows).int().argmax(0)
     start, found = find_start(view)
@@ -291,29 +277,29 @@ def _ladder(siege: Siege, best: Rays, lost: Tensor) -> None:
 
 
 def descend(
-    siege: Siege, walk: Walk, toward: Tensor, fine: float, best: Rays | None = None
-) -> Walk:
-    """One step of every row along a direction that should make g smaller, of a size searched for.
+    siege: Siege, state: State, toward: Tensor, fine: float, best: Rays | None = None
+) -> State:
+    """One step of every row along a direction that should lower g, with a search over its size.
 
-    The size doubles as long as g falls; where the first is too large, it is quartered until one
-    is not. A size that is no better costs one query.
+    The step size doubles while g falls; if the first is too large, it is quartered until g falls. A
+    size that is no better costs one query.
 
     Parameters
     ----------
     toward : Tensor
-        ``[rows, ...]``; its length is of no matter.
+        ``[rows, ...]``, of any length.
     fine : float
-        How exactly g is measured in the end, relatively.
+        Relative tolerance of g at the end.
     best : Rays, optional
-        Directions known already, which may be better than those of the walk.
+        Directions known already, which may be better than those of the state.
     """
-    ball, alpha = siege.ball, walk.alpha.clone()
-    best = walk.rays(ball) if best is None else best
+    ball, alpha = siege.ball, state.alpha.clone()
+    best = state.rays(ball) if best is None else best
     fell, kept = torch.zeros_like(alpha, dtype=torch.bool), alpha.clone()
     live = best.rows
     for trial in range(TRIALS):
-        around, coarse = ball.at(live), walk.coarse[live]
-        theta = _turned(around, walk.x[live], walk.length[live], toward[live], alpha[live])
+        around, coarse = ball.at(live), state.coarse[live]
+        theta = _turned(around, state.x[live], state.length[live], toward[live], alpha[live])
         rays = Rays.of(live, theta)
         high = best.high[live]
         rays.measure(siege, (1.0 - coarse) * high, coarse * high, coarse, ROUNDS)
@@ -321,7 +307,7 @@ def descend(
         first = ~fell[live]
         fell[live] |= good
         kept[live] = torch.where(good, alpha[live], kept[live])
-        # Larger while that helps; smaller until it helps, and then that is enough.
+        # Double while g falls; quarter until g falls once.
         up = good & (first if trial == 0 else ~first)
         down = ~good & first
         alpha[live] *= torch.where(good, 2.0, torch.where(first, 0.25, 1.0))
@@ -329,40 +315,40 @@ def descend(
         live = live[go]
         if len(live) == 0:
             break
-    fell |= best.high < walk.length
+    fell |= best.high < state.length
     best.low.clamp_min_(0.0)
     share = torch.full_like(alpha, fine)
     best.measure(siege, alpha, alpha, torch.where(fell, share, torch.inf), halvings(1.0 / fine) + 1)
     x = point(ball, best.theta, best.high)
     length = ball.distance(x)
-    shorter = fell & (length < walk.length)
-    gain = 1.0 - length / walk.length.clamp_min(1e-300)
-    coarse = torch.where(shorter, 0.25 * gain, 0.25 * walk.coarse)
+    shorter = fell & (length < state.length)
+    gain = 1.0 - length / state.length.clamp_min(1e-300)
+    coarse = torch.where(shorter, 0.25 * gain, 0.25 * state.coarse)
     alpha = torch.where(fell, kept, torch.where(alpha < SMALLEST, LARGEST, alpha))
-    return Walk(
-        torch.where(ball.scaled(shorter) > 0, x, walk.x),
-        torch.where(shorter, length, walk.length),
+    return State(
+        pick(shorter, x, state.x),
+        torch.where(shorter, length, state.length),
         alpha,
         coarse.clamp(fine, COARSE),
     )
 
 
 def _turned(ball: Ball, x: Tensor, length: Tensor, toward: Tensor, alpha: Tensor) -> Tensor:
-    """The directions of images turned by an angle: moved, and brought back to their distance.
+    """The directions of images turned by an angle: moved, then projected to the same distance.
 
-    Moved along the slope itself in every norm, and brought back by cutting in linf. Its signs would
-    be the steepest move there, but of an estimate most signs are chance: entries that the votes
-    say little about must move little.
+    The move is along the estimated gradient in every norm, and the projection clips in linf. The
+    gradient's signs would be the steepest step there, but most signs of an estimate are random:
+    pixel values about which the votes say little must move little.
     """
     away = distances(x - ball.center, L2) / distances(toward, L2).clamp_min(1e-30)
     moved = x + toward * ball.scaled(alpha * away)
     return unit(ball.of(length).confine(moved) - ball.center, ball.norm)
 
 
-def probe_size(ball: Ball, walk: Walk, beta: float | Tensor) -> Tensor:
-    """The standard deviation of probes, per entry: a share of the change, and never lost on a grid.
+def probe_size(ball: Ball, state: State, beta: float | Tensor) -> Tensor:
+    """The standard deviation of probes per pixel value, at least what a victim with a grid can see.
 
-    For l2 this is the published ``g beta u`` with u of length one; in other norms as long in l2.
+    In l2 this is the published ``g beta u`` with u of length one; other norms use the same length.
     """
-    size = beta * distances(walk.x - ball.center, L2) / math.sqrt(ball.size)
+    size = beta * distances(state.x - ball.center, L2) / math.sqrt(ball.size)
     return size.clamp_min(0.5 * (ball.grid or 0.0))

@@ -1,4 +1,4 @@
-"""Directions: from gradients to a move, as links that pass on what they do not change."""
+"""Directions of `Ascent`: from gradients to a step, as links of a chain."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Part:
 @piece("steepest")
 @dataclass(frozen=True)
 class Steepest(Part):
-    """The move that gains most in the norm of the ball, inside the box."""
+    """The step of largest first-order gain in the norm of the ball, inside the box."""
 
     def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
         return ball.steepest(g, x, size)
@@ -75,7 +75,7 @@ class Steepest(Part):
 @piece("stride")
 @dataclass(frozen=True)
 class Stride(Part):
-    """One step of many: the steepest move in linf and l2, along the gradient in l1."""
+    """One step of many: the steepest step in linf and l2, along the gradient in l1."""
 
     def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
         return ball.stride(g, x, size)
@@ -94,9 +94,9 @@ class Unit(Part):
 @piece("top")
 @dataclass(frozen=True)
 class Top(Part):
-    """Equal moves of the entries of the largest gradient that are not at a bound (SLIDE).
+    """Equal steps in the coordinates of largest gradient that are not at a bound (SLIDE).
 
-    A share of the entries moves, together by `size` in l1 (Tramèr and Boneh 2019).
+    A fraction of the coordinates moves, together by `size` in l1 (Tramèr and Boneh 2019).
     """
 
     share: float = 0.01
@@ -113,7 +113,7 @@ class Top(Part):
 @piece("momentum")
 @dataclass(frozen=True)
 class Momentum(Part):
-    """A decaying sum of gradients, each scaled to mean size one (Dong et al. 2018)."""
+    """A decaying sum of gradients, each scaled to mean absolute value one (Dong et al. 2018)."""
 
     decay: float = 1.0
 
@@ -129,11 +129,11 @@ class Momentum(Part):
 @piece("nesterov")
 @dataclass(frozen=True)
 class Nesterov(Momentum):
-    """Momentum whose gradient is asked one momentum step ahead, inside the box (Lin et al. 2020).
+    """Momentum with the gradient at one momentum step ahead, inside the box (Lin et al. 2020).
 
-    In linf as published: ``x + decay * size * m``, with m the sum of gradients of mean size one,
-    whose entries are about as large as those of a step. In other norms m is brought to the length
-    of a step: as it is it would be ``sqrt(d)`` times too long in l2.
+    In linf as published: ``x + decay * size * m``, where m is the sum of gradients of mean
+    absolute value one, whose components are about as large as those of a step. In other norms m is
+    scaled to the length of a step: otherwise it would be ``sqrt(d)`` times too long in l2.
     """
 
     steers = True
@@ -168,10 +168,10 @@ class ScaleCopies(Part):
 @piece("diverse")
 @dataclass(frozen=True)
 class Diverse(Part):
-    """Random resize and zero padding, drawn anew for every image and step (Xie et al. 2019).
+    """Random resizing and zero padding, drawn for every image and step (Xie et al. 2019).
 
-    The image shrinks to between `least` and all of its height and is padded back to its size at a
-    random place, with the given probability.
+    With the given probability the image shrinks to between `least` and all of its height and is
+    padded back to its size at a random position.
     """
 
     least: float = number(0.9, above=0, most=1)
@@ -185,7 +185,7 @@ class Diverse(Part):
 @piece("translation")
 @dataclass(frozen=True)
 class Translation(Part):
-    """Gradients smoothed by a Gaussian kernel: an average over shifted images (Dong et al. 2019).
+    """Gradients smoothed by a Gaussian kernel, an average over shifts (Dong et al. 2019).
 
     A ``size x size`` Gaussian over ``linspace(-reach, reach, size)``, the same for every channel.
     """
@@ -197,8 +197,8 @@ class Translation(Part):
         line = torch.linspace(-self.reach, self.reach, self.size, device=g.device, dtype=g.dtype)
         line = torch.exp(-0.5 * line**2) if self.size > 1 else torch.ones_like(line)
         line = line / line.sum()
-        # Separable, and as sums of shifted images: conv2d rounds a lone image another way than
-        # one of many, and is ten times slower on one channel.
+        # Separable, as sums of shifted images: the rounding of conv2d depends on the batch size,
+        # and it is ten times slower on one channel.
         for dim in (-2, -1):
             length, smooth = g.shape[dim], torch.zeros_like(g)
             for shift, weight in enumerate(line.tolist(), -(self.size // 2)):
@@ -213,7 +213,7 @@ class Translation(Part):
 @piece("chain")
 @dataclass(frozen=True)
 class Chain(Part):
-    """Links one after the other; the last makes the move."""
+    """Links applied one after the other; the last one makes the step."""
 
     links: tuple[Part, ...] = field(default=(), metadata={"each": True})
 

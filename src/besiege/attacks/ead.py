@@ -1,4 +1,4 @@
-"""EAD: Carlini and Wagner's attack with a sparse change, by iterative shrinkage."""
+"""EAD: Carlini and Wagner's attack with an elastic-net penalty, by iterative shrinkage."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf, Norm
 
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3
-"""The first weight, in weights at which the steepest entry just begins to move, and as published,
-in absolute terms."""
+"""First weight, in units of the one at which the steepest pixel value just begins to move, and as
+published, in absolute units."""
 
 STALLED = 0.9999
-"""A row that does not fall below this share of what it was a tenth of the round ago has stalled."""
+"""A row stalls if more than this fraction of its objective is left after a tenth of a round."""
 
 NARROW = 0.1
-"""A bracket of weights so narrow, in shares of its upper end, is searched no further."""
+"""A bracket of weights this narrow, relative to its upper end, is searched no further."""
 
 KEEPS: Mapping[str, Norm | None] = MappingProxyType({"l1": L1, "en": None})
-"""The norm in which the siege's own choice of the smallest is that of the rule."""
+"""The norm in which the siege keeps the same success as the rule."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -45,24 +45,24 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "ead-deepsec-l1": "ead(steps=10000, rate=0.02, beta=0.001, compat=True)",
     }
 )
-"""Published settings: Chen et al. 2018, Su et al. 2018, DEEPSEC 2019 (there at a constant rate)."""
+"""Published settings: Chen et al. 2018, Su et al. 2018, DEEPSEC 2019 (at a constant rate)."""
 
 
 class State(NamedTuple):
-    """Where a round is; everything with the rows first.
+    """The state of a round, rows first.
 
     Attributes
     ----------
     x, y : Tensor
-        The shrunken points, and those ahead, where the slope is taken.
+        The shrunken iterates, and the extrapolated points where the gradient is taken.
     weights : Weights
         The search over the weight.
     unit : Tensor
-        What weights are measured by; zero until it is known.
+        Unit of weights; zero until measured.
     won, going : Tensor
-        Whether there was a success in this round, and whether the row still descends in it.
+        Whether there was a success in this round, and whether the row still moves in it.
     last : Tensor
-        The objective when it was last looked at.
+        The objective at the last check.
     """
 
     x: Tensor
@@ -77,16 +77,17 @@ class State(NamedTuple):
 @register("ead")
 @dataclass(frozen=True)
 class EAD(Attack):
-    """Elastic-net attack: descend ``c * hinge + |d|_2^2 + beta |d|_1`` by iterative shrinkage.
+    """Elastic-net attack: minimize ``c * hinge + |d|_2^2 + beta |d|_1`` by iterative shrinkage.
 
-    Every step moves along the gradient at a point ahead, takes `beta` off every entry's change,
-    which leaves most at exactly nothing, and cuts to the box; the weight c is searched as by `cw`
-    (Chen et al., EAD: elastic-net attacks to deep neural networks, 2018). Success is judged at the
-    shrunken points, not at those ahead, with a forward of its own. As published all of `beta` is
-    taken off although the rate falls, so that changes become sparser to the end of a round.
+    Every step moves along the gradient at an extrapolated point, soft-thresholds the perturbation
+    by `beta`, which sets most pixel values back exactly, and clips to the box. The weight c is
+    searched as in `cw` (Chen et al., EAD: elastic-net attacks to deep neural networks, 2018).
+    Success is judged at the shrunken iterates, not at the extrapolated points, by an extra forward
+    pass. As published the threshold stays `beta` although the rate falls, so that perturbations
+    become sparser until the end of a round.
 
-    The weight is measured by the steepest entry of the clean image's slope, so that the scale of
-    the logits does not matter; ``compat=True`` takes it as it is.
+    The weight is measured in units of the clean image's steepest gradient component, so that the
+    scale of the logits does not matter; ``compat=True`` uses absolute weights.
 
     Parameters
     ----------
@@ -95,23 +96,23 @@ class EAD(Attack):
     steps : int
         Steps of every round.
     beta : float
-        What a step takes off every change, in widths of the box: the larger, the sparser. 0.001 as
-        published; on networks 0.01 ends a tenth nearer in l1.
+        Soft threshold, in box widths: the larger, the sparser. The paper has 0.001; on networks
+        0.01 ends a tenth nearer in l1.
     rule : str
-        Which success is the smallest where there is no budget: that of the least 'l1', or 'en', of
-        the least ``|d|_2^2 + beta |d|_1``. Where the threat's norm is another, what the rule chose
-        is asked about once more at the end, and judging costs a backward.
+        The smallest success without a budget: least 'l1', or 'en' for least ``|d|_2^2 + beta
+        |d|_1``. If the threat has another norm, the rule's choice is queried once more at the end,
+        and judging a step costs a backward pass.
     kappa : float
-        By how much, in logits, the goal must be surpassed.
+        Confidence: the margin to reach, in logits.
     first : float, optional
-        The first weight: by default 10, ten times what makes one entry move at all.
+        First weight: by default 10, ten times what makes one pixel value move at all.
     rate : float
-        The length of the first steps; it falls as the root of the steps left.
+        First step size; it falls as the square root of the steps left.
     abort : bool
-        Whether a row waits for its next weight when it does not descend any more, looked at after
+        Whether a row waits for its next weight when its objective stops falling, checked after
         every tenth of a round.
     compat : bool
-        As published: `first` (0.001) is absolute, in squared widths of the box.
+        As published: `first` (0.001) is absolute, in squared box widths.
 
     Examples
     --------
@@ -158,17 +159,18 @@ class EAD(Attack):
                 if turn == 0 and step < 2 and not self.compat:
                     at = self._measured(siege, answer, at)
                 at = self._moved(siege, answer, at, step)
-                told = self._ask(siege, at.x, at.going, hidden)
-                good = siege.record.reached(siege.rows, told.labels) & (told.loss >= self.kappa)
+                judged = self._ask(siege, at.x, at.going, hidden)
+                good = siege.record.reached(siege.rows, judged.labels)
+                good &= judged.loss >= self.kappa
                 good &= at.going
                 at = at._replace(won=at.won | good)
                 if hidden:
                     best.note(at.x, good, self._size(siege.ball, at.x))
-                told, at = best.settle(siege, (told, at))
+                judged, at = best.settle(siege, (judged, at))
                 if not len(siege):
                     return
                 if self.abort and (step + 1) % every == 0:
-                    weighed = at.weights.c * at.unit * short(siege, told, self.kappa)
+                    weighed = at.weights.c * at.unit * short(siege, judged, self.kappa)
                     value = self._descended(siege.ball, at.x) + weighed
                     going = at.going & (at.won | ~(value > STALLED * at.last))
                     at = at._replace(going=going, last=value)
@@ -178,7 +180,7 @@ class EAD(Attack):
         best.offer(siege)
 
     def _begun(self, ball: Ball, at: State) -> State:
-        """A round from the clean images; rows whose weight is known well enough sit it out."""
+        """A round from the clean images; rows whose weight is known precisely enough skip it."""
         c, low, high = at.weights
         settled = (high < UNSET) & (high - low < NARROW * high)
         return at._replace(
@@ -190,14 +192,14 @@ class EAD(Attack):
         )
 
     def _moved(self, siege: Siege, answer: Answer, at: State, step: int) -> State:
-        """One step of the rows whose round goes on."""
+        """One step of the rows that still move."""
         pull = at.weights.c * at.unit * (short(siege, answer, self.kappa) > 0)
         new = self._shrunk(siege.ball, at.y, answer.gradient, pull, step)
         ahead = (new + (step / (step + 3)) * (new - at.x)).clamp_(*siege.ball.box)
         return at._replace(x=pick(at.going, new, at.x), y=pick(at.going, ahead, at.y))
 
     def _ask(self, siege: Siege, x: Tensor, going: Tensor, hidden: bool) -> Answer:
-        """Ask about the rows whose round goes on; where hidden, nothing is kept of the answers."""
+        """Query the rows that still move; if hidden, successes are not recorded."""
         rows = None if bool(going.all()) else going.nonzero()[:, 0]
         some = x if rows is None else x[rows]
         if hidden:
@@ -207,25 +209,25 @@ class EAD(Attack):
         return answer if rows is None else answer.blank(len(x)).put(rows, answer)
 
     def _descended(self, ball: Ball, x: Tensor) -> Tensor:
-        """What is descended on besides the hinge, float64."""
+        """The objective without the hinge, float64."""
         change = x - ball.center
         return distances(change, L2) ** 2 + self.beta * ball.width * distances(change, L1)
 
     def _hides(self, siege: Siege) -> bool:
-        """Whether the siege may not look, for it would keep what the rule does not want."""
+        """Whether the siege must not record successes, since it would keep others than the rule."""
         bounded = bool(torch.isfinite(siege.ball.radius).all())
-        # What is hidden is offered at the end, which a row whose queries end does not see.
+        # Hidden successes are offered at the end, which rows with a query budget may not reach.
         limited = siege.record.meter.budget is not None
         return self.kappa > 0 or not (bounded or limited or KEEPS[self.rule] is siege.ball.norm)
 
     def _size(self, ball: Ball, x: Tensor) -> Tensor:
-        """What the rule compares, float64."""
+        """The size that the rule compares, float64."""
         return distances(x - ball.center, L1) if self.rule == "l1" else self._descended(ball, x)
 
     def _measured(self, siege: Siege, answer: Answer, at: State) -> State:
-        """Units in which the weight 1 is where the steepest entry begins to move.
+        """Units in which weight 1 is where the steepest pixel value begins to move.
 
-        Rows that see no slope are put elsewhere, and measured there.
+        Rows whose gradient is zero move to a random point and are measured there.
         """
         steep, beta = distances(answer.gradient, Linf), self.beta * siege.ball.width
         sloping = torch.where(steep > 0, beta / (self.rate * steep), 0.0)

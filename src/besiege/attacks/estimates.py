@@ -1,12 +1,12 @@
-"""Gradients from scores: random directions, the slopes along them, and what they add up to.
+"""Gradient estimates from scores: finite differences along random directions.
 
-With directions u of unit variance in every entry the slope along one of them is
-``s = (f(x + sigma u) - f(x - sigma u)) / (2 sigma)``, or ``(f(x + sigma u) - f(x)) / sigma`` where
-the point itself is asked about too, and ``mean(s u)`` points along the gradient: with q of them in
-d dimensions the cosine is about ``sqrt(q / (q + d - 1))``, whatever the directions' distribution.
+With directions u of unit variance the slope along u is
+``s = (f(x + sigma u) - f(x - sigma u)) / (2 sigma)``, or ``(f(x + sigma u) - f(x)) / sigma`` if the
+iterate itself is queried, and ``mean(s u)`` estimates the gradient. With q directions in d
+dimensions its cosine with the gradient is about ``sqrt(q / (q + d - 1))`` for any distribution.
 
-What is multiplied with a slope is the difference that was really sent. The box and a victim's grid
-change probes, and the slope belongs to what the victim saw.
+A slope is multiplied by the difference really sent: the box and a victim's grid change probes, and
+the slope belongs to the images the victim saw.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from besiege.attacks.losses import logit_of
 from besiege.core.answer import Aim, Loss
 from besiege.core.ball import Ball, distances
 from besiege.core.blocks import at_once
@@ -29,7 +30,7 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 Draw = Callable[[Dice, tuple[int, ...], Tensor], Tensor]
-"""Directions ``[rows, k, ...]`` of unit variance in every entry, given counters ``[rows, k]``."""
+"""Directions ``[rows, k, ...]`` of unit variance per coordinate, given counters ``[rows, k]``."""
 
 
 def gaussian(dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
@@ -38,40 +39,44 @@ def gaussian(dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
 
 
 def rademacher(dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
-    """Directions of signs (SPSA)."""
+    """Random signs (SPSA)."""
     return dice.signs(shape, counter)
 
 
 def sphere(dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
-    """Normal directions, all brought to the length of a vector of ones (RGF)."""
+    """Normal directions scaled to the length of a vector of ones (RGF)."""
     return even(dice.normal(shape, counter))
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """Directions of the sphere among those that are constant on tiles: a coarse grid, enlarged.
+    """Directions on the sphere that are constant on tiles: a coarse grid, enlarged.
 
-    Gradients of images are smooth, so that more of them lies in there than its share of the
-    dimensions, and fewer directions find it (Cheng et al. 2019: the data-dependent prior).
+    Gradients of images are smooth: these directions hold a larger part of them than their share of
+    the dimensions, so fewer are needed (Cheng et al. 2019: the data-dependent prior).
 
     Parameters
     ----------
     side : int
-        Entries a side of the coarse grid, at most those of the image.
+        Side of the coarse grid, at most that of the image.
     """
 
     side: int
 
     def __call__(self, dice: Dice, shape: tuple[int, ...], counter: Tensor) -> Tensor:
         u = dice.normal(coarse(shape, self.side), counter)
-        if u.shape[2:] == shape:
-            return even(u)
-        large = functional.interpolate(u.flatten(0, 1), shape[1:], mode="nearest")
-        return even(large.view(*u.shape[:2], *shape))
+        return even(resized(u, shape[1:], "nearest"))
+
+
+def resized(z: Tensor, size: tuple[int, ...], mode: str = "bilinear") -> Tensor:
+    """Images ``[..., channels, h, w]`` interpolated to another height and width."""
+    if tuple(z.shape[-2:]) == size:
+        return z
+    return functional.interpolate(z.flatten(0, -4), size, mode=mode).view(*z.shape[:-2], *size)
 
 
 def even(u: Tensor) -> Tensor:
-    """Directions ``[rows, k, ...]`` at the length of a vector of ones; zero stays zero."""
+    """Directions ``[rows, k, ...]`` scaled to the length of a vector of ones; zero stays zero."""
     flat = u.flatten(0, 1)
     length = distances(flat, L2).clamp_min(1e-30) / u[0, 0].numel() ** 0.5
     length = rowwise(length.view(u.shape[:2]).to(u.dtype), u)
@@ -79,9 +84,9 @@ def even(u: Tensor) -> Tensor:
 
 
 def coarse(shape: tuple[int, ...], side: int | None) -> tuple[int, ...]:
-    """The shape of changes on a coarse grid of so many entries a side, at most those of the image.
+    """The shape of a coarse grid of `side` values a side, at most those of the image.
 
-    By default ``3 sqrt(side)``: smooth changes matter most, and the more so in large images.
+    By default ``3 sqrt(side)``: smooth perturbations matter most, the more so in large images.
 
     Examples
     --------
@@ -94,12 +99,12 @@ def coarse(shape: tuple[int, ...], side: int | None) -> tuple[int, ...]:
 
 
 def visible(ball: Ball, sigma: float, draw: Draw, *, paired: bool) -> float:
-    """The size of probes, `sigma` widths of the box; at least what a victim with a grid can see.
+    """The size of probes, `sigma` box widths, at least what a victim with a grid can see.
 
-    Signs smaller than half a step of the grid are rounded away all at once, and up to a whole one
-    rounding doubles or halves them. Of normal directions the larger entries remain, but rounding
-    is noise beside the others: two steps, and four where a probe has no second one, left fewer
-    images of the digits standing than smaller or larger ones.
+    Signs smaller than half a grid step are rounded away, and up to a whole step rounding doubles or
+    halves them. Of normal directions the larger components remain, with the others as rounding
+    noise: two grid steps, and four for one-sided probes, broke more images of the digits than
+    smaller or larger ones.
     """
     size = sigma * ball.width
     if ball.grid is None:
@@ -108,22 +113,21 @@ def visible(ball: Ball, sigma: float, draw: Draw, *, paired: bool) -> float:
 
 
 def sent(ball: Ball, x: Tensor) -> Tensor:
-    """What the victim will see of points ``[rows, k, ...]``: cut to the box, on its grid."""
-    x = x.clamp(*ball.box)
-    return x if ball.grid is None else ball.received(x)
+    """What the victim receives of points ``[rows, k, ...]``: clipped to the box, on its grid."""
+    return ball.received(x.clamp(*ball.box))
 
 
 @dataclass(frozen=True)
-class Told:
-    """A loss that is still of use where a victim answers its first class alone.
+class ScoreLoss:
+    """A loss that stays useful when a victim reports the score of its top class only.
 
-    Nothing can be compared with it: then its own score is what falls, or rises where it is the
-    target. Where the victim tells more, or another class, it is the loss as it is.
+    There is nothing to compare such a score with: the score itself is then minimized, or maximized
+    if its class is the target. Where the victim reports more, or another class, it is `loss`.
 
     Parameters
     ----------
     loss : callable
-        What is raised where there is something to compare.
+        Loss to maximize where scores can be compared.
 
     Examples
     --------
@@ -131,7 +135,7 @@ class Told:
     >>> from besiege.attacks.losses import margin
     >>> aim = Aim(torch.tensor([0, 0, 0]))
     >>> hidden = -torch.inf
-    >>> Told(margin)(torch.tensor([[3.0, 1.0], [3.0, hidden], [hidden, 2.0]]), aim)
+    >>> ScoreLoss(margin)(torch.tensor([[3.0, 1.0], [3.0, hidden], [hidden, 2.0]]), aim)
     tensor([-2., -3., inf])
     """
 
@@ -139,29 +143,26 @@ class Told:
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
         value = self.loss(logits, aim)
-        # Most victims hide nothing; only on a CPU is it quicker to ask than to compute.
+        # Most victims hide nothing; only on a CPU is testing this cheaper than computing on.
         if logits.device.type == "cpu" and bool((logits > -torch.inf).all()):
             return value
         alone = (logits > -torch.inf).sum(1) == 1
-        if aim.targets is None:
-            own = -logits.gather(1, aim.labels[:, None])[:, 0]
-        else:
-            own = logits.gather(1, aim.targets[:, None])[:, 0]
-        return torch.where(alone, own, value)
+        sign, classes = (-1.0, aim.labels) if aim.targets is None else (1.0, aim.targets)
+        return torch.where(alone, sign * logit_of(logits, classes), value)
 
 
 class Slopes(NamedTuple):
-    """What some probes told.
+    """Slopes along some probes.
 
     Attributes
     ----------
     loss : Tensor
-        The loss at the points themselves, ``[rows]``; -inf where it was not asked.
+        The loss at the points themselves, ``[rows]``; -inf where not queried.
     slope : Tensor
-        Along each probe, ``[rows, k]``; zero where it was not paid for.
+        Slope along each probe, ``[rows, k]``; zero where not paid for.
     along : Tensor
-        What was really sent for each, in units of sigma, ``[rows, k, ...]``; half of what lies
-        between the two ends of a pair, whether or not both were asked.
+        The direction really sent, in units of sigma, ``[rows, k, ...]``: half the difference
+        between the two ends of a pair, whether or not both were queried.
     """
 
     loss: Tensor
@@ -169,7 +170,7 @@ class Slopes(NamedTuple):
     along: Tensor
 
     def sum(self) -> Tensor:
-        """``sum(slope * along)`` of every row, ``[rows, ...]``; writes over `along`."""
+        """``sum(slope * along)`` of every row, ``[rows, ...]``; overwrites `along`."""
         weight = self.slope.to(self.along.dtype)
         return self.along.mul_(rowwise(weight, self.along)).sum(1)
 
@@ -185,12 +186,12 @@ def probe(
     paired: bool,
     base: Tensor | None = None,
 ) -> Slopes:
-    """Ask for the slopes along directions at the points of some rows.
+    """Query the slopes along directions at the points of some rows.
 
     Parameters
     ----------
     siege : Siege
-        Who is asked.
+        The siege that is queried.
     rows : Tensor
         Row numbers, ascending.
     x : Tensor
@@ -200,33 +201,33 @@ def probe(
     sigma : Tensor
         The size of their probes, ``[len(rows)]``.
     loss : callable
-        What is measured.
+        The loss that is measured.
     paired : bool
-        Whether both ``x + sigma u`` and ``x - sigma u`` are asked, or the first alone.
+        Whether both ``x + sigma u`` and ``x - sigma u`` are queried, or only the first.
     base : Tensor, optional
-        The loss at the points, where it is known; else they are asked too, and first.
+        The loss at the points, if known; otherwise the points are queried too, first.
     """
     ball = siege.ball.at(rows)
     step = ball.scaled(sigma)[:, None]
     here, move = x[:, None], u * step
-    # A single probe stands for its pair. What was sent of it alone would, where pixels are black or
-    # white, always point inward, and so would the mean of many.
+    # A one-sided probe represents its pair: clipped on one side only, probes of black or white
+    # pixels would all point inward, and so would their mean.
     far, back = sent(ball, here + move), sent(ball, here - move)
     images = torch.stack((far, back), 2).flatten(1, 2) if paired else far
     if base is None:
         images = torch.cat((here, images), 1)
-    told = siege.logits(images, rows=rows, loss=loss).loss
+    losses = siege.logits(images, rows=rows, loss=loss).loss
     if base is None:
-        base, told = told[:, 0], told[:, 1:]
-    middle = base[:, None].expand_as(told[:, :: 2 if paired else 1])
-    high, low = (told[:, ::2], told[:, 1::2]) if paired else (told, middle)
-    width = sigma[:, None].to(told.dtype).expand_as(high) * (2.0 if paired else 1.0)
+        base, losses = losses[:, 0], losses[:, 1:]
+    middle = base[:, None].expand_as(losses[:, :: 2 if paired else 1])
+    high, low = (losses[:, ::2], losses[:, 1::2]) if paired else (losses, middle)
+    width = sigma[:, None].to(losses.dtype).expand_as(high) * (2.0 if paired else 1.0)
     if paired:
-        # Of a pair a victim that hides classes may tell one end: the point itself is the other.
+        # A victim that hides classes may answer one end only: the point itself is then the other.
         one = torch.isfinite(high) != torch.isfinite(low)
         width = torch.where(one, width / 2.0, width)
         high, low = (torch.where(one & ~torch.isfinite(end), middle, end) for end in (high, low))
-    # What was not paid for, and what such a victim does not tell, is no slope.
+    # Queries without an answer give no slope.
     known = torch.isfinite(high) & torch.isfinite(low)
     slope = torch.where(known, high - low, torch.zeros_like(high)) / width
     along = (far - back).div_(2.0 * step)
@@ -234,7 +235,7 @@ def probe(
 
 
 class Estimate(NamedTuple):
-    """A gradient made of slopes, and the loss at the point itself."""
+    """An estimated gradient, and the loss at the point itself."""
 
     gradient: Tensor
     loss: Tensor
@@ -254,10 +255,10 @@ def estimate(
 ) -> Estimate:
     """The gradient at points from `many` directions a row, and the loss at the points.
 
-    One query for the point, unless its loss is `known`, and one for each direction, or two where
-    they are `paired`. Directions are drawn by row and `step`; images are made, asked and added up
-    in pieces, which are cut by the numbers of directions alone, so that a row's sum is the same in
-    any company.
+    It costs one query for the point, unless its loss is `known`, and one for each direction, or two
+    if `paired`. Directions depend on row and `step`. Images are made, queried and summed in pieces
+    whose size depends only on the number of directions, so that a row's sum is the same for any
+    batch size.
     """
     gradient = torch.zeros_like(x)
     value = torch.full((len(siege),), -torch.inf, dtype=x.dtype, device=x.device)
@@ -270,16 +271,16 @@ def estimate(
         base = None if known is None else known[rows]
         for some in portions(siege.ball, many, each):
             u = draw(dice.at(rows), shape, some.to(x.device).expand(len(rows), -1)).to(x.dtype)
-            told = probe(siege, rows, at, u, sigmas, loss, paired=paired, base=base)
-            base = told.loss
-            gradient[rows] += told.sum() / many
+            slopes = probe(siege, rows, at, u, sigmas, loss, paired=paired, base=base)
+            base = slopes.loss
+            gradient[rows] += slopes.sum() / many
         assert base is not None
         value[rows] = base.to(value.dtype)
     return Estimate(gradient, value)
 
 
 def portions(ball: Ball, many: int, each: int = 1) -> Iterator[Tensor]:
-    """The numbers of `many` directions in even pieces, of images as many as are made at once.
+    """The numbers of `many` directions in even pieces, as many images as are made at once.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The evolutionary attack: one parent, one child, and how far each entry of the image may go."""
+"""The evolutionary attack: a (1+1) evolution strategy with a variance for every coordinate."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.boundary import shortest
+from besiege.attacks.estimates import resized
 from besiege.attacks.smallest import endless
 from besiege.attacks.starts import (
     NARROW,
@@ -34,22 +34,22 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 PATH, SPREAD = 0.01, 0.001
-"""How fast the path follows the last successful child, and the variances the path."""
+"""Learning rates of the evolution path and of the variances."""
 
 GOAL = 0.2
-"""The share of children that should be adversarial."""
+"""Target success rate of children."""
 
 MOST = 0.9
-"""The longest step towards the clean image, in shares of the distance; its shortest is that of
-which a float32 image shows nothing."""
+"""Longest step towards the clean image, relative to the distance. LEAST is the shortest: float32
+images do not show smaller ones."""
 
 LEAST = 1e-8
 
 ACTIVE = 20
-"""One of so many coordinates takes part in a child."""
+"""One of so many coordinates takes part in a mutation."""
 
 SIDE = 45
-"""Published: the side of the images on which children are drawn, where images are larger."""
+"""Published: side of the images on which mutations of larger images are drawn."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -58,11 +58,11 @@ PRESETS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Published settings: Dong et al. 2019 (on 45 x 45 of 112 x 112 pixels), and RealSafe 2020 at full
-size."""
+resolution."""
 
 
 class State(NamedTuple):
-    """Where a search is; everything with the rows first.
+    """The state of the search, rows first.
 
     Attributes
     ----------
@@ -71,9 +71,9 @@ class State(NamedTuple):
     path, spread : Tensor
         The evolution path, and the variance of every coordinate.
     mu : Tensor
-        Which share of the way to the source a child goes.
+        Step towards the clean image, as a fraction of the distance.
     wins : Tensor
-        Children kept since mu was last adapted.
+        Successful children since mu was last adapted.
     """
 
     x: Tensor
@@ -84,7 +84,7 @@ class State(NamedTuple):
     wins: Tensor
 
     def after(self, good: Tensor, new: Tensor, away: Tensor, z: Tensor) -> State:
-        """The state after children, drawn as `z`, of which the good take their parents' place."""
+        """The state after children with mutations `z`; good ones replace their parents."""
         path = (1.0 - PATH) * self.path + math.sqrt(PATH * (2.0 - PATH)) * z
         path = pick(good, path, self.path)
         return State(
@@ -100,38 +100,38 @@ class State(NamedTuple):
 @register("evolutionary")
 @dataclass(frozen=True)
 class Evolutionary(Attack):
-    r"""One child per query, from a normal law with a variance for every coordinate.
+    r"""One child per query, from a normal distribution with a variance for every coordinate.
 
-    With the clean image x0 and a parent x at distance D of it, a child is
-    :math:`x + \mu (x_0 - x) + \sigma D z / |z|`, brought to the distance :math:`(1 - \mu) D`. z is
-    drawn with the variances C on a twentieth of the coordinates, chosen the likelier the larger
-    their variances. A child that is adversarial is the next parent, and C learns where it went:
+    With the clean image x0 and a parent x at distance D from it, a child is
+    :math:`x + \mu (x_0 - x) + \sigma D z / |z|`, rescaled to the distance :math:`(1 - \mu) D`. z is
+    drawn with variances C on a twentieth of the coordinates, chosen with probabilities in
+    proportion to C. An adversarial child is the next parent, and C adapts to it:
     :math:`p = 0.99 p + \sqrt{0.0199} z`, :math:`C = 0.999 C + 0.001 p^2`. The step :math:`\mu`
-    grows by :math:`e^{0.8}` at most where more than a fifth of the last children were adversarial,
-    and shrinks where fewer were (Dong et al., Efficient decision-based black-box adversarial
-    attacks on face recognition, 2019).
+    grows by at most :math:`e^{0.8}` if more than a fifth of the last children were adversarial, and
+    shrinks if fewer were (Dong et al., Efficient decision-based black-box adversarial attacks on
+    face recognition, 2019).
 
-    Published, :math:`\sigma` stays what it is, so that :math:`\mu` falls to nothing near the
-    optimum, and :math:`\mu` is adapted every 30 queries. Here :math:`\sigma` is
-    :math:`\sqrt{2 \mu}`, which is best on a flat boundary (see `Boundary`), :math:`\mu` is adapted
-    every 5 queries, and the start is brought to the boundary.
+    In the paper :math:`\sigma` is constant, so that :math:`\mu` falls to zero near the optimum, and
+    :math:`\mu` adapts every 30 queries. Here :math:`\sigma` is :math:`\sqrt{2 \mu}`, which is best
+    on a flat boundary (see `Boundary`), :math:`\mu` adapts every 5 queries, and the start is
+    bisected to the boundary.
 
     Parameters
     ----------
     steps : int
         Children, one query each.
     mu : float
-        The first step towards the clean image, in shares of the distance.
+        First step towards the clean image, as a fraction of the distance.
     sigma : float, optional
-        Length of the random step, in shares of the distance.
+        Length of the random step, as a fraction of the distance.
     shrink : int, optional
-        How many times smaller, in height and in width, the images are on which z is drawn; it is
-        brought to full size by bilinear interpolation. By default so many that at most 45 x 45 are
-        left: at 227 x 227 the distance after 500 queries is a quarter of that at full size.
+        Factor by which height and width are reduced to draw z, which is then enlarged by bilinear
+        interpolation. By default such that at most 45 x 45 pixels are left: at 227 x 227 the
+        distance after 500 queries is a quarter of that at full resolution.
     window : int
-        Queries after which mu is adapted.
+        Queries after which mu adapts.
     bisected : bool
-        Whether the start is first brought to the boundary.
+        Whether the start is first bisected to the boundary.
 
     Examples
     --------
@@ -140,7 +140,7 @@ class Evolutionary(Attack):
     """
 
     steps: int = whole_number(20000)
-    mu: float = number(0.01, above=0, below=1, what="a share")
+    mu: float = number(0.01, above=0, below=1, what="a fraction")
     sigma: float | None = number(None, above=0)
     shrink: int | None = whole_number(None)
     window: int = whole_number(5)
@@ -158,7 +158,7 @@ class Evolutionary(Attack):
         path = x.new_zeros(len(x), math.prod(small))
         spread = torch.ones_like(path)
         far = siege.ball.distance(x)
-        # Steps that a grid rounds away teach nothing.
+        # Steps that a grid rounds away would never succeed.
         mu = (0.5 * shortest(siege.ball, far)).clamp(self.mu, MOST)
         at = State(x, path, spread, far, mu, torch.zeros_like(far))
         for step in range(self.steps):
@@ -166,7 +166,7 @@ class Evolutionary(Attack):
                 return
             ball = siege.ball
             z = mutation(siege.dice.of("mutation"), at.spread, step)
-            move = _enlarged(z.view(-1, *small), at.x)
+            move = resized(z.view(-1, *small), tuple(x.shape[2:]))
             sigma = self._sigma(ball, at.mu, at.far)
             new = ball.received(child(ball, at.x, move, at.mu, sigma))
             away = ball.distance(new)
@@ -178,7 +178,7 @@ class Evolutionary(Attack):
             at = siege.settle(at)
 
     def small(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape on which children are drawn."""
+        """The shape on which mutations are drawn."""
         channels, *sides = shape
         shrink = self.shrink or math.ceil(math.sqrt(math.prod(sides)) / SIDE)
         return channels, *(-(-side // shrink) for side in sides)
@@ -193,11 +193,11 @@ class Evolutionary(Attack):
 
 
 def mutation(dice: Dice, spread: Tensor, step: int) -> Tensor:
-    """Normals of the variances `spread`, ``[rows, entries]``, on a few entries of each row.
+    """Normal draws of variances `spread`, ``[rows, coordinates]``, on a few per row.
 
-    An entry's chance is in proportion to its variance. Laid end to end, the variances are cut into
-    as many equal parts as entries are wanted, and in each part one point is drawn; an entry that
-    two points fall on is moved once.
+    A coordinate's probability is in proportion to its variance, by stratified sampling: the
+    cumulative variances are cut into equal parts, and one point is drawn in each. A coordinate
+    drawn twice is used once.
     """
     entries = spread.shape[1]
     many = max(1, entries // ACTIVE)
@@ -212,16 +212,10 @@ def mutation(dice: Dice, spread: Tensor, step: int) -> Tensor:
 
 
 def child(ball: Ball, x: Tensor, move: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
-    """A share mu of the way to the centre, and sigma distances along `move`, cut to the box."""
+    """A step mu towards the centre plus sigma distances along `move`, clipped to the box."""
     away = x - ball.center
     n = distances(away, L2)
     move = move * ball.scaled(sigma * n / distances(move, L2).clamp_min(1e-30))
     new = away * ball.scaled(1.0 - mu) + move
     new = new * ball.scaled((1.0 - mu) * n / distances(new, L2).clamp_min(1e-30))
     return (ball.center + new).clamp_(*ball.box)
-
-
-def _enlarged(z: Tensor, x: Tensor) -> Tensor:
-    if z.shape == x.shape:
-        return z
-    return functional.interpolate(z, x.shape[2:], mode="bilinear", align_corners=False)

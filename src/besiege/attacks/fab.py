@@ -1,4 +1,4 @@
-"""FAB and FAB-T: along the boundary, taken for planes, and drawn to the clean image."""
+"""FAB and FAB-T: projections onto the linearised boundary, biased towards the clean image."""
 
 from __future__ import annotations
 
@@ -20,49 +20,50 @@ from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
 
 CHOICE = 5
-"""So many first steps choose the class as seen from the clean image, the others from where they
-are: the first find the nearest plane, the others stay with it where planes bend."""
+"""First steps that choose the class whose plane is nearest to the clean image; later ones choose by
+the distance from the iterate, which stays with a class where boundaries are curved."""
 
 FLAT = 4
-"""Every so many steps rows that have no plane to go to are put elsewhere. To ask at every step
-would keep a GPU waiting for a case that is rare."""
+"""Rows without a plane move to a random point every so many steps. Checking more often would
+synchronise a GPU for a rare case."""
 
 
 @register("fab")
 @dataclass(frozen=True)
 class FAB(Attack):
-    """Fast adaptive boundary attack: along the boundary, drawn to the clean image.
+    """Fast adaptive boundary attack: along the boundary, biased towards the clean image.
 
-    Every step takes the victim for a linear one, goes from where it is and from the clean image
-    to the nearest plane inside the box, a little beyond, and mixes the two. Beyond the boundary
-    it first takes back a part of the change (Croce and Hein, Minimally distorted adversarial
-    examples with a fast adaptive boundary attack, 2020).
+    Every step linearises the victim, projects both the iterate and the clean image onto the nearest
+    plane inside the box, slightly beyond it, and averages the two. Beyond the boundary it first
+    shrinks the perturbation (Croce and Hein, Minimally distorted adversarial examples with a fast
+    adaptive boundary attack, 2020).
 
-    Three things are otherwise than in the authors' code. After stepping back the plane is the one
-    read before, at the point that was looked at: that spares every step its second forward, and
-    for a linear victim it is the same plane. Steps back are long at first and fall to nothing:
-    most walks end nearer, in l1 by several hundredths. And in the first steps the class is the
-    one whose plane is nearest to the clean image, with the box.
+    Three things differ from the authors' code. After shrinking, the plane is the one computed
+    before, at the iterate: that saves the second forward pass of every step, and for a linear
+    victim it is the same plane. Shrinking is strong at first and falls to zero: most rows end
+    nearer, in l1 by several per cent. And in the first steps the class is the one whose plane is
+    nearest to the clean image inside the box.
 
-    Without a budget it looks for the smallest change. With one the walk is the same, and a row
-    may leave at its first success inside.
+    Without a budget it searches for the smallest perturbation. With one the iterates are the same,
+    and a row may leave at its first success within the budget.
 
     Parameters
     ----------
     steps : int
-        Steps of every walk.
+        Steps of every run.
     restarts : int
-        Walks: the first from the clean image, the others from half of the smallest distance known.
+        Runs: the first from the clean image, the others from random points at half of the smallest
+        known distance.
     alpha_max : float
-        The largest share that the move from the clean image has in a step.
+        Largest weight of the clean image's projection in a step.
     eta : float
-        How far a move goes, in ways to its plane.
+        Length of a step, in units of the distance to its plane.
     beta : float
-        What a step back leaves of the change; with `anneal`, the first one.
+        Fraction of the perturbation that shrinking leaves; with `anneal`, at the first step.
     anneal : bool
-        Whether `beta` rises to one over the walk. ``beta=0.9, anneal=False`` is as published.
+        Whether `beta` rises to one during a run. ``beta=0.9, anneal=False`` is as published.
     search : int
-        Secant steps between the clean image and the best point of a walk, at its end.
+        Secant steps between the clean image and the best point, at the end of a run.
 
     Examples
     --------
@@ -73,9 +74,9 @@ class FAB(Attack):
 
     steps: int = whole_number(100)
     restarts: int = whole_number(1)
-    alpha_max: float = number(0.1, most=1, what="a share")
+    alpha_max: float = number(0.1, most=1, what="a fraction")
     eta: float = number(1.05, least=1)
-    beta: float = number(0.7, most=1, what="a share")
+    beta: float = number(0.7, most=1, what="a fraction")
     anneal: bool = True
     search: int = whole_number(3, 0)
 
@@ -87,16 +88,16 @@ class FAB(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         for rows in turns(siege, siege.classes):
-            self._walks(siege.view(rows))
+            self._runs(siege.view(rows))
 
-    def _walks(self, siege: Siege) -> None:
+    def _runs(self, siege: Siege) -> None:
         for restart in range(self.restarts):
-            # A row broken in an earlier walk has left, unless the caller lets rows stay.
+            # Rows broken in an earlier run have left, unless the caller keeps them.
             view = siege.view(dice=siege.dice.of("restart", restart))
             if len(view):
-                self._walk(view, _anywhere(view, "start") if restart else view.ball.center)
+                self._run(view, _anywhere(view, "start") if restart else view.ball.center)
 
-    def _walk(self, siege: Siege, x: Tensor) -> None:
+    def _run(self, siege: Siege, x: Tensor) -> None:
         best, far = x, torch.full_like(siege.ball.radius, torch.inf)
         scores = x.new_zeros(len(x), siege.classes)
         for step in range(self.steps + 1):
@@ -142,7 +143,7 @@ class FAB(Attack):
         size = distances(moves, ball.norm)
         near, far = size.clamp_min(1e-8 * ball.width).view(2, rows)
         alpha = ball.scaled((near / (near + far)).clamp_max_(self.alpha_max))
-        # In changes, so that what neither move touches stays exactly as it was.
+        # Average perturbations, not images: pixel values that neither step moves stay exact.
         here, there = moves.mul_(self.eta).view(2, *x.shape)
         x = here.add_(kept).mul_(1.0 - alpha).add_(there.mul_(alpha)).add_(clean)
         x = x.clamp_(*ball.box)
@@ -153,27 +154,27 @@ class FAB(Attack):
         return x
 
     def _left(self, step: int) -> float:
-        """What a step back leaves of the change."""
+        """The fraction of the perturbation that shrinking leaves."""
         return self.beta + (1.0 - self.beta) * (step / self.steps if self.anneal else 0.0)
 
 
 @register("fabt")
 @dataclass(frozen=True)
 class FABT(FAB):
-    """FAB towards one class after the other: one backward per step, whatever the classes.
+    """FAB aimed at one class after the other: one backward pass per step for any number of classes.
 
-    The likeliest wrong classes of the clean image come first; any error counts. Towards a class
-    that must be reached the plane is that of the target and the likeliest other class, and
-    nothing else counts (Croce and Hein, Reliable evaluation of adversarial robustness, 2020).
+    The likeliest wrong classes of the clean image come first; any misclassification counts.
+    Targeted, the plane is that between the target and the likeliest other class (Croce and Hein,
+    Reliable evaluation of adversarial robustness, 2020).
 
     Parameters
     ----------
     steps, restarts, alpha_max, eta, beta, anneal, search
-        As of `fab`, for every class.
+        As in `fab`, for every class.
     targets : int
-        How many classes, at most.
+        Most classes tried.
     together : int
-        How many classes of a row are tried side by side, after the first alone. Calls are fuller
+        Classes of a row attacked side by side, after the first one on its own: batches are fuller
         when few rows are left.
 
     Examples
@@ -193,7 +194,7 @@ class FABT(FAB):
         given = siege.aim.targets
         ranked = siege.ranked()[:, : self.targets] if given is None else given[:, None]
         many = ranked.shape[1]
-        # Most rows that break at all break towards the first class: it is tried alone.
+        # Most broken rows break towards the first class, so that one is attacked on its own.
         for first, end in pairwise([0, *range(1, many, self.together), many]):
             ranked = siege.settle(ranked)
             turn = torch.arange(first, end, device=ranked.device)
@@ -201,7 +202,7 @@ class FABT(FAB):
                 rows = some.repeat_interleave(len(turn))
                 dice = siege.dice.at(rows).of("target").counted(turn.repeat(len(some)))
                 aim = ranked[some, first:end].flatten()
-                self._walks(siege.view(rows, aim=aim, dice=dice))
+                self._runs(siege.view(rows, aim=aim, dice=dice))
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         return siege.gradient(x, steering(siege))
@@ -211,9 +212,9 @@ class FABT(FAB):
 
 
 def _anywhere(siege: Siege, purpose: str, counter: int = 0) -> Tensor:
-    """A random point at half of the smallest distance known, or of the budget."""
+    """A random point at half of the smallest known distance, or of the budget."""
     ball = siege.ball
     known = torch.minimum(siege.distance, ball.radius)
-    # Where nothing is known, far enough to see something else.
+    # Without a known distance, far enough for another gradient.
     radius = torch.where(torch.isfinite(known), known, 0.2 * across(ball)) / 2
     return ball.of(radius).shell(siege.dice.of(purpose), counter)

@@ -1,4 +1,4 @@
-"""Fit one perturbation to all rows of a siege: by gradient, or by DeepFool from row to row."""
+"""Fit one universal perturbation to all rows of a siege, by gradients or by DeepFool steps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from besiege.core.siege import Siege
 Method = Literal["gradient", "deepfool"]
 
 CAP = 1.0
-"""Beyond the boundary the margin counts up to this many times the mean lead of the clean images:
-what is fooled already must not outweigh the others."""
+"""Beyond the boundary the margin is capped at this many times the mean clean margin, so that images
+already fooled do not outweigh the others."""
 
 LONGEST, SHORTEST = 0.2, 0.01
-"""The first and the last step by gradient, as shares of the budget."""
+"""First and last step size of the gradient method, as fractions of the budget."""
 
 INERTIA = 0.9
-"""How much of the last direction is kept."""
+"""Momentum of the gradient method."""
 
 CLASSES, OVERSHOOT, REACH = 10, 0.02, 10
-"""DeepFool's part: classes that take part, how far beyond a plane, steps at most."""
+"""DeepFool: classes considered, overshoot, and most steps."""
 
 
 def fit(
@@ -37,23 +37,22 @@ def fit(
 ) -> Tensor:
     """A perturbation for all rows of a siege, within the smallest of their radii.
 
-    `hidden` asks through a map, so that only what is offered in the end counts as a success. Where
-    queries are limited the last one of every row is left for that.
+    With a query budget the last query of every row is reserved for the final image.
 
     Parameters
     ----------
     siege : Siege
-        Whose rows pay.
+        Its rows pay for the queries.
     method, steps, target, batch
-        As of `besiege.attacks.universal.UAP`.
+        As in `besiege.attacks.universal.UAP`.
     hidden : bool
-        Whether what is seen on the way is no success.
+        Whether successes during the fit are not recorded: only the final images count.
     """
     low, high = siege.ball.box
     start = torch.zeros_like(siege.ball.center[:1])
-    # The perturbation itself may be as large as the box is wide.
+    # The perturbation itself may be as large as the width of the box.
     around = ball(siege.ball.norm, start, siege.ball.radius.min()[None], (low - high, high - low))
-    # DeepFool asks for one class after the other where nobody may look.
+    # If successes are hidden, DeepFool queries one class after the other.
     price = min(CLASSES, siege.classes) - 1 if method == "deepfool" and hidden else 1
     v = best = rise = start
     most = 0.0
@@ -68,8 +67,8 @@ def fit(
                 move, changed = _reached(siege.view(rows), v, hidden, price)
                 v = around.confine(v + move)
             fooled, asked = fooled + int(changed.sum()), asked + len(rows)
-        # The perturbation changed meanwhile: what looks like enough is measured. The gradient's
-        # steps grow shorter and its last one is its best; DeepFool's do not.
+        # The perturbation has changed since: measure it if it seems good enough. The gradient
+        # method's steps shrink, so that its last perturbation is its best; DeepFool's do not.
         if method == "gradient" and fooled < target * asked:
             best = v
             continue
@@ -82,19 +81,19 @@ def fit(
 
 
 def _parts(siege: Siege, turn: int, batch: int, price: int) -> tuple[Tensor, ...]:
-    """Row numbers in another order every time, in pieces, ascending in each."""
+    """Row numbers in a new random order every turn, in batches, ascending in each."""
     drawn = siege.dice.of("order").uniform((1,), turn)[:, 0]
     order = _paying(siege, drawn.argsort(stable=True), price)
     return tuple(part.sort().values for part in torch.split(order, batch) if len(part))
 
 
 def _paying(siege: Siege, rows: Tensor, price: int) -> Tensor:
-    """Those of some rows that can pay so much, and one query more."""
+    """The rows that can pay `price` queries and one more."""
     return rows[siege.record.meter.left(siege.rows[rows]) > price]
 
 
 def _share(siege: Siege, v: Tensor) -> float:
-    """The share of rows whose class the perturbation changes; all where nobody can be asked."""
+    """The fooling rate of the perturbation; 1 if no row can pay for a query."""
     rows = _paying(siege, torch.arange(len(siege), device=v.device), 1)
     if not len(rows):
         return 1.0
@@ -103,7 +102,7 @@ def _share(siege: Siege, v: Tensor) -> float:
 
 
 def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
-    """The gradient of the capped margin by the perturbation, which is that by the clean images."""
+    """The gradient of the capped margin with respect to the perturbation, for some rows."""
     clean = siege.aim.clean
     cap = torch.inf if clean is None else -CAP * float(margin(clean, siege.aim).mean())
 
@@ -119,7 +118,7 @@ def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
 def _ascended(
     around: Ball, v: Tensor, rise: Tensor, gradient: Tensor, gone: float
 ) -> tuple[Tensor, Tensor]:
-    """One step of the perturbation, and the direction it took."""
+    """One step of the perturbation, and its direction with momentum."""
     slope = gradient.sum(0, keepdim=True)
     slope = slope / slope.abs().mean().clamp_min(torch.finfo(slope.dtype).tiny)
     rise = INERTIA * rise + slope
@@ -128,10 +127,9 @@ def _ascended(
 
 
 def _reached(view: Siege, v: Tensor, hidden: bool, price: int) -> tuple[Tensor, Tensor]:
-    """The moves that take those rows beyond the boundary which the perturbation does not, added.
+    """The sum of DeepFool steps of the rows that the perturbation does not fool, and the others.
 
-    And which rows it does. A row that does not get there in time, or cannot pay, moves nothing, as
-    the authors have it.
+    A row that does not cross the boundary in time, or cannot pay, adds nothing, as in the paper.
     """
     space, total = view.ball, torch.zeros_like(view.ball.center)
     start = (space.center + v).clamp(*space.box)
@@ -143,22 +141,22 @@ def _reached(view: Siege, v: Tensor, hidden: bool, price: int) -> tuple[Tensor, 
             break
         x = (start[rows] + (1.0 + OVERSHOOT) * total[rows]).clamp(*space.box)
         labels, w, f = read(x, rows)
-        stands = ~view.record.reached(view.rows[rows], labels)
-        going = going.index_copy(0, rows, stands)
+        stays = ~view.record.reached(view.rows[rows], labels)
+        going = going.index_copy(0, rows, stays)
         before = before if step else going
         size = straight(space, w.flatten(0, 1), f.double().flatten()).view_as(f)
         each, nearest = torch.arange(len(rows), device=x.device), size.argmin(1)
         move = space.at(rows).plane(x, w[each, nearest], -f[each, nearest].double())
-        total = total.index_add(0, rows, move * rowwise(stands, move))
+        total = total.index_add(0, rows, move * rowwise(stays, move))
     moves = total * rowwise(before & ~going, total)
     return (1.0 + OVERSHOOT) * moves.sum(0, keepdim=True), ~before
 
 
 class _Planes:
-    """Planes of the likeliest classes of some rows.
+    """Linearised boundaries of the likeliest classes of some rows.
 
-    `hidden` asks for one class after the other through a map that changes nothing: what is seen on
-    the way is no success of the perturbation.
+    If `hidden`, classes are queried one after the other through the identity map, so that no
+    success is recorded.
     """
 
     def __init__(self, view: Siege, hidden: bool) -> None:
@@ -171,6 +169,6 @@ class _Planes:
         if not self.apart:
             answer = self.view.view(rows).gradients(x, self.ranked[rows])
             return answer.labels, *against(answer, self.ranked[rows])
-        told = [one.gradient(x, toward, unseen, rows) for one in self.apart]
-        w = torch.stack([answer.gradient for answer in told], 1)
-        return told[0].labels, w, torch.stack([answer.loss for answer in told], 1)
+        answers = [one.gradient(x, toward, unseen, rows) for one in self.apart]
+        w = torch.stack([answer.gradient for answer in answers], 1)
+        return answers[0].labels, w, torch.stack([answer.loss for answer in answers], 1)

@@ -1,4 +1,4 @@
-"""GeoDA: the boundary taken for a plane whose normal is learned from votes in few dimensions."""
+"""GeoDA: the boundary as a plane, its normal estimated from votes in a low-frequency subspace."""
 
 from __future__ import annotations
 
@@ -25,50 +25,47 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Linf
 
 GAIN = 0.01
-"""How much nearer a point must be, in shares of the distance, to be looked at."""
+"""How much nearer a point must be to be queried, as a fraction of the distance."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "geoda(steps=9, probes=60, growth=1.41, side=75)",
-    }
+    {"authors": "geoda(steps=9, probes=60, growth=1.41, side=75)"}
 )
-"""Published settings: Rahmati et al. 2020, about 4000 queries for an image of 224 x 224."""
+"""Settings of Rahmati et al. 2020, about 4000 queries for an image of 224 x 224."""
 
 
 _FASTEST = 10
-"""How much more probes a step may send than the one before."""
+"""Largest growth of the number of probes from step to step."""
 
 
 @register("geoda")
 @dataclass(frozen=True)
 class GeoDA(Attack):
-    r"""Learn the normal of the boundary by votes, and go from the clean image along it.
+    r"""Estimate the normal of the boundary by votes, and move from the clean image along it.
 
-    Probes around a point of the boundary are sums of the lowest cosines of every channel with
-    normal weights: in fewer dimensions a normal is learned with fewer queries, and those of
-    networks for images lie there for the most part. Votes of all steps are added up, step i
-    sending :math:`g^i` times as many as the first. The boundary is taken for a plane with that
-    normal, and the change of a given size that gets farthest over it is known for every norm: along
-    the normal in l2, along its signs in linf, and in l1 on its largest entries alone
-    (Rahmati et al., GeoDA: a geometric framework for black-box adversarial attacks, 2020).
+    Probes around a boundary point are sums of the lowest cosines of every channel with normal
+    weights: in fewer dimensions a normal takes fewer queries, and the normals of image networks lie
+    mostly there. Votes of all steps are added up; step i sends :math:`g^i` times as many probes as
+    the first. For a plane with that normal the best perturbation of a given size is known in every
+    norm: along the normal in l2, along its signs in linf, on its largest components in l1 (Rahmati
+    et al., GeoDA: a geometric framework for black-box adversarial attacks, 2020).
 
-    Published, that change grows until it is adversarial, whatever its size, then bisection brings
-    it to the boundary, and this is the next point. Here it is asked about once, a hundredth
-    smaller than the best change known: if it is not adversarial the point stays, and the next
-    votes make the normal there more certain. The change is the best one inside the box.
+    In the paper that perturbation grows until it is adversarial, bisection takes it to the
+    boundary, and the result is the next point. Here it is queried once, a hundredth smaller than
+    the best known perturbation: if it is not adversarial the point stays, and the next votes refine
+    the normal. The perturbation is the best one inside the box.
 
     Parameters
     ----------
     steps : int
         Estimates of the normal.
     probes : int
-        Probes of the first.
+        Probes of the first step.
     growth : float
-        How many times more each step sends than the one before.
+        Growth of the number of probes from step to step.
     side : int
-        Cosines per height and per width, at most as many as there are pixels.
+        Cosines per height and per width, at most the number of pixels.
     probe : float
-        Length of the probes in shares of the distance.
+        Length of the probes, as a fraction of the distance.
 
     Examples
     --------
@@ -105,23 +102,23 @@ class GeoDA(Attack):
         total = start_cost(back) + self.steps * (1 + back)
         for step in range(self.steps):
             most = self.many(step)
-            if self.growth == 1 or most == MOST_STEPS:  # as many in every step from here on
+            if self.growth == 1 or most == MOST_STEPS:  # all later steps send as many
                 return total + (self.steps - step) * most
             total += most
         return total
 
     def many(self, step: int) -> int:
-        """How many probes a step sends, from 0."""
-        # Compared as logarithms, because the power of a late step is beyond all numbers.
+        """Probes of a step, counted from 0."""
+        # Compare logarithms: the power of a late step overflows.
         if step * math.log(self.growth) > math.log(MOST_STEPS):
             return MOST_STEPS
         return min(int(self.probes * self.growth**step), MOST_STEPS)
 
     def _moved(self, siege: Siege, x: Tensor, w: Tensor, far: Tensor) -> Tensor:
-        """The points on the boundary along w where these are nearer, else the old ones."""
+        """Boundary points along w where these are nearer, else the old points."""
         ball = siege.ball
         size = (1.0 - GAIN) * far
-        if ball.norm is Linf and ball.grid is not None:  # or rounding would take the gain back
+        if ball.norm is Linf and ball.grid is not None:  # otherwise rounding would undo the gain
             size = torch.minimum(size, far - ball.grid).clamp_min(0.0)
         new = ball.center + ball.steepest(w, ball.center, size)
         new = ball.received(new.clamp_(*ball.box))
@@ -143,12 +140,12 @@ class GeoDA(Attack):
 
 
 def waves(dice: Dice, places: Tensor, shape: tuple[int, ...], side: int) -> Tensor:
-    """Normal sums of the lowest cosines of each channel, of length one, ``[rows, k, *shape]``."""
+    """Normal sums of each channel's lowest cosines, of length one, ``[rows, k, *shape]``."""
     channels, height, width = shape
     high, wide = min(side, height), min(side, width)
     u = dice.normal((channels, high, wide), places)
     down, across = cosines(height, high).to(u), cosines(width, wide).to(u)
-    # Row by row: how a product is rounded depends on how many others are computed with it.
+    # Row by row: the rounding of a matrix product depends on the batch size.
     made = torch.stack([torch.matmul(torch.matmul(down, row), across.T) for row in u])
     return units(made)
 

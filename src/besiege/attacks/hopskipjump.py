@@ -1,4 +1,4 @@
-"""HopSkipJump: the normal of the boundary from votes, a jump along it, and back to the boundary."""
+"""HopSkipJump: estimate the boundary's normal from votes, step along it, return to the boundary."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import endless, unit
-from besiege.attacks.starts import (
-    adversarial,
-    begin,
-    halvings,
-    start_cost,
-    to_boundary,
-)
+from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.blocks import at_once
@@ -34,11 +28,11 @@ Draw = Callable[[Dice, Tensor], Tensor]
 """Directions of length one, ``[rows, k, ...]``, from dice and the numbers of the probes."""
 
 HALVINGS = 25
-"""How often a jump is halved before the row stays where it is: a point that rounding has put back
-over the boundary would have it halved for ever."""
+"""Most halvings of a step; then the row stays: a point that rounding moved back across the boundary
+would be halved for ever."""
 
 FIRST = 0.1
-"""Published: the length of the first probes, in widths of the box."""
+"""Published: length of the first probes, in box widths."""
 
 TINY = 1e-30
 
@@ -49,14 +43,14 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "art": "hopskipjump(steps=50, probes=100, probe=0.01)",
     }
 )
-"""Published settings: Chen et al. 2020, 18,000 queries for an image of CIFAR-10, and what two
-libraries make of it."""
+"""Settings of Chen et al. 2020, 18,000 queries for an image of CIFAR-10, and those of two
+libraries."""
 
 
 def length(ball: Ball, far: Tensor, probe: float) -> Tensor:
-    """How long probes are in l2: a share of the distance, and never less than shows on a grid.
+    """The l2 length of probes: a fraction of the distance, at least what a grid shows.
 
-    A distance in another norm stands for that of a change of all entries alike.
+    A distance in another norm is converted as if all pixel values differed equally.
     """
     root = math.sqrt(ball.size)
     alike = {L2: 1.0, Linf: root}.get(ball.norm, 1.0 / root)
@@ -64,21 +58,20 @@ def length(ball: Ball, far: Tensor, probe: float) -> Tensor:
 
 
 def narrow(ball: Ball, long: Tensor) -> Tensor:
-    """How near to the boundary, in the ball's norm, so that about half of the probes cross it.
+    """The distance from the boundary, in the ball's norm, at which about half of the probes cross.
 
-    A probe of length l in a random direction goes ``l / sqrt(d)`` along the normal.
+    A probe of length l in a random direction moves ``l / sqrt(d)`` along the normal.
     """
     root = math.sqrt(ball.size)
     return long / root * {L2: 1.0, Linf: 1.0 / root}.get(ball.norm, root)
 
 
 def votes(siege: Siege, x: Tensor, long: Tensor, many: int, draw: Draw) -> tuple[Tensor, Tensor]:
-    r"""The normal of the boundary at points near it, by how probes around them are labelled.
+    r"""The normal of the boundary at points near it, from the labels of probes around them.
 
-    ``sum_i (phi_i - mean(phi)) u_i``, ``phi_i = +1`` or ``-1``,
-
-    with ``u_i`` what was really sent, less the point, over the length of the probes: the box
-    and the grid change what is drawn. Votes that all agree are not centred.
+    ``sum_i (phi_i - mean(phi)) u_i``, ``phi_i = +1`` or ``-1``, where ``u_i`` is the difference
+    really sent, after box and grid, divided by the length of the probes. Unanimous votes are not
+    centred.
 
     Parameters
     ----------
@@ -87,16 +80,16 @@ def votes(siege: Siege, x: Tensor, long: Tensor, many: int, draw: Draw) -> tuple
     long : Tensor
         Length of the probes of each row.
     many : int
-        How many each row sends.
+        Probes per row.
     draw : callable
-        Directions.
+        Draws the directions.
 
     Returns
     -------
     Tensor
         Sums ``[rows, ...]``, pointing into the adversarial region.
     Tensor
-        The share of adversarial probes, ``[rows]``.
+        The fraction of adversarial probes, ``[rows]``.
     """
     normal, share = torch.zeros_like(x), torch.zeros_like(long)
     fit = at_once(siege.ball)
@@ -112,13 +105,13 @@ def votes(siege: Siege, x: Tensor, long: Tensor, many: int, draw: Draw) -> tuple
             sent = ball.received(sent)
             answer = siege.labels(sent, rows)
             moved = sent.sub_(here[:, None])
-            told, good = answer.labels >= 0, adversarial(siege, answer, rows)
-            asked, yes = asked + told.sum(1), yes + good.sum(1)
-            sums = torch.stack((told, good), 1).to(moved) @ moved.flatten(2)
+            known, good = answer.labels >= 0, adversarial(siege, answer, rows)
+            asked, yes = asked + known.sum(1), yes + good.sum(1)
+            sums = torch.stack((known, good), 1).to(moved) @ moved.flatten(2)
             everyone += sums[:, 0].view_as(here)
             voted += sums[:, 1].view_as(here)
         mean = yes / asked.clamp_min(1.0)
-        # Votes are 2 good - told; centred ones, 2 good - 2 mean.
+        # Votes are 2 good - known; centred votes are 2 good - 2 mean.
         mixed = (yes > 0) & (yes < asked)
         mean_or_half = torch.where(mixed, mean, torch.full_like(mean, 0.5))
         normal[rows] = 2.0 * (voted - ball.scaled(mean_or_half) * everyone) / scale[:, 0]
@@ -129,30 +122,30 @@ def votes(siege: Siege, x: Tensor, long: Tensor, many: int, draw: Draw) -> tuple
 @register("hopskipjump")
 @dataclass(frozen=True)
 class HopSkipJump(Attack):
-    r"""Estimate the normal of the boundary by votes, jump along it, and return to the boundary.
+    r"""Estimate the normal of the boundary by votes, step along it, and return to the boundary.
 
-    At a point of the boundary :math:`50 \sqrt t` probes around it are labelled in step t. What is
-    adversarial votes for its direction, what is not against it, and the centred sum of votes is
-    the normal. From there the point jumps by :math:`D / \sqrt t`, D its distance, or by half of
-    it, a quarter, ... until it is adversarial, and bisection between the clean image and where it
-    landed ends at the boundary (Chen et al., HopSkipJumpAttack, 2020). In linf the jump takes the
-    signs of the normal (less where the votes hardly agree), and bisection clips the change.
+    At a boundary point, step t queries :math:`50 \sqrt t` probes around it. Adversarial probes vote
+    for their direction, others against it, and the centred sum of votes estimates the normal. The
+    point then moves along it by :math:`D / \sqrt t`, with D its distance, or by half of that, a
+    quarter, ... until it is adversarial, and bisection towards the clean image ends at the boundary
+    (Chen et al., HopSkipJumpAttack, 2020). In linf the step uses the signs of the normal (less
+    where the votes hardly agree), and bisection clips the perturbation.
 
-    Published, there are twice as many probes, their length is D / d in d dimensions, and bisection
-    ends at the precision they need. Here they are a tenth of D long. The boundary is seldom so
-    curved that this hurts, bisection takes half as many queries, and what the victim cannot see is
-    not sent: with a grid of values, probes move every entry by half a step at least. On a ResNet-20
-    the median distance in l2 after 500 queries is 0.82 so, and 1.01 as published. Also here, a
-    point is left only for one that is nearer.
+    In the paper there are twice as many probes, their length is D / d in d dimensions, and
+    bisection ends at the precision they need. Here their length is a tenth of D: boundaries are
+    seldom so curved that this hurts, bisection takes half as many queries, and for a victim with a
+    grid probes move every pixel value by at least half a grid step. On a ResNet-20 the median l2
+    distance after 500 queries is 0.82, and 1.01 as published. Also, a point is replaced only by a
+    nearer one.
 
     Parameters
     ----------
     steps : int
         Estimates of the normal.
     probes : int
-        Probes of the first; step t sends the square root of t times as many.
+        Probes of the first step; step t sends the square root of t times as many.
     probe : float, optional
-        Length of the probes in shares of the distance; None is as published.
+        Length of the probes, as a fraction of the distance; None is as published.
 
     Examples
     --------
@@ -192,7 +185,7 @@ class HopSkipJump(Attack):
         return start_cost(back) + sum(self.many(t) + each for t in range(1, self.steps + 1))
 
     def many(self, step: int) -> int:
-        """How many probes a step sends, from 1."""
+        """Probes of a step, counted from 1."""
         return int(self.probes * math.sqrt(step))
 
     def _length(self, ball: Ball, far: Tensor, step: int) -> Tensor:
@@ -218,19 +211,19 @@ class HopSkipJump(Attack):
 
 
 def _clear(normal: Tensor) -> Tensor:
-    """Signs where the votes are clear; entries on which they hardly agree move less."""
+    """Signs where the votes are clear; pixel values on which they hardly agree move less."""
     typical = distances(normal, L2) / math.sqrt(normal[0].numel())
     half = rowwise((0.5 * typical.clamp_min(TINY)).to(normal), normal)
     return (normal / half).clamp_(-1.0, 1.0)
 
 
 def units(u: Tensor) -> Tensor:
-    """Directions ``[rows, k, ...]`` of length one in l2; writes over the tensor given."""
+    """Directions ``[rows, k, ...]`` of length one in l2, in place."""
     return unit(u.flatten(0, 1), L2).view_as(u)
 
 
 def _jumped(siege: Siege, x: Tensor, v: Tensor, far: Tensor) -> Tensor:
-    """The first adversarial point of ``x + far v``, ``x + far v / 2``, ...; x where none is."""
+    """The first adversarial point of ``x + far v``, ``x + far v / 2``, ...; x if there is none."""
     new, rows = x.clone(), torch.arange(len(siege), device=x.device)
     for n in range(HALVINGS):
         if not len(rows):

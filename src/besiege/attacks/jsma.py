@@ -1,4 +1,4 @@
-"""JSMA: a pair of pixels at a time, chosen for what they do to one class and to the others."""
+"""JSMA: a pair of pixel values at a time, chosen by a saliency map."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.losses import logit_of
 from besiege.attacks.planes import turns
 from besiege.attacks.smallest import endless
 from besiege.core.answer import Aim, Loss
@@ -24,20 +25,20 @@ from besiege.core.threat import L0
 Outputs = Literal["logits", "probabilities"]
 
 BYTES = 2**29
-"""The most the map of pairs takes at once."""
+"""Most memory of the map of pairs."""
 
 COPIES = 4
-"""Tensors of the size of the map that are alive at once."""
+"""Tensors of the map's size alive at once."""
 
 
 def target_logit(logits: Tensor, aim: Aim) -> Tensor:
     """``z_t``."""
     assert aim.targets is not None
-    return logits.gather(1, aim.targets[:, None])[:, 0]
+    return logit_of(logits, aim.targets)
 
 
 def other_logits(logits: Tensor, aim: Aim) -> Tensor:
-    """The sum of all logits but the target's, downwards."""
+    """Minus the sum of all logits but the target's."""
     assert aim.targets is not None
     return -logits.scatter(1, aim.targets[:, None], 0.0).sum(1)
 
@@ -50,33 +51,33 @@ def target_probability(logits: Tensor, aim: Aim) -> Tensor:
 @register("jsma")
 @dataclass(frozen=True)
 class JSMA(Attack):
-    """Two entries at a time, those that raise the target most while they lower the others.
+    """Move the two pixel values that raise the target most while they lower the other classes.
 
-    The map of pairs weighs what two entries do for the target (which must rise) and what they do
-    against the sum of all others (which must fall); the pair with the largest product is moved
-    (Papernot et al., The limitations of deep learning in adversarial settings, 2016). Without a
-    target every class is tried as one, side by side, and the smallest change is kept. It stops
-    where no pair does both.
+    The saliency map of pairs holds the effect of two pixel values on the target (which must rise)
+    times that on the sum of all other classes (which must fall); the pair of largest product is
+    moved (Papernot et al., The limitations of deep learning in adversarial settings, 2016). The
+    attack stops where no pair does both. Untargeted, every class is tried as target, side by side,
+    and the smallest perturbation is kept.
 
-    As published it only raises entries, or only lowers them, and weighs slopes alone. Here both
-    are tried by default, and an entry counts for as much as it can still move: one at the end of
-    the box says nothing. ``both=False, room=False`` is as published.
+    As published it only raises pixel values, or only lowers them, and uses gradients only. By
+    default it does both, and weighs gradients by how far a pixel value can still move.
+    ``both=False, room=False`` is as published.
 
     Parameters
     ----------
     theta : float
-        How far an entry moves, as a share of the box; below zero downwards.
+        Step of a pixel value, as a fraction of the box width; negative is downwards.
     gamma : float
-        The share of all entries that may be changed.
+        Fraction of all pixel values that may differ.
     both : bool
-        Whether entries may move either way.
+        Whether pixel values may move either way.
     room : bool
-        Whether slopes are weighed by how far the entry can move.
+        Whether gradients are weighed by how far the pixel value can move.
     outputs : str
-        Slopes of ``'logits'`` or of ``'probabilities'``, for which one backward does, as those of
-        the others are the same downwards; but they vanish where the victim is sure.
+        Gradients of ``'logits'`` or of ``'probabilities'``. The latter need one backward pass,
+        since the other classes sum to one minus the target, but vanish where the victim is sure.
     targets : int
-        How many classes are tried where none is given, the likeliest first.
+        Classes tried without a target, the likeliest first.
 
     Examples
     --------
@@ -86,9 +87,9 @@ class JSMA(Attack):
     """
 
     theta: float = checked(
-        1.0, lambda share: 0 < abs(share) <= 1, "but a share of the box is needed, -1 to 1, not 0"
+        1.0, lambda share: 0 < abs(share) <= 1, "but a fraction of the box, -1 to 1, is needed"
     )
-    gamma: float = number(0.5, above=0, most=1, what="a share of all entries")
+    gamma: float = number(0.5, above=0, most=1, what="a fraction of all pixel values")
     both: bool = True
     room: bool = True
     outputs: Outputs = one_of("logits", "probabilities")
@@ -106,10 +107,10 @@ class JSMA(Attack):
         for some in turns(siege, 8 * many):
             view = siege.view(some.repeat_interleave(many), aim=ranked[some].flatten())
             if len(view):
-                self._climb(view)
+                self._ascend(view)
 
-    def _climb(self, siege: Siege) -> None:
-        """Pair after pair; rows of one sample end apart, so that those left are asked by number."""
+    def _ascend(self, siege: Siege) -> None:
+        """Pair after pair; views of one sample end separately, so rows are queried by number."""
         x, pairs = siege.ball.center, int(self.gamma * siege.ball.size / 2 + 1e-9)
         going = torch.ones_like(siege.rows, dtype=torch.bool)
         rise, fall = _SLOPES[self.outputs]
@@ -138,19 +139,18 @@ class JSMA(Attack):
             x, going = x.index_copy(0, rows, moved), going.index_copy(0, rows, found)
 
     def _hopeful(self, siege: Siege, x: Tensor) -> Tensor:
-        """Which rows have changed no more than allowed, and less than a success that is known."""
+        """Which rows are within the budget and nearer than a known success."""
         changed = siege.ball.distance(x)
         return (changed <= siege.ball.radius) & (changed < siege.distance)
 
     def _moved(self, ball: Ball, x: Tensor, up: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
         """Every row with its best pair moved, and whether it has one."""
-        low, high = ball.box
-        step = abs(self.theta) * (high - low)
+        (low, high), step = ball.box, abs(self.theta) * ball.width
         signs = (1.0, -1.0) if self.both else (1.0 if self.theta > 0 else -1.0,)
         rises, falls = [], []
         for sign in signs:
             room = (high - x if sign > 0 else x - low).clamp(0.0, step)
-            # What was moved one way is not moved back.
+            # A pixel value moved one way is never moved back.
             free = (room > 0) & ((x - ball.center) * sign >= 0)
             weight = room if self.room else torch.ones_like(x)
             rises.append(torch.where(free, sign * weight * up, -torch.inf).flatten(1))
@@ -168,30 +168,30 @@ def best_pair(rise: Tensor, fall: Tensor, entries: int) -> tuple[Tensor, Tensor]
     Parameters
     ----------
     rise, fall : Tensor
-        What each move does for the target and against the others, ``[rows, moves]``; -inf where
-        it cannot be made.
+        Effect of each move on the target and, negated, on the other classes, ``[rows, moves]``;
+        -inf where it cannot be made.
     entries : int
-        Moves whose numbers differ by a multiple of it are of one entry and make no pair.
+        Moves whose numbers differ by a multiple of it are of one pixel value and make no pair.
 
     Returns
     -------
     tuple of Tensor
-        Whether there is one, and the numbers of its moves, ``[rows, 2]``.
+        Whether there is a pair, and the numbers of its moves, ``[rows, 2]``.
 
     Notes
     -----
-    Not all pairs are looked at. Of two moves that both do more than a third, one can take its
-    place in any pair, unless it is of the partner's own entry: so only moves that few others
-    surpass in both respects can be in the best pair, and of thousands some dozens are left. Where
-    more are left than a map of one row may hold (5,792), those that do most for the target are
-    looked at. Rows share a map as far as it holds them.
+    Not all pairs are compared. If two moves both exceed a third in both respects, one of them can
+    replace it in any pair (unless it is of the partner's own pixel value). So only moves exceeded
+    by few others can be in the best pair: some dozens of thousands. If more are left than the map
+    of one row may hold (5,792), those best for the target are used. Rows share a map as far as
+    memory allows.
     """
     rise, fall = _to_one(rise), _to_one(fall)
     rise, order = rise.sort(dim=1, descending=True, stable=True)
     fall = fall.gather(1, order)
     left = beyond = fall
     for _ in range(1 + fall.shape[1] // entries):
-        # What is left of a move beside the best before it: of all before, the next best.
+        # The best fall of all moves before each, then the next best.
         beyond = functional.pad(left.cummax(1).values[:, :-1], (1, 0), value=-torch.inf)
         left = torch.minimum(left, beyond)
     kept = fall > beyond
@@ -221,7 +221,7 @@ def _best_of(rise: Tensor, fall: Tensor, moves: Tensor, entries: int) -> tuple[T
 
 
 def _to_one(x: Tensor) -> Tensor:
-    """Every row divided by its largest size, so that no product leaves the range of numbers."""
+    """Every row divided by its largest absolute value, so that no product over- or underflows."""
     size = torch.where(torch.isfinite(x), x.abs(), 0.0).amax(1, keepdim=True)
     return x / size.clamp_min(torch.finfo(x.dtype).tiny)
 
@@ -236,4 +236,4 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "deepsec": "jsma(gamma=0.1, both=False, room=False)",
     }
 )
-"""Published settings: Papernot et al. 2016 (theta 1, 14.5 % of the entries), DEEPSEC 2019."""
+"""Published settings: Papernot et al. 2016 (theta 1, 14.5 % of the pixel values), DEEPSEC 2019."""

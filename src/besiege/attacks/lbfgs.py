@@ -1,4 +1,4 @@
-"""Minimising many functions at once inside a box, each row with its own curvature and steps."""
+"""Projected L-BFGS inside a box, for many rows at once, each with its own state."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from besiege.attacks.planes import inner
 from besiege.core.rowwise import pick, rowwise
 
 ARMIJO = 1e-4
-"""The share of the fall its slope promises that a step must bring."""
+"""Fraction of the predicted decrease that a step must achieve."""
 
 BACK = (0.1, 0.5)
-"""What a step that fell too little is cut to, at least and at most."""
+"""Bounds of the factor by which a rejected step shrinks."""
 
 TRIES = 12
-"""So many cuts in a row end the search along one direction."""
+"""Most rejected steps along one direction."""
 
 
 class Descent:
-    """Projected L-BFGS of all rows side by side: ask at `trial`, and `tell` what was found there.
+    """Projected L-BFGS of all rows in parallel: evaluate at `trial`, then call `tell`.
 
-    Entries at a bound that the gradient presses against stay; on the others the two loops over a
-    row's last steps give a direction, which is cut to the box, and halved until the value falls
-    enough along it (Armijo). Where that fails the row forgets its steps and goes along the
-    gradient; where this fails too, or nothing is left to gain, the row is `done`. Every row has
-    its own history, step and end: nothing of one depends on the others.
+    Coordinates at a bound whose gradient points outward stay fixed. On the others the two-loop
+    recursion over a row's last steps gives a direction, which is clipped to the box and shortened
+    until the value falls enough (Armijo). If that fails the row discards its history and uses the
+    gradient; if this fails too, or nothing is left to gain, the row is `done`. Rows are independent
+    of each other.
 
     Parameters
     ----------
     start : Tensor
         Points ``[rows, ...]``, inside the box.
     box : tuple of float
-        Lowest and highest value of every entry.
+        Bounds of every coordinate.
     curvature : Tensor, optional
-        A first guess of the second derivatives, ``[rows]``; without one the first step has at
-        most length one.
+        First guess of the second derivatives, ``[rows]``; without one the first step has at most
+        length one.
     memory : int
-        How many steps every row remembers.
+        Steps kept for every row.
     tolerance : float
-        A row is done when a step lowers its value by less than this share.
+        A row is done when a step lowers its value by less than this fraction.
 
     Attributes
     ----------
     x, value : Tensor
-        Where every row stands, and its value there.
+        The current point of every row, and its value.
     trial : Tensor
-        Where to ask next.
+        The points to evaluate next.
     moved : Tensor
-        Which rows went to the point last told about.
+        Which rows accepted the last trial point.
     done : Tensor
-        Which rows are at an end.
+        Which rows have converged.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class Descent:
         self._slope = torch.zeros_like(self.value)
         self._tries = torch.zeros(rows, dtype=torch.int64, device=device)
         self._curvature = torch.full_like(self.value, torch.nan) if curvature is None else curvature
-        # The last steps and what the gradient changed by, as a ring in every row.
+        # Ring buffers of the last steps and the changes of the gradient.
         self._moves = start.new_zeros(rows, memory, *start.shape[1:])
         self._bends = torch.zeros_like(self._moves)
         self._count = torch.zeros_like(self._tries)
@@ -96,26 +96,26 @@ class Descent:
         return len(self.x)
 
     def at(self, rows: Tensor) -> Descent:
-        """Some of the rows."""
+        """The state of some rows."""
         other = object.__new__(Descent)
         for name, part in vars(self).items():
             setattr(other, name, part[rows] if isinstance(part, Tensor) else part)
         return other
 
     def tell(self, value: Tensor, gradient: Tensor) -> None:
-        """What was found at `trial`; of rows that are done nothing is taken.
+        """Take the values ``[rows]`` and gradients ``[rows, ...]`` at `trial`.
 
-        `value` is ``[rows]``, `gradient` ``[rows, ...]``, of what is to be lowered.
+        Those of rows that are done are ignored.
         """
         value = value.double()
         going = ~self.done
-        # Of the first point everything is taken: infinity was before it.
+        # The first point is always accepted: the value before is infinite.
         enough = value <= self.value + ARMIJO * self._step * self._slope
         taken = going & (enough | torch.isinf(self.value))
         self.moved = taken
         failed = going & ~taken
         self._accept(taken, value, gradient)
-        # Cut steps go on along their direction, until they are too many.
+        # Rejected steps shrink along their direction, until there were too many.
         over = failed & (self._tries >= TRIES)
         self.done |= over & (self._count == 0)
         self._count = torch.where(over, 0, self._count)
@@ -128,7 +128,7 @@ class Descent:
         self.trial = pick(self.done, self.x, x.clamp(*self.box))
 
     def _accept(self, taken: Tensor, value: Tensor, gradient: Tensor) -> None:
-        """Go to the trial points, and remember what was seen on the way."""
+        """Move to the trial points and update the history."""
         move, bend = self.trial - self.x, gradient - self._gradient
         begun = taken & torch.isfinite(self.value)
         along, size = inner(move, bend), inner(bend, bend)
@@ -143,11 +143,11 @@ class Descent:
         self.x = pick(taken, self.trial, self.x)
         self._gradient = pick(taken, gradient, self._gradient)
         self.value = torch.where(taken, value, self.value)
-        # A short step after many cuts says nothing about what a new direction would bring.
+        # A short step after rejections does not show what a new direction would gain.
         self.done = self.done | (little & (self._tries == 0))
 
     def _turn(self, new: Tensor) -> None:
-        """A new direction for some rows; those without any are done."""
+        """A new direction for some rows; rows without any are done."""
         g, (low, high) = self._gradient, self.box
         stuck = ((self.x <= low) & (g > 0)) | ((self.x >= high) & (g < 0))
         free = (~stuck).to(g.dtype)
@@ -155,13 +155,13 @@ class Descent:
         direction = self._bent(downhill, free)
         move = (self.x + direction).clamp(low, high) - self.x
         slope = inner(g, move)
-        # What is cut to the box need not go down any more: then along the gradient, which does.
+        # Clipped to the box the direction may not descend: then use the gradient, which does.
         steep = slope >= -1e-12 * (inner(g, g) * inner(move, move)).sqrt()
         plain = (self.x + downhill * self._each(self._guess(downhill))).clamp(low, high) - self.x
         move = pick(steep, plain, move)
         slope = torch.where(steep, inner(g, plain), slope)
         self._count = torch.where(new & steep, 0, self._count)
-        # What promises less than a hundredth of what would end it is rounding.
+        # A promised decrease below a hundredth of the tolerance is rounding.
         self.done = self.done | (new & (slope >= -0.01 * self.tolerance * self.value.abs()))
         self._direction = pick(new, move, self._direction)
         self._slope = torch.where(new, slope, self._slope)
@@ -169,29 +169,27 @@ class Descent:
         self._tries = torch.where(new, torch.zeros_like(self._tries), self._tries)
 
     def _guess(self, downhill: Tensor) -> Tensor:
-        """How far along the gradient, for rows that remember nothing."""
+        """Step length along the gradient, for rows without a history."""
         size = inner(downhill, downhill).sqrt().clamp_min(1e-300)
         unknown = torch.isnan(self._curvature)
         return torch.where(unknown, (1.0 / size).clamp_max(1.0), 1.0 / self._curvature)
 
     def _bent(self, q: Tensor, free: Tensor) -> Tensor:
-        """The two loops over each row's last steps, on the free entries."""
+        """The two-loop recursion over each row's last steps, on the free coordinates."""
         memory = self._moves.shape[1]
         rows = torch.arange(len(q), device=q.device)
         most = min(memory, int(self._count.max())) if len(q) else 0
         seen = []
-        scale = self._guess(q)
+        scale, first = self._guess(q), torch.zeros_like(self.done)
         for back in range(1, most + 1):
             place = (self._count - back) % memory
             move, bend = self._moves[rows, place] * free, self._bends[rows, place] * free
             along, size = inner(move, bend), inner(bend, bend)
-            # On the free entries alone a step may show no curvature.
+            # Restricted to the free coordinates a step may have no curvature.
             useful = (back <= self._count) & (along > 1e-10 * size)
             share = torch.where(useful, 1.0 / along.clamp_min(1e-300), 0.0)
             alpha = share * inner(move, q)
             q = q - bend * self._each(alpha)
-            if back == 1:
-                first = torch.zeros_like(useful)
             scale = torch.where(useful & ~first, along / size.clamp_min(1e-300), scale)
             first = first | useful
             seen.append((move, bend, share, alpha))
@@ -201,7 +199,7 @@ class Descent:
         return q
 
     def _shorter(self, value: Tensor) -> Tensor:
-        """What to cut a step to: where the parabola through what is known has its lowest point."""
+        """The factor of a rejected step: the minimum of the parabola through the known values."""
         fall = self._step * self._slope
         best = -0.5 * fall / (value - self.value - fall).clamp_min(1e-300)
         return torch.nan_to_num(best, nan=BACK[1]).clamp(*BACK)

@@ -1,7 +1,7 @@
-"""What an attack raises: one number per row, defined for two classes and up.
+"""Losses that attacks maximize: one number per row, for two or more classes.
 
-Every loss takes logits ``[rows, classes]`` and the aim of each row. Without targets it grows as
-the row leaves its label; with targets as the row nears its target.
+Every loss takes logits ``[rows, classes]`` and the aim of each row. Untargeted losses grow as the
+row leaves its label, targeted ones as it approaches its target.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from besiege.core.fields import check_fields, number
 
 _TINY = 1e-12
 _FAR = 60.0
-"""A lead whose probabilities float32 still tells from zero."""
+"""Largest lead at which float32 probabilities are still nonzero."""
 
 
-def _of(logits: Tensor, classes: Tensor) -> Tensor:
+def logit_of(logits: Tensor, classes: Tensor) -> Tensor:
+    """Each row's logit of one class, ``[rows]``."""
     return logits.gather(1, classes[:, None])[:, 0]
 
 
 def _best_other(logits: Tensor, classes: Tensor) -> Tensor:
-    # -inf on the own column: multiplying by (1 - onehot) would let a zero win over negatives.
+    # -inf in the own column: multiplying by (1 - onehot) would let a zero win over negatives.
     return logits.scatter(1, classes[:, None], -torch.inf).amax(1)
 
 
@@ -39,8 +40,8 @@ def _lead(logits: Tensor) -> Tensor:
 class _StableCrossEntropy(torch.autograd.Function):
     """Cross-entropy whose gradient at the label is minus the sum of the other probabilities.
 
-    That sum is ``1 - p_y`` without the cancellation. Softmax and sums round a row the same whatever
-    its neighbours.
+    That sum equals ``1 - p_y`` without the cancellation, and it rounds a row the same way in every
+    batch.
     """
 
     @staticmethod
@@ -64,18 +65,18 @@ class _StableCrossEntropy(torch.autograd.Function):
 class CrossEntropy:
     """``logsumexp(z) - z_y``, or ``z_t - logsumexp(z)`` towards a target.
 
-    Its gradient keeps the term of the label when the label's probability rounds to one: the usual
-    form loses it, and with it 7 points of FGSM at 2/255 on a natural ResNet-20
-    (docs/decisions/0003). It still vanishes when the label leads by more than about 100; the
-    siege notes such rows.
+    The gradient keeps the label's term when the label's probability rounds to one. The usual form
+    loses it, which costs FGSM 7 points at 2/255 on a natural ResNet-20 (docs/decisions/0003). The
+    gradient still vanishes when the label leads by more than about 100; the siege records such
+    rows.
 
     Parameters
     ----------
     stable : bool
         False computes the usual form, for comparison with other implementations.
     divide : float
-        What logits are divided by first. A model that falls to 10, 100 or 1000 and not to 1
-        hides behind the scale of its logits (W23).
+        Divisor of the logits. If 10, 100 or 1000 breaks a model and 1 does not, the scale of its
+        logits masks gradients (W23).
     """
 
     stable: bool = True
@@ -100,14 +101,14 @@ class CrossEntropy:
 class Margin:
     """``max_{i != y} z_i - z_y``, or ``z_t - max_{i != t} z_i`` towards a target.
 
-    The direction of its gradient does not depend on the scale of the logits
+    The direction of its gradient is independent of the scale of the logits
     (Carlini and Wagner 2017).
     """
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
         if aim.targets is None:
-            return _best_other(logits, aim.labels) - _of(logits, aim.labels)
-        return _of(logits, aim.targets) - _best_other(logits, aim.targets)
+            return _best_other(logits, aim.labels) - logit_of(logits, aim.labels)
+        return logit_of(logits, aim.targets) - _best_other(logits, aim.targets)
 
 
 @piece("soft_margin")
@@ -115,9 +116,9 @@ class Margin:
 class SoftMargin:
     """The margin with a soft maximum: ``T log sum_{i != y} exp(z_i / T) - z_y``.
 
-    The temperature T is a share of the range of the clean image's logits, so that their scale does
-    not matter. At T = 1 its gradient has the direction of cross-entropy's: rivals that are nearly
-    as good pull too, and a row does not set out for the class that is nearest in logits alone.
+    The temperature T is a fraction of the range of the clean image's logits, so that their scale
+    does not matter. At T = 1 the gradient is parallel to that of cross-entropy: runner-up classes
+    contribute too, and a row does not commit to the class that is nearest in logits only.
     """
 
     share: float = number(0.05, above=0)
@@ -131,14 +132,14 @@ class SoftMargin:
         heat = (self.share * (known.amax(1) - known.amin(1))).clamp_min(_TINY).to(logits)
         own = aim.labels if aim.targets is None else aim.targets
         rivals = (logits / heat[:, None]).scatter(1, own[:, None], -torch.inf)
-        lead = heat * torch.logsumexp(rivals, 1) - _of(logits, own)
+        lead = heat * torch.logsumexp(rivals, 1) - logit_of(logits, own)
         return lead if aim.targets is None else -lead
 
 
 @piece("shifting")
 @dataclass(frozen=True)
 class Shifting:
-    """One loss for a share of the steps, then another."""
+    """One loss for a fraction of the steps, then another."""
 
     first: Any = SoftMargin()
     last: Any = Margin()
@@ -156,18 +157,20 @@ class Shifting:
 @piece("dlr")
 @dataclass(frozen=True)
 class DLR:
-    """The difference of logits ratio, unchanged by shift and scale (Croce and Hein 2020).
+    """Difference of logits ratio, invariant to shift and scale (Croce and Hein 2020).
 
     Untargeted ``(max_{i != y} z_i - z_y) / (z_1 - z_3)``; towards a target
-    ``(z_t - z_y) / (z_1 - (z_3 + z_4) / 2)``, indices by rank. With three classes the targeted
-    divisor is ``z_1 - (z_2 + z_3) / 2``; with two no such ratio has a gradient, and the margin is
-    divided by its size at the clean image instead.
+    ``(z_t - z_y) / (z_1 - (z_3 + z_4) / 2)``, with z sorted. With three classes the targeted
+    divisor is ``z_1 - (z_2 + z_3) / 2``. With two classes no such ratio has a gradient: the margin
+    is divided by its size at the clean image instead.
     """
 
     def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
-        own = _of(logits, aim.labels)
+        own = logit_of(logits, aim.labels)
         rise = (
-            _best_other(logits, aim.labels) if aim.targets is None else _of(logits, aim.targets)
+            _best_other(logits, aim.labels)
+            if aim.targets is None
+            else logit_of(logits, aim.targets)
         ) - own
         classes = logits.shape[1]
         clean = logits.detach() if aim.clean is None else aim.clean
@@ -182,10 +185,10 @@ class DLR:
         else:
             low = (top[:, 2] + top[:, 3]) / 2
         spread = top[:, 0] - low
-        # Relative, not absolute: a fixed 1e-12 would matter to logits of that size.
+        # Relative: a fixed 1e-12 would matter for logits of that size.
         floor = torch.finfo(logits.dtype).eps * top.detach().abs().amax(1)
         ratio = rise / torch.maximum(spread, floor.clamp_min(torch.finfo(logits.dtype).tiny))
-        # Classes ruled out by -inf make no spread: then as with two.
+        # Without enough finite logits there is no spread: treat as two classes.
         return torch.where(torch.isfinite(spread), ratio, frozen)
 
 
@@ -194,9 +197,9 @@ class DLR:
 class ProbabilityMargin:
     """``max_{i != y} p_i - p_y``, or ``p_t - max_{i != t} p_i`` towards a target (Xie et al. 2024).
 
-    Where the first class leads the second by more than `reach` on the clean image, the row is
-    tempered to that lead, so that no probability rounds to one; by the same factor along the whole
-    climb, so that its values can be compared.
+    Where the top class leads by more than `reach` on the clean image, logits are divided such that
+    the lead is `reach` and no probability rounds to one. The divisor stays the same for the whole
+    attack, so that losses remain comparable.
     """
 
     reach: float = 10.0

@@ -1,4 +1,4 @@
-"""NATTACK: a distribution of changes whose mean climbs, with scores alone."""
+"""NATTACK: black-box search over the mean of a distribution of perturbations."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.estimates import Told, coarse, portions
+from besiege.attacks.estimates import ScoreLoss, coarse, portions, resized
 from besiege.attacks.losses import margin
 from besiege.attacks.planes import inner
 from besiege.attacks.weighting import Tanh
@@ -26,7 +25,7 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
 FIRST = 0.001
-"""The spread of the first mean."""
+"""Standard deviation of the first mean."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -34,40 +33,40 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "nattack-realsafe": "nattack(steps=200, population=100, rate=0.02, tanh=True)",
     }
 )
-"""Published settings: Li et al. 2019, RealSafe 2020. Theirs ask about the mean alone whether it is
-a success; here every member is looked at."""
+"""Published settings: Li et al. 2019, RealSafe 2020. These check only the mean for success; here
+every member is checked."""
 
 
 @register("nattack")
 @dataclass(frozen=True)
 class NAttack(Attack):
-    """Climb the expected loss of a normal distribution of changes, by its mean.
+    """Maximize the expected loss of a normal distribution of perturbations by its mean.
 
-    Members ``z_i = mu + sigma n_i`` become images inside the ball; their losses, brought to mean
-    zero and deviation one in every row, are the advantages A of ``mu += rate / (n sigma) sum(A_i
-    n_i)`` (Li et al., NATTACK: learning the distributions of adversarial examples, 2019). At the
-    usual sigma most members lie on the surface of the ball, so that it is nearly a search over
-    signs, which small noise and masked gradients do not disturb. Published populations are larger
-    and rates smaller: on ten images of CIFAR-10 a third of their queries was saved.
+    Members ``z_i = mu + sigma n_i`` are mapped to images inside the ball. Their losses,
+    standardized in every row, are the advantages A in ``mu += rate / (n sigma) sum(A_i n_i)`` (Li
+    et al., NATTACK: learning the distributions of adversarial examples, 2019). At the usual sigma
+    most members lie on the surface of the ball: it is nearly a search over signs, which is robust
+    to small noise and to masked gradients. Published populations are larger and rates smaller; on
+    ten images of CIFAR-10 the defaults saved a third of the queries.
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``population + 1`` queries: the members and the mean itself.
+        Steps of ``population + 1`` queries: the members and the mean itself.
     population : int
         Members per step.
     sigma : float
-        The spread of the members, in half widths of the box.
+        Standard deviation of the members, in half box widths.
     rate : float
-        How far the mean moves, in half widths of the box.
+        Learning rate of the mean, in half box widths.
     side : int
-        Members are drawn on a grid of at most this many entries a side and enlarged. Coarser ones
-        suited a robust victim of CIFAR-10 better, and a natural one worse.
+        Side of the grid on which members are drawn and from which they are enlarged, at most that
+        of the image. Coarser grids suited a robust CIFAR-10 victim better, a natural one worse.
     tanh : bool
-        As published: members are added in front of a tanh, so that they never leave the box, and
-        pixels that are black or white hardly move. By default they are added to the image.
+        As published: members are added before a tanh, so that they never leave the box, and black
+        or white pixels hardly move. By default they are added to the image.
     loss : callable
-        What is raised.
+        Loss to maximize.
 
     Examples
     --------
@@ -99,49 +98,43 @@ class NAttack(Attack):
             if not len(siege):
                 return
             mu = mu + lead * (self.rate / (self.population * self.sigma))
-        siege.offer(self.images(siege.ball, mu[:, None])[:, 0], Told(self.loss))
+        siege.offer(self.images(siege.ball, mu[:, None])[:, 0], ScoreLoss(self.loss))
 
     def ask(self, siege: Siege, mu: Tensor, step: int) -> Tensor:
-        """Ask about the mean and about members around it: ``sum(A_i n_i)`` of every row."""
+        """Query the mean and members around it: ``sum(A_i n_i)`` of every row."""
         dice, shape = siege.dice.of("members", step), tuple(mu.shape[1:])
         lead = torch.zeros_like(mu)
-        # All means at once: with them the ball learns its bounds, which its parts then know.
+        # All means at once: the ball computes its bounds with them, and its parts reuse these.
         middle = self.images(siege.ball, mu[:, None])
         for rows in siege.blocks(1 + self.population):
             ball, at = siege.ball.at(rows), mu[rows][:, None]
-            told: list[Tensor] = []
+            losses: list[Tensor] = []
             drawn: list[Tensor] = []
             for some in portions(ball, self.population):
                 counter = some.to(mu.device).expand(len(rows), -1)
                 n = dice.at(rows).normal(shape, counter).to(mu.dtype)
                 images = self.images(ball, at + self.sigma * n)
-                images = images if told else torch.cat((middle[rows], images), 1)
-                loss = siege.logits(images, rows=rows, loss=Told(self.loss)).loss
-                told.append(loss if told else loss[:, 1:])
+                images = images if losses else torch.cat((middle[rows], images), 1)
+                loss = siege.logits(images, rows=rows, loss=ScoreLoss(self.loss)).loss
+                losses.append(loss if losses else loss[:, 1:])
                 drawn.append(n)
-            n, a = torch.cat(drawn, 1), advantages(torch.cat(told, 1))
+            n, a = torch.cat(drawn, 1), advantages(torch.cat(losses, 1))
             lead[rows] = n.mul_(a.to(n.dtype).view(*a.shape, *[1] * len(shape))).sum(1)
         return lead
 
     def images(self, ball: Ball, z: Tensor) -> Tensor:
         """The images of members ``[rows, k, ...]``, inside the ball."""
-        low, high = ball.box
-        size = tuple(ball.center.shape[1:])
-        if tuple(z.shape[2:]) != size:
-            flat = functional.interpolate(
-                z.flatten(0, 1), size[1:], mode="bilinear", align_corners=False
-            )
-            z = flat.view(*z.shape[:2], *size)
+        z = resized(z, tuple(ball.center.shape[2:]))
         if self.tanh:
             space = Tanh()
             return ball.confine(space.image(ball, space.of(ball, ball.center)[:, None] + z))
-        return ball.confine(ball.center[:, None] + z * ((high - low) / 2))
+        return ball.confine(ball.center[:, None] + z * (ball.width / 2))
 
 
 def advantages(loss: Tensor) -> Tensor:
-    """Losses ``[rows, k]`` at mean zero and deviation one in every row, float64.
+    """Losses ``[rows, k]`` standardized in every row, float64.
 
-    Losses that are not known have none; where all are the same, nobody has.
+    The advantage is zero for unknown losses, and where all losses of a row are equal.
     """
     known = torch.isfinite(loss)
     many = inner(known, known).clamp_min(1.0)
@@ -149,5 +142,5 @@ def advantages(loss: Tensor) -> Tensor:
     mean = inner(loss, torch.ones_like(loss)) / many
     off = torch.where(known, loss - mean[:, None], torch.zeros_like(loss))
     deviation = (inner(off, off) / many).sqrt()
-    # Not plus a constant: that would matter to logits of its size.
+    # Not plus a constant, which would matter for logits of its size.
     return off / deviation.clamp_min(math.ulp(0.0) * 2**60)[:, None]

@@ -1,8 +1,7 @@
-"""NES, SPSA and RGF: climbs along gradients estimated from scores.
+"""NES, SPSA and RGF: ascent along gradients estimated from scores.
 
-They are one loop. An iteration asks about the point and about probes around it, and makes one step
-along the estimate; they differ in the directions of the probes, in whether these come in pairs and
-in the rule of the step.
+They share one loop: query the iterate and probes around it, then step along the estimate. They
+differ in the distribution of the probes, in whether these come in pairs, and in the update rule.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import (
     Draw,
     Estimate,
+    ScoreLoss,
     Smooth,
-    Told,
     estimate,
     gaussian,
     rademacher,
     sphere,
 )
 from besiege.attacks.losses import margin
-from besiege.attacks.weighting import Adam, corrections
+from besiege.attacks.weighting import USUAL_DECAYS, Adam, corrections
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
@@ -36,9 +35,6 @@ from besiege.core.fields import a_loss, number, one_of, whole_number
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
-
-DECAYS = (0.9, 0.999)
-"""Adam's decay rates, as usual."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -51,26 +47,26 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "rgf-2019": "rgf(steps=200, probes=50, sigma=0.0001, rate=0.1)",
     }
 )
-"""Published settings: Ilyas et al. 2018, RealSafe 2020 (whose paper may mean pairs where its code
-counts both members of one: here it is the code), Uesato et al. 2018, Cheng et al. 2019. Rates are
-shares of the budget they were published for."""
+"""Published settings: Ilyas et al. 2018, RealSafe 2020 (its paper may mean pairs where its code
+counts both members of one; here as in its code), Uesato et al. 2018, Cheng et al. 2019. Rates are
+fractions of the budget they were published for."""
 
 
 S = TypeVar("S")
 
 
 class Rule(Protocol[S]):
-    """How a step is made of an estimate; all its state has the rows first."""
+    """The update rule of a step; its state has rows first."""
 
     def begin(self, siege: Siege) -> S:
         """The state before the first step."""
 
-    def move(self, siege: Siege, x: Tensor, told: Estimate, state: S) -> tuple[Tensor, S]:
-        """How far to move, and the state afterwards."""
+    def move(self, siege: Siege, x: Tensor, probed: Estimate, state: S) -> tuple[Tensor, S]:
+        """The step, and the state afterwards."""
 
 
 class Pace(NamedTuple):
-    """The state of `Plateau`: the length, the last losses and how many, the gradient before."""
+    """The state of `Plateau`: step size, last losses and their number, gradient with momentum."""
 
     rate: Tensor
     past: Tensor
@@ -80,16 +76,16 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True)
 class Plateau:
-    """Steepest steps whose length is halved when the loss does not rise any more.
+    """Steepest steps whose size is halved when the loss stops rising.
 
     Attributes
     ----------
     rate, floor : float
-        The first length, in shares of the budget, and the least, in shares of the first.
+        First step size, as a fraction of the budget, and the least, as a fraction of the first.
     window : int
-        Over so many steps the loss must have risen.
+        Steps over which the loss must have risen.
     momentum : float
-        The share of the gradients before in the one that is followed.
+        Weight of earlier gradients.
     """
 
     rate: float
@@ -98,20 +94,20 @@ class Plateau:
     momentum: float
 
     def begin(self, siege: Siege) -> Pace:
-        """Full length, an empty window, no gradient."""
+        """The state before the first step."""
         rate = torch.full_like(siege.ball.radius, self.rate)
         past = torch.full((len(rate), self.window), -torch.inf, device=rate.device)
         return Pace(rate, past, torch.zeros_like(siege.rows), torch.zeros_like(siege.ball.center))
 
-    def move(self, siege: Siege, x: Tensor, told: Estimate, state: Pace) -> tuple[Tensor, Pace]:
+    def move(self, siege: Siege, x: Tensor, probed: Estimate, state: Pace) -> tuple[Tensor, Pace]:
         """One steepest step."""
         rate, past, seen, before = state
-        past = torch.cat((past[:, 1:], told.loss[:, None].to(past.dtype)), 1)
+        past = torch.cat((past[:, 1:], probed.loss[:, None].to(past.dtype)), 1)
         seen = seen + 1
         flat = (seen >= self.window) & ~(past[:, -1] > past[:, 0])
         rate = torch.where(flat, (rate / 2).clamp_min(self.floor * self.rate), rate)
-        seen = seen * ~flat  # the window begins anew
-        g = told.gradient
+        seen = seen * ~flat  # restart the window
+        g = probed.gradient
         if self.momentum:
             g = before.mul(self.momentum).add_(g, alpha=1.0 - self.momentum)
             before = g
@@ -121,31 +117,31 @@ class Plateau:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Adam's steps, in shares of the budget: at rate one a steady climb crosses it in one."""
+    """Adam's steps, as fractions of the budget: at rate one a steady ascent crosses it in one."""
 
     rate: float
     steps: int
 
     def begin(self, siege: Siege) -> Adam:
-        """At rest."""
+        """The state before the first step."""
         return Adam.at(siege.ball.center)
 
-    def move(self, siege: Siege, x: Tensor, told: Estimate, state: Adam) -> tuple[Tensor, Adam]:
+    def move(self, siege: Siege, x: Tensor, probed: Estimate, state: Adam) -> tuple[Tensor, Adam]:
         """One step of Adam."""
         ball = siege.ball
-        table = corrections(DECAYS, self.steps, x.device)
-        adam, move = state.step(told.gradient, DECAYS, table)
-        # Its entries are about one, so that it is as long as the vector of ones.
+        table = corrections(USUAL_DECAYS, self.steps, x.device)
+        adam, move = state.step(probed.gradient, USUAL_DECAYS, table)
+        # Its components are about one, so that its length is that of the vector of ones.
         whole = distances(torch.ones_like(x), ball.norm)
         return move.mul_(ball.scaled(self.rate * ball.radius / whole)), adam
 
 
 @dataclass(frozen=True)
-class Climb(Attack):
-    """The loop that NES, SPSA and RGF share: estimate, settle, step; the last point is offered.
+class ScoreAscent(Attack):
+    """The loop of NES, SPSA and RGF: estimate, settle, step; the last iterate is queried as well.
 
-    The point itself is asked about together with the probes around it: that is how a success is
-    seen, what one-sided differences are taken from and what tells whether the climb goes on.
+    The iterate is queried together with the probes: for success, for one-sided differences and for
+    the update rule.
     """
 
     steps: int = whole_number(390)
@@ -157,11 +153,11 @@ class Climb(Attack):
     norms = frozenset({Linf, L2})
     paired: ClassVar[bool] = True
     unit: ClassVar[str] = "pairs"
-    """Which parameter says how many directions a step has."""
+    """The parameter that sets the number of directions per step."""
 
     @property
     def draw(self) -> Draw:
-        """Where probes are."""
+        """The distribution of the probes."""
         raise NotImplementedError
 
     @property
@@ -170,57 +166,57 @@ class Climb(Attack):
         return int(getattr(self, self.unit))
 
     def rule(self) -> Rule[Any]:
-        """How steps are made of estimates."""
+        """The update rule."""
         raise NotImplementedError
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return self.steps * (1 + self.many * (2 if self.paired else 1)) + 1
 
     def run(self, siege: Siege) -> None:
-        rule, loss = self.rule(), Told(self.loss)
+        rule, loss = self.rule(), ScoreLoss(self.loss)
         probes = partial(
             estimate, draw=self.draw, many=self.many, sigma=self.sigma, paired=self.paired
         )
         x, state = siege.ball.center, rule.begin(siege)
         for step in range(self.steps):
-            told = probes(siege, x, loss, step=step)
-            x, told, state = siege.settle(x, told, state)
+            probed = probes(siege, x, loss, step=step)
+            x, probed, state = siege.settle(x, probed, state)
             if not len(siege):
                 return
-            move, state = rule.move(siege, x, told, state)
+            move, state = rule.move(siege, x, probed, state)
             x = siege.ball.confine(x + move)
         siege.offer(x, loss)
 
 
 @register("nes")
 @dataclass(frozen=True)
-class NES(Climb):
+class NES(ScoreAscent):
     """Steepest steps along ``mean((f(x + sigma u) - f(x - sigma u)) / (2 sigma) u)``, u normal.
 
-    The step is halved where the loss has not risen for a while (Ilyas et al., Black-box
+    The step size is halved when the loss has not risen for a while (Ilyas et al., Black-box
     adversarial attacks with limited queries and information, 2018). Each direction costs two
-    queries, and the point itself one. RealSafe's fifty pairs a step without momentum are
-    `PRESETS`; fewer pairs and half of the gradient before need two thirds of their queries.
+    queries, the iterate one. RealSafe's fifty pairs a step without momentum are in `PRESETS`; fewer
+    pairs and a momentum of one half need two thirds of their queries.
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``2 pairs + 1`` queries.
+        Steps of ``2 pairs + 1`` queries.
     sigma : float
-        The size of the probes, in widths of the box. Noise in a victim's answers hides its slope
-        from small ones: the noise of a slope is that of the answers divided by sigma.
+        Size of the probes, in box widths. Noise in a victim's answers hides the slope of small
+        ones: the noise of a slope is that of the answers divided by sigma.
     rate : float
-        The first length of a step, in shares of the budget.
+        First step size, as a fraction of the budget.
     loss : callable
-        What is raised.
+        Loss to maximize.
     pairs : int
-        Directions per step. Others count both members of a pair.
+        Directions per step. Other libraries count both members of a pair.
     floor : float
-        The least length of a step, in shares of the first.
+        Least step size, as a fraction of the first.
     window : int
-        Steps over which the loss must have risen, or the length is halved.
+        Steps over which the loss must have risen, or the step size is halved.
     momentum : float
-        The share of the gradients before in the one that is followed.
+        Weight of earlier gradients.
 
     Examples
     --------
@@ -232,7 +228,7 @@ class NES(Climb):
     pairs: int = whole_number(20)
     floor: float = number(0.1, above=0)
     window: int = whole_number(20, 2)
-    momentum: float = number(0.5, below=1, what="a share")
+    momentum: float = number(0.5, below=1, what="a fraction")
 
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited queries, 2018"
 
@@ -246,25 +242,25 @@ class NES(Climb):
 
 @register("spsa")
 @dataclass(frozen=True)
-class SPSA(Climb):
+class SPSA(ScoreAscent):
     """Adam along ``mean((f(x + sigma u) - f(x - sigma u)) / (2 sigma) u)``, u random signs.
 
-    Probes are taken around the point reached (Uesato et al., Adversarial risk and the dangers of
-    evaluating against weak attacks, 2018). Each direction costs two queries, and the point itself
-    one. RealSafe's fifty pairs a step are in `PRESETS`.
+    Probes are taken around the current iterate (Uesato et al., Adversarial risk and the dangers of
+    evaluating against weak attacks, 2018). Each direction costs two queries, the iterate one.
+    RealSafe's fifty pairs a step are in `PRESETS`.
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``2 pairs + 1`` queries.
+        Steps of ``2 pairs + 1`` queries.
     sigma : float
-        The size of the probes in every entry, in widths of the box.
+        Size of the probes per pixel value, in box widths.
     rate : float
-        Adam's rate, in shares of the budget.
+        Adam's rate, as a fraction of the budget.
     loss : callable
-        What is raised.
+        Loss to maximize.
     pairs : int
-        Directions per step. Others count both members of a pair.
+        Directions per step. Other libraries count both members of a pair.
     by : str
         'adam', or 'sign' for steepest steps as in NES.
 
@@ -293,30 +289,30 @@ class SPSA(Climb):
 
 @register("rgf")
 @dataclass(frozen=True)
-class RGF(Climb):
+class RGF(ScoreAscent):
     """Steepest steps along ``mean((f(x + sigma u) - f(x)) / sigma u)``, u on the sphere.
 
-    All differences share the answer at the point: a direction costs one query, half as much as in
-    NES, and the estimate is off by the curvature and by the noise of that one answer (Nesterov and
-    Spokoiny 2017; Cheng et al., Improving black-box attacks with a transfer-based prior, 2019).
+    All differences share the answer at the iterate: a direction costs one query, half as much as in
+    NES, but curvature and the noise of that answer bias the estimate (Nesterov and Spokoiny 2017;
+    Cheng et al., Improving black-box attacks with a transfer-based prior, 2019).
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``probes + 1`` queries.
+        Steps of ``probes + 1`` queries.
     sigma : float
-        The size of the probes, root mean square of the entries, in widths of the box.
+        Size of the probes, root mean square per pixel value, in box widths.
     rate : float
-        The first length of a step, in shares of the budget.
+        First step size, as a fraction of the budget.
     loss : callable
-        What is raised.
+        Loss to maximize.
     probes : int
         Directions per step.
     floor, window
-        When a step is halved and how often, as in NES.
+        When the step size is halved, and its least value, as in NES.
     low : int, optional
-        Directions are drawn on a grid of so many entries a side and enlarged, tile by tile: for
-        victims whose gradients are smooth.
+        Side of the coarse grid on which directions are drawn and from which they are enlarged by
+        tiles: for victims with smooth gradients.
 
     Examples
     --------

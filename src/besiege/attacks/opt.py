@@ -1,8 +1,8 @@
-"""OPT and Sign-OPT: how far the boundary is along a direction, made smaller with labels alone.
+"""OPT and Sign-OPT: minimize the boundary distance along a direction, with labels only.
 
-``g(theta)``, the distance of the boundary along a direction, is smooth where the boundary is, and
-its slope can be estimated: OPT measures g along many directions nearby, each by a search of its
-own; Sign-OPT asks of each only whether g is smaller, which is one query.
+``g(theta)``, the distance to the boundary along a direction, is smooth where the boundary is, and
+its gradient can be estimated. OPT measures g along many directions nearby, each by a search;
+Sign-OPT only tests whether g is smaller there, with one query each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.directional import (
     Rays,
-    Walk,
+    State,
     descend,
     probe_size,
     set_out,
@@ -43,50 +43,50 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "signopt:cheng2020": "signopt(steps=1000, votes=200, beta=0.001, tries=100, momentum=0.0)",
     }
 )
-"""The constants that the authors publish. Their alpha, 0.2, is taken of a slope that is not scaled;
-it is searched for at every step, here and there, so that the first one hardly matters."""
+"""The authors' constants. Their alpha, 0.2, multiplies an unscaled gradient; since the step size is
+searched at every step in both, the first value hardly matters."""
 
 SHARP = 8.0
-"""Into how many parts the usual difference between two directions is resolved by `opt`."""
+"""Resolution of the differences between directions in `opt`: parts of the usual difference."""
 
 ROUNDS = 12
-"""Queries to measure one direction nearby, at most; as a rule half as many will do."""
+"""Most queries to measure one direction nearby; usually half as many suffice."""
 
 WIDEST = 2.0
-"""How many times farther than along its own direction `opt` looks for the boundary nearby."""
+"""Largest distance searched along a direction nearby, relative to that along theta."""
 
 
 @register("signopt")
 @dataclass(frozen=True)
 class SignOpt(Attack):
-    """Descent on the distance of the boundary, its slope estimated from votes.
+    """Gradient descent on the boundary distance, its gradient estimated from votes.
 
     At the boundary point ``x = x0 + g(theta) theta`` each probe ``x + beta |x - x0| u`` with a
-    random u votes: where it is adversarial, g falls in the direction of u. The sum of votes times
-    u, less their mean, is the way to go: its cosine with the steepest one is about
-    ``sqrt(k / (k + pi/2 (d - 1)))`` with k votes in d dimensions. What counts is the difference
-    really sent, after the box and the grid of the victim. The size of the step is searched for.
+    random u votes: if it is adversarial, g falls in the direction of u. The centred sum of votes
+    times u is the descent direction: its cosine with the steepest one is about
+    ``sqrt(k / (k + pi/2 (d - 1)))`` with k votes in d dimensions. u is the difference really sent,
+    after the box and the victim's grid. The step size is searched.
 
-    It differs from the published method in this: probes are not brought back to length g, so
-    that the curvature of the sphere does not turn all votes one way; votes have their mean
-    subtracted; sizes of steps are compared at one query each, and only the best is measured to the
-    end; in linf theta is cut to its length, not scaled, so that ever more entries reach it.
+    Unlike the published method: probes are not rescaled to length g, so that the curvature of the
+    sphere does not bias all votes; votes are centred; step sizes are compared with one query each,
+    and only the best is measured precisely; in linf theta is clipped to its length, not scaled, so
+    that more and more pixel values reach it.
 
     Parameters
     ----------
     steps : int
-        Steps, each of `votes` queries and those of the search for its size, about twenty.
+        Steps of `votes` queries and about twenty for the step size.
     votes : int
         Probes per step.
     beta : float
-        Size of the probes, as a share of the change; never below half a step of the victim's grid
-        per entry.
+        Size of the probes relative to the perturbation; at least half a step of the victim's grid
+        per pixel value.
     tries : int
-        Random directions of which the best is begun with.
+        Random directions, of which the best is the start.
     momentum : float
-        How much of the last direction is added to the next.
+        Weight of earlier directions.
     alpha : float
-        First size of a step tried, as the tangent of the angle by which theta turns.
+        First step size tried, as the tangent of the angle by which theta turns.
 
     References
     ----------
@@ -102,7 +102,7 @@ class SignOpt(Attack):
     votes: int = whole_number(100)
     beta: float = number(0.01, above=0)
     tries: int = whole_number(20)
-    momentum: float = number(0.5, below=1, what="a share")
+    momentum: float = number(0.5, below=1, what="a fraction")
     alpha: float = number(0.2, above=0)
 
     access = Access.DECISION
@@ -117,55 +117,55 @@ class SignOpt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size)
-        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
-        past = torch.zeros_like(walk.x)
+        state = siege.settle(set_out(siege, self.tries, self.alpha, fine))
+        past = torch.zeros_like(state.x)
         for step in range(self.steps):
             if not len(siege):
                 return
-            toward, _ = self.vote(siege, walk, step)
-            # In l2, whatever the norm: estimates are averaged as directions.
+            toward, _ = self.vote(siege, state, step)
+            # In l2 for every norm: estimates are averaged as directions.
             past = unit(unit(toward, L2) + self.momentum * past, L2)
-            walk, past = siege.settle(descend(siege, walk, past, fine), past)
+            state, past = siege.settle(descend(siege, state, past, fine), past)
 
-    def vote(self, siege: Siege, walk: Walk, step: int) -> tuple[Tensor, Tensor]:
-        """Where the victims see more errors, from the votes of one step, and the share of those."""
-        shape = tuple(walk.x.shape[1:])
+    def vote(self, siege: Siege, state: State, step: int) -> tuple[Tensor, Tensor]:
+        """The direction of more adversarial answers, from one step's votes, and their fraction."""
+        shape = tuple(state.x.shape[1:])
 
         def draw(dice: Dice, places: Tensor) -> Tensor:
             return dice.of("probes").normal(shape, places + step * self.votes)
 
-        size = probe_size(siege.ball, walk, self.beta)
-        return votes(siege, walk.x, size, self.votes, draw)
+        size = probe_size(siege.ball, state, self.beta)
+        return votes(siege, state.x, size, self.votes, draw)
 
 
 @register("opt")
 @dataclass(frozen=True)
 class Opt(Attack):
-    """Descent on the distance of the boundary, its slope estimated from distances nearby.
+    """Gradient descent on the boundary distance, its gradient estimated from distances nearby.
 
-    With directions ``theta_i = theta + beta u_i`` the slope is the mean of
-    ``(g(theta_i) - g(theta)) / beta * u_i``, and each g is a search of its own; all searches of a
-    step go on side by side. The size of the step along the slope is searched for, and where one of
-    the directions nearby is better still, that one is taken.
+    With directions ``theta_i = theta + beta u_i`` the gradient is the mean of
+    ``(g(theta_i) - g(theta)) / beta * u_i``. Each g takes a search; the searches of a step run in
+    parallel. The step size is searched, and if one of the directions nearby is better still, it is
+    used.
 
-    It differs from the published method in this: brackets begin as wide as differences between
-    directions were at the last step, and are halved until these are resolved into eight parts,
-    which takes about six queries instead of fifteen; what is sent is inside the box, and u is the
-    difference really sent; in linf theta is cut to its length, not scaled.
+    Unlike the published method: brackets start as wide as the differences between directions in the
+    last step and are bisected until these are resolved to an eighth, which takes about six queries
+    instead of fifteen; probes stay inside the box, and u is the difference really sent; in linf
+    theta is clipped to its length, not scaled.
 
     Parameters
     ----------
     steps : int
-        Steps, each of `probes` searches of about six queries and the one for its size.
+        Steps of `probes` searches of about six queries each and the search for the step size.
     probes : int
         Directions per step.
     beta : float
-        How far they are from theta, as a share of the change; never below half a step of the
-        victim's grid per entry.
+        Their distance from theta relative to the perturbation; at least half a step of the victim's
+        grid per pixel value.
     tries : int
-        Random directions of which the best is begun with.
+        Random directions, of which the best is the start.
     alpha : float
-        First size of a step tried, as the tangent of the angle by which theta turns.
+        First step size tried, as the tangent of the angle by which theta turns.
 
     References
     ----------
@@ -196,60 +196,55 @@ class Opt(Attack):
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
         fine = exactness(self.beta, siege.ball.size) / SHARP
-        walk = siege.settle(set_out(siege, self.tries, self.alpha, fine))
-        # How much g differs between directions; the first time a guess, from a steep slope.
-        usual = 4.0 * self.beta * walk.length / math.sqrt(siege.ball.size)
+        state = siege.settle(set_out(siege, self.tries, self.alpha, fine))
+        # The usual difference of g between directions; at first a guess for a steep gradient.
+        usual = 4.0 * self.beta * state.length / math.sqrt(siege.ball.size)
         for step in range(self.steps):
             if not len(siege):
                 return
-            best, toward = walk.rays(siege.ball), torch.empty_like(walk.x)
+            best, toward = state.rays(siege.ball), torch.empty_like(state.x)
             for rows in siege.blocks(self.probes):
-                toward[rows], usual[rows] = self._slope(siege, walk, rows, usual[rows], best, step)
-            walk, usual = siege.settle(descend(siege, walk, toward, fine, best), usual)
+                toward[rows], usual[rows] = self._slope(siege, state, rows, usual[rows], best, step)
+            state, usual = siege.settle(descend(siege, state, toward, fine, best), usual)
 
     def _slope(
-        self, siege: Siege, walk: Walk, rows: Tensor, usual: Tensor, best: Rays, step: int
+        self, siege: Siege, state: State, rows: Tensor, usual: Tensor, best: Rays, step: int
     ) -> tuple[Tensor, Tensor]:
-        """Down the slope of g, and how much g differed; the best of the directions is kept."""
-        around, some, k = siege.ball.at(rows), walk.at(rows), self.probes
+        """Minus the gradient of g, and the usual difference; `best` takes the best direction."""
+        around, some, k = siege.ball.at(rows), state.at(rows), self.probes
         change = probes(siege, some, rows, k, self.beta, step)
         each = torch.arange(len(rows), device=rows.device).repeat_interleave(k)
         several = around.at(each)
         begin, width = some.length[each], usual[each]
-        # As long as theta in l2, whatever the norm: in linf the largest of many entries always
-        # grows, and would drown the rest.
+        # Scaled to theta's length in l2 for every norm: in linf the largest of many pixel values
+        # always grows, and would dominate.
         theta = change.flatten(0, 1) - several.center
         long = distances(some.x - around.center, L2)[each] / distances(theta, L2).clamp_min(1e-30)
         theta *= several.scaled(long / begin)
         rays = Rays.of(rows[each], theta)
         rays.measure(siege, begin, width, width / (SHARP * begin), ROUNDS, WIDEST * begin)
-        # What is beyond everything that was looked at counts as its end.
+        # Directions without a boundary in range count as its end.
         fall = (begin - torch.minimum(rays.high, WIDEST * begin)).view(-1, k)
         best.take(rays.scaled(several).shortest(k))
         change -= some.x[:, None]
-        # Not the mean: one direction that leads far away would make all brackets wide.
+        # Not the mean: one far direction would make all brackets wide.
         usual = fall.abs().median(1).values.clamp_min(1e-7 * some.length)
-        return _weighed(change, (fall / usual[:, None]).to(change)), usual
+        weight = (fall / usual[:, None]).to(change)
+        return change.mul_(rowwise(weight, change)).sum(1), usual
 
 
 def exactness(beta: float, entries: int) -> float:
-    """How exactly, relatively, g must be known for half of the probes to lie beyond the boundary.
+    """The relative tolerance of g at which half of the probes lie beyond the boundary.
 
     Across the boundary probes reach about ``g beta / sqrt(d)`` to either side.
     """
     return 0.5 * beta / math.sqrt(entries)
 
 
-def probes(siege: Siege, walk: Walk, rows: Tensor, k: int, beta: float, step: int) -> Tensor:
+def probes(siege: Siege, state: State, rows: Tensor, k: int, beta: float, step: int) -> Tensor:
     """Images around those of some rows, ``[rows, k, ...]``, as the victim receives them."""
-    ball, x = siege.ball.at(rows), walk.x
+    ball, x = siege.ball.at(rows), state.x
     counter = torch.arange(step * k, (step + 1) * k, device=x.device).expand(len(rows), k)
     drawn = siege.dice.at(rows).of("probes").normal(tuple(x.shape[1:]), counter).to(x)
-    size = ball.scaled(probe_size(ball, walk, beta))[:, None]
-    sent = drawn.mul_(size).add_(x[:, None]).clamp_(*ball.box)
-    return sent if ball.grid is None else ball.received(sent)
-
-
-def _weighed(change: Tensor, weight: Tensor) -> Tensor:
-    """The sum over k of changes ``[rows, k, ...]`` times weights ``[rows, k]``."""
-    return change.mul_(rowwise(weight, change)).sum(1)
+    size = ball.scaled(probe_size(ball, state, beta))[:, None]
+    return ball.received(drawn.mul_(size).add_(x[:, None]).clamp_(*ball.box))

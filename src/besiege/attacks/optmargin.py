@@ -1,4 +1,4 @@
-"""OptMargin: Carlini and Wagner's attack on a point and its surroundings at once."""
+"""OptMargin: Carlini and Wagner's attack on a point and its neighbourhood."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Published settings for CIFAR: He et al. 2018, DEEPSEC 2019 (there in smaller surroundings)."""
+"""Published settings for CIFAR: He et al. 2018, DEEPSEC 2019 (in a smaller neighbourhood)."""
 
 
 @register("optmargin")
 @dataclass(frozen=True)
 class OptMargin(CW):
-    """OptMargin: the smallest change after which the surroundings are misclassified too.
+    """OptMargin: the smallest perturbation whose whole neighbourhood is misclassified.
 
-    The hinge of `cw` is summed over copies of the point, each moved in one of some random
-    directions at right angles to each other, and cut to the box; the last copy is the point
-    itself. A point counts when all its copies do (He, Li and Song, Decision boundary analysis of
-    adversarial examples, 2018). The directions of a row stay the same during a run.
+    The hinge of `cw` is summed over copies of the point, each moved in one of several random
+    orthogonal directions and clipped to the box; the last copy is the point itself. A point
+    succeeds if all its copies do (He, Li and Song, Decision boundary analysis of adversarial
+    examples, 2018). The directions of a row stay the same during a run.
 
-    Every step asks about all copies. Points that count and are nearer than any before are asked
-    about once more, to be kept.
+    Every step queries all copies. Successes nearer than any before are queried once more, to be
+    recorded.
 
     Parameters
     ----------
     rounds, steps, kappa, first, rate, abort, compat
-        As of `cw`.
+        As in `cw`.
     copies : int
-        How many copies there are, the point itself included; no more than pixels and one.
+        Number of copies, the point itself included; at most the number of pixel values plus one.
     size : float
-        The root mean square of what is added to a copy, in widths of the box: 8/255 is usual in
-        colour, 0.3 for MNIST.
+        Root mean square distance of a copy per pixel value, in box widths: usually 8/255 in colour,
+        0.3 for MNIST.
     success_on : str
-        Whether 'all' copies must count or the 'centre', the point itself, is enough.
+        Whether 'all' copies must succeed or the 'centre', the point itself, suffices.
 
     Examples
     --------
@@ -77,11 +77,11 @@ class OptMargin(CW):
         return True
 
     def held(self, siege: Siege) -> tuple[Tensor, ...]:
-        """The moves of every row's copies, ``[rows, copies, ...]``; the last is none."""
+        """The offsets of every row's copies, ``[rows, copies, ...]``; the last is zero."""
         center, entries = siege.ball.center, siege.ball.size
         many = min(self.copies - 1, entries)
         drawn = siege.dice.of("directions").normal((entries, many)).to(center)
-        # One by one: together, what rows come out with could depend on how many there are.
+        # One by one: the rounding of a batched decomposition could depend on the number of rows.
         span = [torch.linalg.qr(one).Q.T for one in drawn] if many else []
         moves = center.new_zeros(len(center), many + 1, entries)
         for row, directions in enumerate(span):
@@ -90,14 +90,13 @@ class OptMargin(CW):
 
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
         (moves,) = held
-        low, high = siege.ball.box
         wanted = x[:, None] + moves
-        copies = wanted.clamp(low, high)
+        copies = wanted.clamp(*siege.ball.box)
         answer = siege.gradient(copies, steering(siege), through=unseen)
         gap = short(siege, answer, self.kappa)
         rows = siege.rows[:, None].expand_as(answer.labels)
         won = siege.record.reached(rows, answer.labels) & (gap <= 0)
-        # What the box cuts off does not follow the point.
+        # Clipped pixel values of a copy do not follow the point.
         free = (copies == wanted) & rowwise(gap > 0, copies)
         slope = (answer.gradient * free).sum(1)
         counts = won.all(1) if self.success_on == "all" else won[:, -1]

@@ -1,8 +1,8 @@
-"""NES against victims that tell little: the first few classes, or the first one's name alone.
+"""NES against victims that return only the scores of their top classes, or only a label.
 
-A class that is not told has no score to climb. So the climb begins at an image of the target's
-class, where it is told, and the ball that holds it closes in on the clean image no faster than the
-victim goes on telling it.
+A class that is not returned has no score to maximize. So the ascent starts at an image of the
+target class, and the ball around the clean image shrinks only as fast as the victim still returns
+the target.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.estimates import Estimate, Told, estimate, gaussian, portions, sent, visible
+from besiege.attacks.estimates import (
+    Estimate,
+    ScoreLoss,
+    estimate,
+    gaussian,
+    portions,
+    sent,
+    visible,
+)
 from besiege.attacks.losses import margin
 from besiege.attacks.nes import Pace, Plateau
 from besiege.attacks.starts import adversarial, find_start, halvings, start_cost, to_boundary
@@ -30,22 +38,22 @@ from besiege.core.siege import Siege
 from besiege.core.threat import ALL_GOALS, L2, Goal, Linf
 
 CLOSE = 0.05
-"""How near to the boundary a climb begins, in shares of the distance of its start."""
+"""How near to the boundary the ascent starts, as a fraction of the start's distance."""
 
 FASTEST, SLOWEST = 0.5, 2.0**-8
-"""The largest and the smallest share by which a ball closes in at once."""
+"""Largest and smallest fraction by which the ball shrinks at once."""
 
 CLOSINGS = 3
-"""Shares that are tried in a step, each half of the one before; then the ball stays."""
+"""Fractions tried in a step, each half of the one before; then the ball stays."""
 
 CUTS = 3
-"""Lengths of the step that are tried then; then the point stays as well."""
+"""Step lengths tried after that; then the iterate stays as well."""
 
 GROWTH = 1.2
-"""By how much steps grow while the ball closes in; while it does not they are halved."""
+"""Growth of the step size while the ball shrinks; otherwise it is halved."""
 
 FLOOR, MOST = 0.1, 4.0
-"""The shortest and the longest step, in shares of the first."""
+"""Shortest and longest step, relative to the first."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -54,24 +62,24 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "around=50, mu=0.001)",
     }
 )
-"""Published settings: Ilyas et al. 2018. Rates are shares of the budget they were published for."""
+"""Settings of Ilyas et al. 2018. Rates are fractions of the budget they were published for."""
 
 
 class State(NamedTuple):
-    """Where a climb is, rows first.
+    """The state of the ascent, rows first.
 
     Attributes
     ----------
     x : Tensor
-        The points; the victim was seen to tell the target there.
+        The iterates, at which the victim returned the target.
     loss : Tensor
-        What it said.
+        The loss there.
     radius : Tensor
-        Of the balls that hold them, float64: the budget or more.
+        Radius of the current ball, float64: the budget or more.
     share : Tensor
-        By how much a ball closes in next, float64.
+        Fraction by which the ball shrinks next, float64.
     pace : Pace
-        The state of the rule by which steps are made.
+        The state of the update rule.
     """
 
     x: Tensor
@@ -83,13 +91,13 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Closing(Attack):
-    """The loop of both: estimate, step, and close in as far as the target is still told."""
+    """The loop of both: estimate, step, and shrink the ball while the target is still returned."""
 
     steps: int = whole_number(800)
     pairs: int = whole_number(10)
     sigma: float = number(0.001, above=0)
     rate: float = number(0.1, above=0)
-    momentum: float = number(0.5, below=1, what="a share")
+    momentum: float = number(0.5, below=1, what="a fraction")
 
     norms = frozenset({Linf, L2})
     goals = ALL_GOALS - {Goal.UNTARGETED}
@@ -97,15 +105,15 @@ class Closing(Attack):
 
     @property
     def each(self) -> int:
-        """Queries for the two ends of one direction."""
+        """Queries per direction."""
         raise NotImplementedError
 
     def look(self, siege: Siege, x: Tensor, rows: Tensor) -> Tensor:
-        """Ask about the points of some rows: the loss, -inf where the target was not told."""
+        """Query the points of some rows: the loss, -inf where the target was not returned."""
         raise NotImplementedError
 
     def slope(self, siege: Siege, x: Tensor, loss: Tensor, step: int) -> Estimate:
-        """Ask about probes around all points: the gradient, and how well the points do."""
+        """Query probes around all iterates: the gradient, and the loss at the iterates."""
         raise NotImplementedError
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
@@ -118,16 +126,16 @@ class Closing(Attack):
         for step in range(self.steps):
             if not len(siege):
                 return
-            told = self.slope(siege, state.x, state.loss, step)
-            told, state = siege.settle(told, state)
+            probed = self.slope(siege, state.x, state.loss, step)
+            probed, state = siege.settle(probed, state)
             if not len(siege):
                 return
-            state = siege.settle(self.advance(siege, state, told, rule))
+            state = siege.settle(self.advance(siege, state, probed, rule))
 
     def begin(self, siege: Siege, rule: Plateau) -> State:
-        """Where the target is told: at the clean image, or at images of the target's class.
+        """Start at the clean image if the target is returned there, else at an image of its class.
 
-        These are brought near to where the target stops being the answer. Rows without any leave.
+        The latter is bisected towards the clean image. Rows without a start leave.
         """
         x, loss = siege.ball.center.clone(), self.clean(siege)
         hidden = (~(loss > -torch.inf)).nonzero()[:, 0]
@@ -145,14 +153,14 @@ class Closing(Attack):
         return siege.settle(State(x, loss, radius, share, rule.begin(siege)))
 
     def clean(self, siege: Siege) -> Tensor:
-        """What is known of the clean images: nothing, unless there are scores."""
+        """The loss at the clean images, if known: without scores it is not."""
         return siege.ball.center.new_full((len(siege),), -torch.inf)
 
-    def advance(self, siege: Siege, state: State, told: Estimate, rule: Plateau) -> State:
-        """A step in a smaller ball, or as much of both as leaves the target told."""
+    def advance(self, siege: Siege, state: State, probed: Estimate, rule: Plateau) -> State:
+        """A step in a smaller ball, or as much of both as keeps the target in the answer."""
         goal, ball = siege.ball.radius, siege.ball
-        move, pace = rule.move(siege, state.x, told, state.pace)
-        # As much longer as the ball is larger. What is lost by closing in is no plateau.
+        move, pace = rule.move(siege, state.x, probed, state.pace)
+        # Longer in proportion to the ball. A fall of the loss as the ball shrinks is no plateau.
         move = move * ball.scaled(state.radius / goal.clamp_min(1e-30))
         outside = state.radius > goal
         halves = torch.tensor([0.5**n for n in range(CLOSINGS + CUTS)], device=goal.device).double()
@@ -177,7 +185,7 @@ class Closing(Attack):
             rows, turn = rows[turn < CLOSINGS + CUTS], turn[turn < CLOSINGS + CUTS]
             if not len(rows):
                 break
-        # A ball that does not close in asks for smaller steps: large ones are mostly chance.
+        # If the ball cannot shrink, steps get smaller: long ones are mostly noise.
         other = torch.where(radius < state.radius, GROWTH * pace.rate, 0.5 * pace.rate)
         rate = torch.where(outside, other.clamp(FLOOR * self.rate, MOST * self.rate), pace.rate)
         pace = pace._replace(rate=rate, seen=pace.seen * ~outside)
@@ -187,35 +195,34 @@ class Closing(Attack):
 @register("nes_partial")
 @dataclass(frozen=True)
 class NESPartial(Closing):
-    """NES on a victim that tells its first few classes: from an image of the target's class.
+    """NES against a victim that returns its top classes only, from an image of the target class.
 
-    Steps raise the target's score while the ball around the clean image closes in from the start's
-    distance to the budget, and what loses the target from the answer is taken back (Ilyas et al.,
+    Steps raise the target's score while the ball around the clean image shrinks from the start's
+    distance to the budget; steps that lose the target from the answer are undone (Ilyas et al.,
     Black-box adversarial attacks with limited queries and information, 2018). Probes whose answer
-    lacks it are dropped. What is raised is the margin, which is exact wherever two classes are
-    told, and the score itself (there log p) where the target is told alone.
+    lacks the target are dropped. The loss is the margin, which is exact whenever two classes are
+    returned, and the score itself (in the paper log p) when only the target is.
 
-    It differs from the published method in this: a row whose target is told at the clean image
-    begins there; a start is first brought towards the image by bisection; the ball closes in at
-    every step, by a share of its radius, and steps are as much longer as it is larger; what is
-    halved first, where the target is lost, is the closing in and not the step, and steps after
-    which the ball cannot close in are followed by shorter ones. Published, the ball waits until
-    the target is likely.
+    Unlike the published method: a row whose target is returned at the clean image starts there; a
+    start is first bisected towards the clean image; the ball shrinks at every step by a fraction of
+    its radius, and steps are longer in proportion to it; if the target is lost, first the shrinkage
+    is halved and then the step, and the step size falls while the ball cannot shrink. In the paper
+    the ball waits until the target is likely.
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``2 pairs`` queries and one to six more.
+        Steps of ``2 pairs`` queries and one to six more.
     pairs : int
         Directions per step.
     sigma : float
-        The size of the probes, in widths of the box.
+        Size of the probes, in box widths.
     rate : float
-        The first length of a step, in shares of the budget.
+        First step size, as a fraction of the budget.
     momentum : float
-        The share of the gradients before in the one that is followed.
+        Weight of earlier gradients.
     loss : callable
-        What is raised where more than the target is told.
+        Loss to maximize where more than the target is returned.
 
     Examples
     --------
@@ -235,51 +242,44 @@ class NESPartial(Closing):
     def clean(self, siege: Siege) -> Tensor:
         if siege.aim.clean is None:
             return super().clean(siege)
-        return Told(self.loss)(siege.aim.clean, siege.aim)
+        return ScoreLoss(self.loss)(siege.aim.clean, siege.aim)
 
     def look(self, siege: Siege, x: Tensor, rows: Tensor) -> Tensor:
-        return siege.logits(x, rows=rows, loss=Told(self.loss)).loss
+        return siege.logits(x, rows=rows, loss=ScoreLoss(self.loss)).loss
 
     def slope(self, siege: Siege, x: Tensor, loss: Tensor, step: int) -> Estimate:
+        score = ScoreLoss(self.loss)
         return estimate(
-            siege,
-            x,
-            Told(self.loss),
-            gaussian,
-            self.pairs,
-            self.sigma,
-            step,
-            paired=True,
-            known=loss,
+            siege, x, score, gaussian, self.pairs, self.sigma, step, paired=True, known=loss
         )
 
 
 @register("nes_labels")
 @dataclass(frozen=True)
 class NESLabels(Closing):
-    """The same with labels alone: a point's score is how often its surroundings are the target.
+    """NES against a victim that returns labels only: a point's score is the rate of target labels.
 
-    ``S(x) = mean(answer(x + mu n_i) = t)`` with n_i uniform between -1 and 1 in every entry stands
-    for the score, and is measured at both ends of every direction (Ilyas et al., Black-box
-    adversarial attacks with limited queries and information, 2018). Both ends have the same n_i.
+    ``S(x) = mean(label(x + mu n_i) = t)`` with n_i uniform between -1 and 1 per pixel value
+    replaces the score and is measured at both ends of every direction, with the same n_i (Ilyas et
+    al., Black-box adversarial attacks with limited queries and information, 2018).
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``2 pairs around`` queries and one to six more.
+        Steps of ``2 pairs around`` queries and one to six more.
     pairs : int
         Directions per step.
     sigma : float
-        The size of the probes, in widths of the box.
+        Size of the probes, in box widths.
     rate : float
-        The first length of a step, in shares of the budget.
+        First step size, as a fraction of the budget.
     momentum : float
-        The share of the gradients before in the one that is followed.
+        Weight of earlier gradients.
     around : int
-        Images whose labels are counted for one score. Published: 50. For the same queries more
-        directions tell more than more images do.
+        Images whose labels make one score; 50 in the paper. For the same number of queries more
+        directions help more than more images.
     mu : float
-        How far around a point they are, in every entry, in widths of the box.
+        Their largest distance from the point per pixel value, in box widths.
 
     Examples
     --------
@@ -319,7 +319,7 @@ class NESLabels(Closing):
     def _ends(
         self, siege: Siege, rows: Tensor, x: Tensor, some: Tensor, sigma: float, step: int
     ) -> tuple[Tensor, Tensor]:
-        """Directions as they were sent, and the scores of both ends of each, ``[rows, k, 2]``."""
+        """Directions as really sent, and the scores of both ends of each, ``[rows, k, 2]``."""
         ball, shape, k = siege.ball.at(rows), tuple(x.shape[1:]), len(some)
         dice = siege.dice.of("probes", step).at(rows)
         u = gaussian(dice, shape, some.expand(len(rows), -1)).to(x.dtype)

@@ -1,7 +1,7 @@
 """The values that fill the slots of `Ascent`: starts, schedules, radii, places.
 
-Each is small, frozen and without state of its own: what it must remember between steps is a
-tuple of tensors with the rows first, which the loop settles together with everything else.
+Each is small, frozen and stateless. What it must remember between steps is a tuple of tensors with
+rows first, which the loop settles together with its other state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from besiege.core.fields import check_fields, number
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
-# start: where the climb begins
+# start: the first iterate
 
 
 class Start:
@@ -57,7 +57,7 @@ class Uniform(Start):
 @piece("sphere_start")
 @dataclass(frozen=True)
 class Sphere(Start):
-    """On the surface of the ball."""
+    """Uniform on the surface of the ball."""
 
     def __call__(self, siege: Siege) -> Tensor:
         return siege.ball.shell(siege.dice.of("start"))
@@ -66,7 +66,7 @@ class Sphere(Start):
 @piece("signs")
 @dataclass(frozen=True)
 class Signs(Start):
-    """Random signs times a share of the radius (Tramèr et al. 2018)."""
+    """Random signs times a fraction of the radius (Tramèr et al. 2018)."""
 
     share: float = 0.5
 
@@ -79,10 +79,9 @@ class Signs(Start):
 @piece("gaussian")
 @dataclass(frozen=True)
 class Gaussian(Start):
-    """A normal draw brought into ball and box: in l1 a few entries, far out (Croce and Hein 2021).
+    """A normal draw projected onto ball and box: sparse and large in l1 (Croce and Hein 2021).
 
-    Its deviation is the width of the box.
-    The projection is the exact one, so that what is small in the draw stays as it was.
+    The standard deviation is the width of the box. The projection is exact.
     """
 
     def __call__(self, siege: Siege) -> Tensor:
@@ -93,7 +92,7 @@ class Gaussian(Start):
 
 @dataclass(frozen=True, eq=False)
 class Given(Start):
-    """Given points, one per sample of the batch, brought into ball and box."""
+    """Given points, one per sample of the batch, projected onto ball and box."""
 
     points: Tensor
 
@@ -101,7 +100,7 @@ class Given(Start):
         return siege.ball.project(self.points[siege.rows].to(siege.ball.center))
 
 
-# schedule: how far to move
+# schedule: the step size
 
 
 class Schedule:
@@ -127,7 +126,7 @@ class Schedule:
 @piece("constant")
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """Every step the same share of the radius."""
+    """Every step is the same fraction of the radius."""
 
     step: float = number(0.15, what="a length")
 
@@ -138,7 +137,7 @@ class Constant(Schedule):
 @piece("spread")
 @dataclass(frozen=True)
 class Spread(Schedule):
-    """Equal steps that add up to `path` radii."""
+    """Equal steps of total length `path` radii."""
 
     path: float = number(2.5, what="a length")
 
@@ -155,32 +154,37 @@ class Cosine(Schedule):
     last: float = 0.0
 
     def length(self, step: int, steps: int) -> float:
-        share = 0.5 * (1.0 + math.cos(math.pi * step / steps))
-        return self.last + (self.first - self.last) * share
+        return half_cosine(self.first, self.last, step, steps)
+
+
+def half_cosine(first: float, last: float, step: int, steps: int) -> float:
+    """A value that goes from `first` to `last` along half a cosine."""
+    return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * step / steps))
 
 
 @piece("halving")
 @dataclass(frozen=True)
 class Halving(Schedule):
-    """Steps that halve where the climb stalls, and a return to the best point (APGD).
+    """Step halving where the loss stalls, with a return to the best point (APGD).
 
-    At a checkpoint a row stalls if its loss rose in fewer than `rho` of the steps since the last
-    one, or if neither its best loss nor its step has changed since then. It halves its step and
-    goes on from its best point, with the gradient found there (Croce and Hein 2020, algorithm 1).
+    At a checkpoint a row stalls if its loss rose in fewer than a fraction `rho` of the steps since
+    the last one, or if neither its best loss nor its step size has changed since then. A stalled
+    row halves its step and continues from its best point, with the gradient known there (Croce and
+    Hein 2020, algorithm 1).
 
     Parameters
     ----------
     rho : float
-        The share of steps that must rise.
+        Fraction of steps in which the loss must rise.
     first : float
-        The first step, in radii.
+        First step size, in radii.
     compat : bool
-        As in the authors' code: checkpoints at whole steps from floors; the first rise is one
-        above zero, not above the start; exactly `rho` stalls; an unchanged best loss does not
-        stall at the first checkpoint; after a return a rise is one above the point left.
+        As in the authors' code: checkpoints at rounded-down steps; the first rise is relative to
+        zero, not to the start; exactly `rho` counts as stalled; an unchanged best loss does not
+        stall at the first checkpoint; after a return a rise is relative to the point left.
     """
 
-    rho: float = number(0.75, most=1, what="a share")
+    rho: float = number(0.75, most=1, what="a fraction")
     first: float = number(2.0, what="a length")
     compat: bool = False
 
@@ -222,10 +226,11 @@ class Halving(Schedule):
 
 @cache
 def checkpoints(steps: int, compat: bool = False) -> Mapping[int, int]:
-    """The steps at which a climb is looked at, and how many steps have passed since the last.
+    """The checkpoint steps, and how many steps each is after the one before.
 
-    At shares 0.22, 0.41, 0.57, ... of the steps: each interval is 0.03 shorter than the one before
-    and 0.06 at least. Rounded up, or, as in the authors' code, intervals rounded down.
+    Checkpoints are at fractions 0.22, 0.41, 0.57, ... of the steps: each interval is 0.03 shorter
+    than the one before, and at least 0.06. Steps are rounded up; the authors' code (`compat`)
+    rounds intervals down.
     """
     found, at = {}, 0
     if compat:
@@ -293,7 +298,7 @@ class Place:
 @piece("within")
 @dataclass(frozen=True)
 class Within(Place):
-    """At the nearest point of ball and box."""
+    """The nearest point of ball and box."""
 
     def __call__(
         self, ball: Ball, x: Tensor, move: Tensor, memory: Memory
@@ -304,18 +309,18 @@ class Within(Place):
 @piece("inertia")
 @dataclass(frozen=True)
 class Inertia(Place):
-    """Part of the move, and part of what the last one came to (Croce and Hein 2020).
+    """Momentum between iterates (Croce and Hein 2020).
 
-    ``x + a (P(x + move) - x) + (1 - a) (x - x_before)``, brought into ball and box; the first move
-    is whole.
+    ``x + a (P(x + move) - x) + (1 - a) (x - x_before)``, projected onto ball and box; the first
+    step has a = 1.
 
     Parameters
     ----------
     share : float
-        a.
+        The weight a.
     exact : bool
-        False lands in the ball first and then in the box, as the authors' code does in l2: inside
-        both, but short of the nearest point.
+        False projects onto the ball first and then onto the box, as the authors' code does in l2:
+        the result is inside both, but not the nearest point.
     """
 
     share: float = 0.75
@@ -339,14 +344,14 @@ class Inertia(Place):
 @piece("unboxed")
 @dataclass(frozen=True)
 class Unboxed(Part):
-    """The steepest move as if there were no box: in l2 along the gradient itself."""
+    """The steepest step as if there were no box: in l2 along the gradient itself."""
 
     def move(self, g: Tensor, x: Tensor, ball: Ball, size: Tensor) -> Tensor:
         return unboxed(ball).steepest(g, x, size)
 
 
 def unboxed(ball: Ball) -> Ball:
-    """The ball in a box it never reaches."""
+    """The same ball in a box too wide to matter."""
     low, high = ball.box
     far = 1e3 * (high - low)
     return type(ball)(ball.center, ball.radius, (low - far, high + far))

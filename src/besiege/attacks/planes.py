@@ -1,8 +1,8 @@
-"""The victim taken for a linear one: planes read off gradients, and the nearest of them.
+"""Linearised decision boundaries: planes from gradients, and the nearest of them.
 
-At a point the boundary towards a class is taken for a plane: ``f + <w, x' - x> = 0``, with f the
-difference of two logits and w its gradient. `planes` reads those of all classes off one answer,
-`nearest` and `closest` choose among them; the way to a plane inside the box is the ball's to know.
+At a point the boundary towards a class is approximated by the plane ``f + <w, x' - x> = 0``, with f
+the difference of two logits and w its gradient. `planes` computes those of all classes from one
+answer; `nearest` and `closest` choose among them. `Ball.plane` projects onto one inside the box.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from besiege.attacks.losses import margin
+from besiege.attacks.losses import logit_of, margin
 from besiege.attacks.smallest import across
 from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.ball import Ball, distances
@@ -23,28 +23,28 @@ from besiege.core.siege import Siege
 from besiege.core.solvers import never_alone
 
 WORTH = 1.25
-"""How much farther than the best known a success may be for the final search to be of use."""
+"""Successes up to so many times the best known distance are worth the final search."""
 
 ENTRIES = 2**25
-"""Entries of gradients held at once; rows beyond that wait for their turn."""
+"""Most gradient components held at once; further rows wait for their turn."""
 
 BIAS = 0.05
-"""Where a secant step lands: this share of the rest beyond the crossing it computed. On the
-crossing itself rounding would decide."""
+"""A secant step lands this fraction of the remaining bracket beyond the computed crossing, where
+rounding would decide."""
 
 
 def toward(logits: Tensor, aim: Aim) -> Tensor:
     """``z_t - z_y``: above zero where the target has overtaken the label."""
     assert aim.targets is not None
-    return (logits.gather(1, aim.targets[:, None]) - logits.gather(1, aim.labels[:, None]))[:, 0]
+    return logit_of(logits, aim.targets) - logit_of(logits, aim.labels)
 
 
 def steering(siege: Siege) -> Loss:
-    """What rises as rows near their goal, above zero where they have reached it.
+    """The loss that grows as rows approach their goal, above zero where they have reached it.
 
-    Away from the label, or towards a class that must be reached, it is the margin; where a class
-    is steered to and any error counts, the lead of that class over the label alone. Where the
-    smallest change is kept, zero is a lead that rounding cannot turn.
+    The margin for untargeted and targeted goals; for an untargeted goal with an aimed class, the
+    lead of that class over the label. Minimum-norm searches subtract a lead that rounding cannot
+    turn around.
     """
     if siege.targeted or siege.aim.targets is None:
         return _sure_margin if siege.closes_in else margin
@@ -60,7 +60,7 @@ def _sure_toward(logits: Tensor, aim: Aim) -> Tensor:
 
 
 def _beyond(logits: Tensor, aim: Aim) -> Tensor:
-    """The lead to steer to where the smallest change is kept: twice what rounding may turn."""
+    """The lead to aim at in minimum-norm searches: twice what rounding may turn around."""
     logits = logits.detach()
     scale = largest(logits)
     if aim.clean is not None:
@@ -69,14 +69,14 @@ def _beyond(logits: Tensor, aim: Aim) -> Tensor:
 
 
 def lowered(siege: Siege, height: Tensor, logits: Tensor) -> Tensor:
-    """Heights of planes ``[rows, classes]``, from where rounding cannot turn the answer back."""
+    """Heights of planes ``[rows, classes]``, less the lead that rounding may turn around."""
     return height - _beyond(logits, siege.aim)[:, None] if siege.closes_in else height
 
 
 def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Slopes and heights of ``z_k - z_y``, ``[rows, classes, ...]`` and ``[rows, classes]``.
+    """Gradients and heights of ``z_k - z_y``, ``[rows, classes, ...]`` and ``[rows, classes]``.
 
-    From an answer with the gradients of all logits, in order; the label's own are zero.
+    From an answer with the gradients of all logits, in order; those of the label are zero.
     """
     rows = torch.arange(len(labels), device=labels.device)
     slope, height = answer.gradient, answer.logits
@@ -86,8 +86,8 @@ def planes(answer: Answer, labels: Tensor) -> tuple[Tensor, Tensor]:
 def nearest(ball: Ball, x: Tensor, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
     """The class whose plane is nearest to the clean image inside the box.
 
-    Not to the point where the planes were read: what counts in the end is the distance from the
-    clean image. Planes that miss the box come last, in the order of their distance without one.
+    Not to the iterate: the distance from the clean image is what counts in the end. Planes that
+    miss the box come last, in the order of their distance without it.
     """
     rows, many = f.shape
     w, f = w.flatten(0, 1), f.flatten()
@@ -100,18 +100,18 @@ def nearest(ball: Ball, x: Tensor, w: Tensor, f: Tensor, labels: Tensor) -> Tens
 
 
 def closest(ball: Ball, w: Tensor, f: Tensor, labels: Tensor) -> Tensor:
-    """The class whose plane is nearest to where the planes were read, whatever the box."""
+    """The class whose plane is nearest to the iterate, without the box."""
     size = straight(ball, w.flatten(0, 1), f.double().flatten()).view_as(f)
     return size.scatter(1, labels[:, None], torch.inf).argmin(1)
 
 
 def straight(ball: Ball, w: Tensor, c: Tensor) -> Tensor:
-    """The size of the smallest move d with ``<w, d> = c`` without a box."""
+    """The length of the smallest step d with ``<w, d> = c`` without a box."""
     return c.abs() / ball.dual(w).clamp_min(1e-300)
 
 
 def rest(w: Tensor, f: Tensor, away: Tensor) -> Tensor:
-    """What ``<w, d>`` is for moves d to the plane read `away` from where they start, float64."""
+    """``<w, d>`` of steps d to a plane that was computed `away` from their start, float64."""
     return inner(w, away) - f
 
 
@@ -121,14 +121,14 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def turns(siege: Siege, gradients: int) -> Iterator[Tensor]:
-    """Row numbers in as few pieces as memory allows, with so many gradients per row."""
+    """Row numbers in as few pieces as memory allows, with that many gradients per row."""
     rows = torch.arange(len(siege), device=siege.rows.device)
     size = max(1, ENTRIES // (gradients * siege.ball.size))
     return iter(torch.split(rows, size))
 
 
 def against(answer: Answer, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """Slopes and heights of ``z_k - z_y`` for chosen classes, of which the first is the label.
+    """Gradients and heights of ``z_k - z_y`` for chosen classes, of which the first is the label.
 
     From an answer with the gradients of those logits; ``[rows, classes - 1, ...]``.
     """
@@ -137,11 +137,11 @@ def against(answer: Answer, classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
-    """Where the straight line between two differences of logits reaches the goal, as a share.
+    """Where the linear interpolation between two logit vectors reaches the goal, as a fraction.
 
-    The logits `under` do not reach the goal and those `over` do. The class that wins there is
-    followed against the label, or the target against the class that keeps it from winning, up to
-    a lead that rounding cannot turn.
+    The logits `under` do not reach the goal and those `over` do. Untargeted, the winning class is
+    compared with the label; targeted, the target with the class that beats it, up to a lead that
+    rounding cannot turn around.
     """
     if siege.targeted:
         assert siege.aim.targets is not None
@@ -150,8 +150,7 @@ def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
     else:
         winner, loser = over.argmax(1), siege.aim.labels
     short, past = (
-        z.gather(1, loser[:, None])[:, 0].double() - z.gather(1, winner[:, None])[:, 0].double()
-        for z in (under, over)
+        logit_of(z, loser).double() - logit_of(z, winner).double() for z in (under, over)
     )
     if siege.closes_in:
         hair = siege.record.hair(over, siege.rows).double()
@@ -162,7 +161,7 @@ def crossing(siege: Siege, under: Tensor, over: Tensor) -> Tensor:
 
 @dataclass
 class Bracket:
-    """The ways from the clean images to points beyond the boundary, and where each crosses it.
+    """Brackets of the boundary on the paths from the clean images to points beyond it.
 
     Attributes
     ----------
@@ -171,9 +170,9 @@ class Bracket:
     size : Tensor
         Their distances, float64.
     over, under : Tensor
-        Logits at the shortest change known to cross, and at the longest known not to.
+        Logits at the nearest point known to cross, and at the farthest known not to.
     low, high : Tensor
-        Those changes, as shares of the whole way.
+        Those points, as fractions of the path (`low` does not cross, `high` does).
     """
 
     far: Tensor
@@ -185,7 +184,7 @@ class Bracket:
 
     @classmethod
     def of(cls, siege: Siege, far: Tensor, over: Tensor) -> Bracket:
-        """The whole ways; the clean images do not cross."""
+        """Brackets of the whole paths; the clean images do not cross."""
         size, clean = siege.ball.distance(far), siege.aim.clean
         under = torch.zeros_like(over) if clean is None else clean
         return cls(far, size, over, under, torch.zeros_like(size), torch.ones_like(size))
@@ -196,9 +195,9 @@ class Bracket:
         self.far, self.size, self.over, self.under, self.low, self.high = state
 
     def narrow(self, siege: Siege, rounds: int, most: float) -> None:
-        """Secant steps, each one forward, that land a little beyond where they expect to cross.
+        """Secant steps, one forward pass each, that land slightly beyond the expected crossing.
 
-        None takes back less than ``1 - most`` of the bracket: on a bent line it would be nothing.
+        A step shortens the bracket by at least ``1 - most``: on a curved path it could be zero.
         """
         for _ in range(rounds):
             if not len(siege):
@@ -215,7 +214,7 @@ class Bracket:
             self.settle(siege)
 
     def point(self, siege: Siege, at: Tensor | None = None) -> Tensor:
-        """The point so far on each way, by default the nearest known to cross."""
+        """The point at a fraction of each path, by default the nearest known to cross."""
         ball = siege.ball
         share = self.high if at is None else at
         back = ball.retreat(self.far - ball.center, self.size, share)
@@ -226,7 +225,7 @@ class Bracket:
 def shorten(
     siege: Siege, x: Tensor, crossed: Tensor, logits: Tensor, rounds: int, most: float = 0.99
 ) -> None:
-    """Search between the clean images and points beyond the boundary, with forwards alone."""
+    """Search between the clean images and points beyond the boundary, with forward passes only."""
     x, crossed, logits = siege.settle(x, crossed, logits)
     if not rounds:
         return

@@ -1,6 +1,6 @@
 """P-RGF: gradients estimated from scores, with a substitute's gradient as a prior.
 
-How much the prior is worth is measured, and so a bad one costs next to nothing.
+The quality of the prior is measured, so that a bad one costs little.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor
 from besiege.attacks.estimates import (
     Draw,
     Estimate,
+    ScoreLoss,
     Slopes,
     Smooth,
-    Told,
     coarse,
     even,
     portions,
@@ -27,7 +27,7 @@ from besiege.attacks.estimates import (
     sphere,
     visible,
 )
-from besiege.attacks.nes import Climb, Plateau, Rule
+from besiege.attacks.nes import Plateau, Rule, ScoreAscent
 from besiege.attacks.planes import inner
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
@@ -36,19 +36,19 @@ from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 
 EVERY = 10
-"""Steps after which the length of the gradient is measured again; also at the fourth."""
+"""The gradient norm is measured every so many steps, and at the fourth."""
 
 SIZING = 10
-"""Directions it is measured with: the square of the length is known to 45 % then."""
+"""Directions used for that: they give its square within 45 %."""
 
 BLIND = 5.0
-"""By how much probes grow where not one of them made a difference."""
+"""Growth of probes where no difference was seen."""
 
 LARGEST = 0.1
-"""Up to this size, in widths of the box."""
+"""Largest size of probes, in box widths."""
 
 SMOOTH = 3.5
-"""Published: how much more of a gradient lies among smooth directions than their share of all."""
+"""Published: how much more of a gradient smooth directions hold than their share of dimensions."""
 
 PRESETS: Mapping[str, str] = MappingProxyType(
     {
@@ -57,23 +57,22 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         "gamma=3.5)",
     }
 )
-"""Published settings: Cheng et al. 2019, the second with the data-dependent prior, for images of
-299 pixels a side."""
+"""Settings of Cheng et al. 2019, the second with the data-dependent prior, for 299 x 299 images."""
 
 
 class Measured(NamedTuple):
-    """What is known of a step before its probes.
+    """Measurements of a step before its probes.
 
     Attributes
     ----------
     loss : Tensor
-        At the points.
+        At the iterates.
     prior : Tensor
-        Directions of the substitute as they were really sent, at the length of a vector of ones.
+        The substitute's directions as really sent, at the length of a vector of ones.
     slope : Tensor
         Along them.
     mixed, squares : Tensor
-        ``sum(slope * along)`` and ``sum(slope**2)`` of the directions that measured the length.
+        ``sum(slope * along)`` and ``sum(slope**2)`` of the directions that measured the norm.
     """
 
     loss: Tensor
@@ -84,17 +83,17 @@ class Measured(NamedTuple):
 
 
 def best_share(alpha: Tensor, entries: int, many: int, within: Tensor | None = None) -> Tensor:
-    """The share of the prior in every direction for which the estimate is best.
+    """The weight of the prior in every direction that gives the best estimate.
 
     With u = sqrt(lam) v + sqrt(1 - lam) xi and alpha the cosine of v with the gradient, in d
-    entries and with q directions the expected squared cosine is greatest at ``lam = 0`` where
-    ``alpha**2 <= 1 / (d + 2q - 2)``, at 1 where ``alpha**2 >= (2q - 1) / (d + 2q - 2)``, and
-    between at ``(1 - a)(a (d + 2q - 2) - 1) / (2 a d q - a**2 d (d + 2q - 2) - 1)``, a = alpha**2.
+    dimensions and with q directions the expected squared cosine is largest at ``lam = 0`` if
+    ``alpha**2 <= 1 / (d + 2q - 2)``, at 1 if ``alpha**2 >= (2q - 1) / (d + 2q - 2)``, and otherwise
+    at ``(1 - a)(a (d + 2q - 2) - 1) / (2 a d q - a**2 d (d + 2q - 2) - 1)``, a = alpha**2.
 
-    With xi in a space of d dimensions, smaller than that of the images, that holds a share A of
-    the square of the gradient (`within`) and hardly any of v, it is 0 where ``a <= A / (d + 2q -
-    2)``, 1 where ``a >= A (2q - 1) / d``, and between ``A (A - a (d + 2q - 2)) / (A**2 + a**2 d**2
-    - 2 A a (q + d q - 1))``: the formula of the authors' code as it was corrected in 2023.
+    With xi in a subspace of d dimensions that holds a fraction A of the squared gradient (`within`)
+    and hardly any of v, it is 0 if ``a <= A / (d + 2q - 2)``, 1 if ``a >= A (2q - 1) / d``, and
+    otherwise ``A (A - a (d + 2q - 2)) / (A**2 + a**2 d**2 - 2 A a (q + d q - 1))``: the formula of
+    the authors' code as corrected in 2023.
 
     Examples
     --------
@@ -116,47 +115,46 @@ def best_share(alpha: Tensor, entries: int, many: int, within: Tensor | None = N
 
 @register("prgf")
 @dataclass(frozen=True)
-class PRGF(Climb):
-    """RGF with a prior: the gradient of a substitute, trusted as far as it is measured to be right.
+class PRGF(ScoreAscent):
+    """RGF with the gradient of a substitute as prior, weighted by its measured quality.
 
-    One query tells the slope along the prior v, and now and then ten more the length of the
-    victim's gradient: together their cosine alpha. Where the prior alone is better than what the
-    probes could make of it, it is followed without any (Cheng et al., Improving black-box
+    One query measures the slope along the prior v, and now and then ten more the norm of the
+    victim's gradient: together they give their cosine alpha. If the prior is better than any
+    combination with probes, it is used without probes (Cheng et al., Improving black-box
     adversarial attacks with a transfer-based prior, 2019).
 
-    Otherwise probes are drawn orthogonal to the prior, and it is added with its measured slope:
-    ``s_v v + (sum(s_i**2) / |w|**2) w`` with ``w = sum(s_i u_i)`` is the vector nearest to the
-    gradient among all sums of v and w, and its squared cosine is that of the prior plus that of the
-    probes. As published (`biased`) directions lean towards the prior instead, by the share that is
-    best for a known alpha: with alpha 0.1 and 50 probes in 3072 entries the cosine is 0.137 then
-    and 0.16 here, without a prior 0.127.
+    Otherwise probes are drawn orthogonal to the prior, and the prior is added with its measured
+    slope: ``s_v v + (sum(s_i**2) / |w|**2) w`` with ``w = sum(s_i u_i)`` is the linear combination
+    of v and w nearest to the gradient, and its squared cosine is that of the prior plus that of the
+    probes. As published (`biased`) directions lean towards the prior instead, by the best weight
+    for a known alpha. With alpha 0.1 and 50 probes in 3072 dimensions the cosine is 0.137 as
+    published, 0.16 here, and 0.127 without a prior.
 
     Parameters
     ----------
     steps : int
-        Steps, each of ``probes + 2`` queries, or 2 where the prior is good; ten more at every
-        tenth.
+        Steps of ``probes + 2`` queries, or of 2 where the prior is good; ten more at every tenth.
     sigma : float
-        The size of the probes, root mean square of the entries, in widths of the box; larger where
-        they show nothing.
+        Size of the probes, root mean square per pixel value, in box widths; larger where they show
+        no difference.
     rate : float
-        The first length of a step, in shares of the budget.
+        First step size, as a fraction of the budget.
     loss : callable
-        What is raised, and what the substitute's gradient is of.
+        Loss to maximize, for the victim and for the substitute's gradient.
     probes : int
         Directions per step.
     floor, window
-        When a step is halved and how often, as in NES.
+        When the step size is halved, and its least value, as in NES.
     biased : bool
         Whether directions lean towards the prior, as published.
     low : int, optional
-        Probes are drawn on a grid of so many entries a side and enlarged, tile by tile (the
-        data-dependent prior). It pays where gradients are smooth: those of an adversarially trained
-        network of CIFAR-10 have four times the usual part in tiles of four pixels, those of a
+        Side of the coarse grid on which probes are drawn and from which they are enlarged by tiles
+        (the data-dependent prior). It helps where gradients are smooth: those of an adversarially
+        trained CIFAR-10 network have four times the usual part in tiles of four pixels, those of a
         natural one less than noise has.
     gamma : float, optional
-        How much more of the gradient such probes see than others; by default it is measured on the
-        way. Published: 3.5.
+        How much more of the gradient such probes see than others; by default measured during the
+        attack. Published: 3.5.
 
     Examples
     --------
@@ -198,30 +196,30 @@ class PRGF(Climb):
         gamma = torch.full_like(sigma, self.gamma or SMOOTH)
         for step in range(self.steps):
             prior = siege.advice(x, self.loss)
-            # What leads out of the box is of no use, and could not be measured.
+            # Directions that leave the box are useless and cannot be measured.
             prior = even((prior * (siege.ball.room(x, prior) > 0))[:, None])[:, 0]
-            told = self._measure(siege, x, prior, sigma, step)
-            x, sigma, length, gamma, told, state = siege.settle(
-                x, sigma, length, gamma, told, state
+            measured = self._measure(siege, x, prior, sigma, step)
+            x, sigma, length, gamma, measured, state = siege.settle(
+                x, sigma, length, gamma, measured, state
             )
             if not len(siege):
                 return
             if _sizes(step):
-                length = (told.squares / SIZING).sqrt()
-            g, seen, square = self.combine(siege, x, told, sigma, length, step, gamma)
+                length = (measured.squares / SIZING).sqrt()
+            g, seen, square = self.combine(siege, x, measured, sigma, length, step, gamma)
             if self.gamma is None:
-                # Among smooth directions the square of a slope is gamma times that of others.
-                found = square / (length**2).clamp_min(1e-300)
-                gamma = torch.where((square > 0) & (length > 0), found, gamma)
+                # Along smooth directions a squared slope is gamma times as large.
+                ratio = square / (length**2).clamp_min(1e-300)
+                gamma = torch.where((square > 0) & (length > 0), ratio, gamma)
             sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(largest))
-            move, state = rule.move(siege, x, Estimate(g, told.loss), state)
+            move, state = rule.move(siege, x, Estimate(g, measured.loss), state)
             x = siege.ball.confine(x + move)
-        siege.offer(x, Told(self.loss))
+        siege.offer(x, ScoreLoss(self.loss))
 
     def _measure(
         self, siege: Siege, x: Tensor, prior: Tensor, sigma: Tensor, step: int
     ) -> Measured:
-        """Ask about the points, along the prior and, now and then, along random directions."""
+        """Query the iterates, along the prior and, now and then, along random directions."""
         extra = SIZING if _sizes(step) else 0
         dice, shape = siege.dice.of("sizing", step), tuple(x.shape[1:])
         parts: list[Measured] = []
@@ -230,52 +228,52 @@ class PRGF(Climb):
             if extra:
                 counter = torch.arange(extra, device=x.device).expand(len(rows), -1)
                 u = torch.cat((u, sphere(dice.at(rows), shape, counter).to(x.dtype)), 1)
-            told = probe(siege, rows, x[rows], u, sigma[rows], Told(self.loss), paired=False)
-            rest = Slopes(told.loss, told.slope[:, 1:], told.along[:, 1:])
-            along = told.along[:, 0].clone()
+            slopes = probe(siege, rows, x[rows], u, sigma[rows], ScoreLoss(self.loss), paired=False)
+            rest = Slopes(slopes.loss, slopes.slope[:, 1:], slopes.along[:, 1:])
+            along = slopes.along[:, 0].clone()
             squares = _sum(rest.slope.double() ** 2)
-            parts.append(Measured(told.loss, along, told.slope[:, 0], rest.sum(), squares))
+            parts.append(Measured(slopes.loss, along, slopes.slope[:, 0], rest.sum(), squares))
         return Measured(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def combine(
         self,
         siege: Siege,
         x: Tensor,
-        told: Measured,
+        measured: Measured,
         sigma: Tensor,
         length: Tensor,
         step: int,
         gamma: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradient from the prior and from probes, and which rows saw any difference.
+        """The gradient from the prior and probes, and which rows saw any difference.
 
-        Also the mean square of the slopes along the probes, zero where there were none.
+        Also the mean square of the slopes along the probes, zero without probes.
         """
         root = math.sqrt(siege.ball.size)
-        slope = told.slope.double()
+        slope = measured.slope.double()
         alpha = (slope.abs() / (root * length).clamp_min(1e-300)).clamp_max(1.0)
         share, square = self._share(siege.ball, alpha, gamma), torch.zeros_like(slope)
-        toward = told.prior * siege.ball.scaled(torch.sign(slope))
+        toward = measured.prior * siege.ball.scaled(torch.sign(slope))
         g, seen = toward.clone(), slope != 0
         lean = share if self.biased else torch.zeros_like(share)
         among = (share < 1.0).nonzero()[:, 0]
         for rows in torch.split(among, siege.block(self.probes)):
             if not len(rows):
                 break
-            mixed, squares = self._probes(siege, rows, x, told, toward, sigma, lean, step)
+            mixed, squares = self._probes(siege, rows, x, measured, toward, sigma, lean, step)
             seen[rows] |= squares > 0
             square[rows] = squares / self.probes
             if not self.biased:
-                mixed, squares = mixed + told.mixed[rows], squares + told.squares[rows]
+                mixed, squares = mixed + measured.mixed[rows], squares + measured.squares[rows]
                 scale = squares / inner(mixed, mixed).clamp_min(1e-300)
                 along = slope[rows] / siege.ball.size
                 here = siege.ball.at(rows)
-                mixed = mixed * here.scaled(scale) + told.prior[rows] * here.scaled(along)
+                mixed = mixed * here.scaled(scale) + measured.prior[rows] * here.scaled(along)
             g[rows] = mixed
         return g, seen, square
 
     def _share(self, ball: Ball, alpha: Tensor, gamma: Tensor | None) -> Tensor:
-        """The best share of the prior, given its cosine and how smooth the gradient is."""
+        """The best weight of the prior, given its cosine and how smooth the gradient is."""
         d = n = ball.size
         if self.low is not None:
             d = math.prod(coarse(tuple(ball.center.shape[1:]), self.low))
@@ -288,7 +286,7 @@ class PRGF(Climb):
         siege: Siege,
         rows: Tensor,
         x: Tensor,
-        told: Measured,
+        measured: Measured,
         toward: Tensor,
         sigma: Tensor,
         lean: Tensor,
@@ -299,6 +297,7 @@ class PRGF(Climb):
         ball, v = siege.ball.at(rows), toward[rows]
         near, far = (ball.scaled(part.sqrt())[:, None] for part in (lean[rows], 1 - lean[rows]))
         mixed, squares = torch.zeros_like(v), torch.zeros_like(lean[rows])
+        loss = ScoreLoss(self.loss)
         for some in portions(ball, self.probes):
             counter = some.to(x.device).expand(len(rows), -1)
             u = self.draw(dice, shape, counter).to(x.dtype)
@@ -306,18 +305,11 @@ class PRGF(Climb):
             whole = inner(v, v).clamp_min(1e-300).repeat_interleave(len(some))
             back = rowwise((inside / whole).view(u.shape[:2]).to(x.dtype), u)
             u = even(u - back * v[:, None]) * far + v[:, None] * near
-            asked = probe(
-                siege,
-                rows,
-                x[rows],
-                u,
-                sigma[rows],
-                Told(self.loss),
-                paired=False,
-                base=told.loss[rows],
+            slopes = probe(
+                siege, rows, x[rows], u, sigma[rows], loss, paired=False, base=measured.loss[rows]
             )
-            squares += _sum(asked.slope.double() ** 2)
-            mixed += asked.sum()
+            squares += _sum(slopes.slope.double() ** 2)
+            mixed += slopes.sum()
         return mixed, squares
 
 
@@ -327,5 +319,5 @@ def _sum(values: Tensor) -> Tensor:
 
 
 def _sizes(step: int) -> bool:
-    """Whether the length of the gradient is measured at this step."""
+    """Whether the gradient norm is measured at this step."""
     return step % EVERY == 0 or step == 3

@@ -1,4 +1,4 @@
-"""RayS: which signs the change of every entry must have, found block by block with labels alone."""
+"""RayS: a search over the signs of the perturbation, block by block, with labels only."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from besiege.core.siege import Siege
 from besiege.core.threat import Goal, Linf
 
 PRESETS: Mapping[str, str] = MappingProxyType({"rays:chen2020": "rays(tolerance=0.001)"})
-"""The paper's searches all end at 1.8e-5 on CIFAR-10: about this share where blocks are large."""
+"""The paper's searches end at 1.8e-5 on CIFAR-10, about this tolerance where blocks are large."""
 
 COARSEST = 0.02
-"""How exactly radii must be known at least, relatively, while blocks are large."""
+"""Largest relative tolerance of radii, used while blocks are large."""
 
 FINER, FINEST = 0.25, 0.02
-"""How much finer a search goes on that found nothing more, and where it ends, as shares of the
-tolerance."""
+"""Factor of the tolerance after a pass without a gain, and where the search ends, as a fraction of
+the first tolerance."""
 
 _ROUNDING = 2.0**-22
-"""Radii closer than this, in widths of the box, are the same in float32."""
+"""Radii closer than this, in box widths, are equal in float32."""
 
 _NONE = -1.0
 
 
 class State(NamedTuple):
-    """Where each row is.
+    """The state of the search, rows first.
 
     Attributes
     ----------
     signs : Tensor
-        The best signs, ``[rows, entries]``.
+        The best signs, ``[rows, pixel values]``.
     radius : Tensor
         The smallest radius at which they are adversarial, float64; infinite before there is one.
     level, block : Tensor
-        Which block of which level is being flipped; level -1 is none, the first signs themselves.
+        Which block of which level is flipped; level -1 flips none and tests the first signs.
     at : Tensor
-        The radius asked about next.
+        The radius to query next.
     low, high, width : Tensor
-        What is known of the flip being tried: a radius that is not adversarial (-1: unknown), one
-        that is (infinite: none), and the next step inwards.
+        For the flip being tried: a radius that is not adversarial (-1: unknown), one that is
+        (infinite: none), and the next step inwards.
     asked, fruitless : Tensor
         Queries, and flips since the last one that was kept.
     share : Tensor
-        How exactly radii are known, as a share of what a block of average weight can gain.
+        Tolerance of radii, as a fraction of what a block of average weight can gain.
     """
 
     signs: Tensor
@@ -76,25 +76,25 @@ class State(NamedTuple):
 class Rays(Attack):
     """Search over sign vectors, from the whole image to ever smaller blocks.
 
-    The change is ``r v`` with signs v: for a linear victim the best v is the sign of its weights.
-    At level s the flattened image is cut into ``2**s`` equal runs, and the signs of one after the
-    other are flipped. A flip that is not adversarial at a radius a little smaller than the best is
-    undone at the price of one query; of one that is, the radius is searched for. No vote is taken
-    and no slope estimated, so that victims with a grid are no harder: there radii are whole steps.
+    The perturbation is ``r v`` with signs v; for a linear victim the best v is the sign of its
+    weights. At level s the flattened image is cut into ``2**s`` equal blocks, and the signs of one
+    after the other are flipped. A flip that is not adversarial at a radius slightly below the best
+    is undone after one query; otherwise its radius is searched. Without votes and gradient
+    estimates, victims with a grid are no harder: radii are whole grid steps there.
 
-    It differs from the published method in this: every row has a level and a block of its own;
-    searches go inwards from the best radius in steps that double, and are as exact as a block of
-    that size is worth: of two levels the finer gains half as much by a flip. After the finest level
-    the first follows again; when no flip has helped in between, searches are made more exact. With
-    a grid that ends at single steps of it.
+    Unlike the published method: every row has its own level and block; radius searches start at the
+    best radius, go inwards in steps that double, and are as precise as a block of that size is
+    worth, since a flip of a level gains half as much as one of the level before. After the finest
+    level the first follows again; if no flip has helped in between, searches become more precise.
+    With a grid this ends at single grid steps.
 
     Parameters
     ----------
     steps : int
         Queries: one for each flip, and about five for each that is kept.
     tolerance : float
-        How exactly radii are known at first, as a share of the radius times the share of the image
-        that is flipped. Flips that gain less are undone.
+        First tolerance of radii, relative to the radius times the fraction of the image that is
+        flipped. Flips that gain less are undone.
 
     References
     ----------
@@ -120,7 +120,7 @@ class Rays(Attack):
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
-        siege.leave(siege.record.distance[siege.rows] == 0.0)  # nothing is left to be found
+        siege.leave(siege.record.distance[siege.rows] == 0.0)  # already adversarial
         siege.settle()
         state = _fresh(siege.ball, self.tolerance)
         while len(siege):
@@ -129,7 +129,7 @@ class Rays(Attack):
             x = ball.center + tried.view_as(ball.center) * ball.scaled(state.at)
             answer = siege.labels(x.clamp_(*ball.box))
             state = _tell(ball, state, tried, adversarial(siege, answer))
-            # Where not even a corner is adversarial, a finer search would ask the same again.
+            # If not even a corner is adversarial, a finer search would repeat the same queries.
             over = (state.asked >= self.steps) | (state.share < FINEST * self.tolerance)
             if bool(over.any()):
                 siege.give_up(over & (state.radius == torch.inf))
@@ -142,7 +142,7 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
     low = torch.where(good, state.low, state.at)
     high = torch.where(good, state.at, state.high)
     low = torch.where((low < 0) & (high <= state.width), 0.0, low)
-    least = ball.grid or _ROUNDING * (ball.box[1] - ball.box[0])
+    least = ball.grid or _ROUNDING * ball.width
     exact = _worth(state.level, state.share, ball.size) * high
     close = high - low <= exact.clamp_min(least * (1.0 + 1e-6))
     kept = good | (high < torch.inf)
@@ -151,9 +151,9 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
     level, block = _next(state.level, state.block, ball.size)
     radius = torch.where(kept, high, state.radius)
     fruitless = torch.where(kept, 0, torch.where(ends, state.fruitless + 1, state.fruitless))
-    # Inwards while that is adversarial, then halving; or the next flip, a little below.
+    # Inwards while adversarial, then bisection; or the next flip, slightly below the best radius.
     inward = torch.where(low >= 0, 0.5 * (low + high), high - state.width)
-    # Once around for nothing: finer, from where it is; no corner at all: that is the end.
+    # A whole pass without a gain: more precise; without any adversarial corner: the end.
     vain = fruitless >= _around(ball.size)
     share = torch.where(
         vain, state.share * torch.where(radius < torch.inf, FINER, 0.0), state.share
@@ -162,10 +162,10 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
         share = torch.where(_exhausted(ball.grid, state.share, radius, vain), 0.0, share)
     fruitless = torch.where(vain, 0, fruitless)
     gain = (_worth(level, share, ball.size) * radius).clamp_min(least)
-    begin = torch.where(radius < torch.inf, radius - gain, ball.box[1] - ball.box[0])
+    begin = torch.where(radius < torch.inf, radius - gain, ball.width)
     at = torch.where(ends, begin, inward)
     if ball.grid is not None:
-        # No step at all would be the clean image.
+        # Zero grid steps would be the clean image.
         at = torch.round(at / ball.grid).clamp_min(1.0) * ball.grid
     first = torch.where(radius < torch.inf, gain, torch.full_like(gain, torch.inf))
     return State(
@@ -184,26 +184,26 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
 
 
 def _exhausted(grid: float, share: Tensor, radius: Tensor, vain: Tensor) -> Tensor:
-    """Where a grid leaves nothing to ask: nothing is below one step, and searches that go by single
-    steps cannot be made finer.
+    """Where a grid leaves nothing to query: the radius is one grid step, or a pass without a gain
+    already used single grid steps.
     """
-    single = share.clamp_max(COARSEST) * radius < 1.5 * grid  # what rounds to one
+    single = share.clamp_max(COARSEST) * radius < 1.5 * grid  # rounds to one step
     return (radius < 1.5 * grid) | (vain & single)
 
 
 def _fresh(ball: Ball, tolerance: float) -> State:
-    """All signs up, of which nothing is known; farther than the box is wide is the corner."""
+    """All signs positive, nothing known; the first radius, the box width, reaches a corner."""
     signs = torch.ones_like(ball.center).flatten(1)
     none = torch.full_like(ball.radius, torch.inf)
     zero = torch.zeros(len(ball), dtype=torch.int64, device=signs.device)
-    at = torch.full_like(none, ball.box[1] - ball.box[0])
+    at = torch.full_like(none, ball.width)
     share = torch.full_like(none, tolerance)
     low = torch.full_like(none, _NONE)
     return State(signs, none, zero - 1, zero, at, low, none, none, zero, zero, share)
 
 
 def _flipped(state: State) -> Tensor:
-    """The signs with the block flipped."""
+    """The signs with the current block flipped."""
     entries = state.signs.shape[1]
     size = _size(state.level.clamp_min(0), entries)
     begin = torch.where(state.level < 0, entries, state.block * size)
@@ -213,18 +213,18 @@ def _flipped(state: State) -> Tensor:
 
 
 def _size(level: Tensor, entries: int) -> Tensor:
-    """The length of the runs of a level; the last one may be shorter."""
+    """The block length of a level; the last block may be shorter."""
     runs = torch.bitwise_left_shift(torch.ones_like(level), level)
     return (entries + runs - 1) // runs
 
 
 def _worth(level: Tensor, share: Tensor, entries: int) -> Tensor:
-    """How exactly radii are to be known where blocks of a level are flipped, relatively."""
+    """The relative tolerance of radii for flips of a level."""
     return (share * _size(level.clamp_min(0), entries) / entries).clamp_max(COARSEST)
 
 
 def _next(level: Tensor, block: Tensor, entries: int) -> tuple[Tensor, Tensor]:
-    """The next block, of the next level after the last, and of the first after the finest."""
+    """The next block: of the next level after the last one, of the first level after the finest."""
     size = _size(level.clamp_min(0), entries)
     last = (level < 0) | ((block + 1) * size >= entries)
     above = torch.where(last & (size == 1) & (level >= 0), 0, level + 1)
@@ -232,7 +232,7 @@ def _next(level: Tensor, block: Tensor, entries: int) -> tuple[Tensor, Tensor]:
 
 
 def _around(entries: int) -> int:
-    """Flips from the first level to the finest, and from there to the same block again."""
+    """Flips in one pass over all levels."""
     flips, size, level = 0, entries + 1, 0
     while size > 1:
         size = -(-entries // 2**level)

@@ -1,8 +1,7 @@
-"""Sigma-zero: descend a smooth count of the changed entries, and cut the small ones off."""
+"""Sigma-zero: minimize a smooth count of the differing pixel values, and reset small ones."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,21 +9,19 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.pieces import half_cosine
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless, somewhere
-from besiege.attacks.weighting import Adam, corrections
+from besiege.attacks.weighting import USUAL_DECAYS, Adam, corrections
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.fields import number, whole_number
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, Linf
 
-DECAYS = (0.9, 0.999)
-"""Adam's decay rates, the usual ones."""
-
 
 class Settings(NamedTuple):
-    """What depends on how long a run is; see `SigmaZero`."""
+    """Parameters that depend on the number of steps; see `SigmaZero`."""
 
     rate: float
     sigma: float
@@ -32,9 +29,8 @@ class Settings(NamedTuple):
     end: float
 
     def at(self, step: int, steps: int) -> float:
-        """The rate after so many of all steps."""
-        fall = 0.5 * (1.0 + math.cos(math.pi * step / steps))
-        return self.rate * (self.end + (1.0 - self.end) * fall)
+        """Adam's rate at a step."""
+        return self.rate * half_cosine(1.0, self.end, step, steps)
 
     def count_slope(self, change: Tensor) -> Tensor:
         """The gradient of the mean of ``d^2 / (d^2 + sigma)``."""
@@ -44,38 +40,39 @@ class Settings(NamedTuple):
 
 PUBLISHED = Settings(1.0, 1e-3, 0.3, 0.1)
 SHORT = {150: Settings(0.8, 0.1, 0.4, 0.3), 300: Settings(0.8, 0.05, 0.4, 0.3)}
-"""Settings of runs of up to so many steps; longer ones are as published."""
+"""Settings of runs of at most so many steps; longer ones are as published."""
 
 
 @register("sigmazero")
 @dataclass(frozen=True)
 class SigmaZero(Attack):
-    """Descend ``hinge + mean of d^2 / (d^2 + sigma)`` by Adam, and set small changes to nothing.
+    """Minimize ``hinge + mean of d^2 / (d^2 + sigma)`` by Adam, and reset small perturbations.
 
-    The second term is a smooth count of the changed entries. Gradients are divided by their largest
-    entry, the rate falls along half a cosine, and after every step changes below a threshold are
-    taken back; the threshold rises beyond the boundary and falls before it (Cinà et al.,
-    Sigma-zero: gradient-based optimization of l0-norm adversarial examples, 2025).
+    The second term is a smooth count of the differing pixel values. Gradients are divided by their
+    largest component, the rate falls along half a cosine, and after every step perturbations below
+    a threshold are set to zero; the threshold rises beyond the boundary and falls before it (Cinà
+    et al., Sigma-zero: gradient-based optimization of l0-norm adversarial examples, 2025).
 
-    Unlike the authors' code it measures the hinge by the steepest entry of the clean image's slope,
-    so that the scale of the logits does not matter. In short runs the count is smoother and the
-    rate falls less, which needs up to a tenth fewer entries; in long ones both are as published.
+    Unlike the authors' code it measures the hinge in units of the clean image's largest gradient
+    component, so that the scale of the logits does not matter. In short runs the count is smoother
+    and the rate falls less, which needs up to a tenth fewer pixel values; long ones are as
+    published.
 
     Parameters
     ----------
     steps : int
-        Steps, each one forward and one backward.
+        Steps of one forward and one backward pass.
     rate : float, optional
-        Adam's first rate, in widths of the box: by default 0.8 up to 300 steps, and 1 above.
+        Adam's first rate, in box widths: by default 0.8 up to 300 steps, and 1 above.
     sigma : float, optional
-        How sharp the count is: changes well above its root count as one. By default 0.1 up to 150
-        steps, 0.05 up to 300 and 0.001 above.
+        Sharpness of the count: perturbations well above its square root count as one. By default
+        0.1 up to 150 steps, 0.05 up to 300 and 0.001 above.
     threshold : float, optional
-        The first threshold, in widths of the box: 0.4 up to 300 steps, 0.3 above.
+        First threshold, in box widths: 0.4 up to 300 steps, 0.3 above.
     end : float, optional
-        What is left of the rate at the end, as a share: 0.3 up to 300 steps, 0.1 above.
+        Fraction of the rate left at the end: 0.3 up to 300 steps, 0.1 above.
     pace : float
-        By how much the threshold moves in a step, in rates.
+        Change of the threshold per step, in units of the rate.
 
     Examples
     --------
@@ -96,7 +93,7 @@ class SigmaZero(Attack):
     source = "Cinà et al., Sigma-zero, 2025"
 
     def settled(self) -> Settings:
-        """The settings of this run, by its length where they were not given."""
+        """The settings of this run: those given, else by its length."""
         usual = next((s for most, s in SHORT.items() if self.steps <= most), PUBLISHED)
         given = (self.rate, self.sigma, self.threshold, self.end)
         both = zip(given, usual, strict=True)
@@ -107,7 +104,7 @@ class SigmaZero(Attack):
         if not len(siege):
             return
         chosen, x = self.settled(), siege.ball.center.clone()
-        adam, table = Adam.at(x), corrections(DECAYS, self.steps, x.device)
+        adam, table = Adam.at(x), corrections(USUAL_DECAYS, self.steps, x.device)
         cut = torch.full_like(siege.ball.radius, chosen.threshold)
         unit = torch.zeros_like(cut)
         for step in range(self.steps):
@@ -119,16 +116,14 @@ class SigmaZero(Attack):
             crossed = siege.record.reached(siege.rows, answer.labels)
             if step == 0:
                 unit = 1.0 / distances(slope, Linf)
-            low, high = ball.box
-            change = (x - ball.center) / (high - low)
+            change = (x - ball.center) / ball.width
             pull = chosen.count_slope(change) - slope * ball.scaled(torch.where(crossed, 0.0, unit))
             pull = pull / ball.scaled(distances(pull, Linf).clamp_min(1e-30))
-            adam, move = adam.step(pull, DECAYS, table)
-            x = (x - (chosen.at(max(0, step - 1), self.steps) * (high - low)) * move).clamp_(
-                low, high
-            )
+            adam, move = adam.step(pull, USUAL_DECAYS, table)
+            rate = chosen.at(max(0, step - 1), self.steps) * ball.width
+            x = (x - rate * move).clamp_(*ball.box)
             by = self.pace * chosen.at(step, self.steps)
             cut = (cut + torch.where(crossed, by, -by)).clamp_(0.0, 1.0)
-            small = (x - ball.center).abs() < ball.scaled(cut * (high - low))
+            small = (x - ball.center).abs() < ball.scaled(cut * ball.width)
             x = torch.where(small, ball.center, x)
         siege.offer(x)

@@ -1,4 +1,4 @@
-"""What attacks that look for the smallest change share."""
+"""Functions shared by minimum-norm attacks."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ import torch
 from torch import Tensor
 
 from besiege.core.ball import Ball, distances
-from besiege.core.rowwise import rowwise
+from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf, Norm
 
 TIE = 1e-5
-"""The smallest change of an entry that a walk is measured by, in widths of the box."""
+"""Smallest perturbation of a pixel value used as a unit of length, in box widths."""
 
 
 def endless(siege: Siege) -> Siege:
-    """Without a budget success is not the end: nobody leaves, whatever the caller said.
+    """The siege, continued after a success where there is no budget.
 
-    What is kept is the caller's choice, which without a budget is the smallest by default.
+    Without a budget a success does not end the search: no row leaves before the end. Which success
+    is kept remains the caller's choice (by default the smallest).
     """
     if bool(torch.isfinite(siege.ball.radius).all()):
         return siege
     return siege.view(leave="end")
 
 
-def unit(change: Tensor, norm: Norm) -> Tensor:
-    """Directions of length one in a norm; zero stays zero. Writes over the tensor given."""
-    return change.div_(rowwise(distances(change, norm).clamp_min(1e-30).to(change.dtype), change))
+def unit(direction: Tensor, norm: Norm) -> Tensor:
+    """Directions of length one in a norm, in place; zero stays zero."""
+    length = distances(direction, norm).clamp_min(1e-30).to(direction.dtype)
+    return direction.div_(rowwise(length, direction))
 
 
 def across(ball: Ball) -> Tensor:
-    """The distance of every centre from the farthest corner of the box."""
+    """The distance from every centre to the farthest corner of the box."""
     low, high = ball.box
     return ball.distance(torch.where(ball.center - low > high - ball.center, low, high))
 
 
 def apparent(ball: Ball, height: Tensor, slope: Tensor) -> Tensor:
-    """How far rows are from a boundary, in what is sloping, never less than shows.
+    """The height below the boundary, but at least that of a small perturbation of all pixels.
 
-    A walk measured by the distance of the boundary stands still where that is nothing, at a tie, or
-    less than a victim with a grid receives: so it is at least what a small change of all entries
-    makes.
+    Attacks that measure steps by the distance to the boundary would not move where it is zero (at a
+    tie), or smaller than what a victim with a grid can see.
     """
-    low, high = ball.box
-    least = max(TIE * (high - low), 0.5 * (ball.grid or 0.0)) * math.sqrt(ball.size)
+    least = max(TIE * ball.width, 0.5 * (ball.grid or 0.0)) * math.sqrt(ball.size)
     return torch.maximum(height, least * distances(slope, L2))
 
 
 def somewhere(siege: Siege, g: Tensor, counter: int = 0) -> Tensor:
-    """The gradient, or a random direction where there is none."""
+    """The gradient, or a random direction for rows whose gradient is zero."""
     flat = distances(g, Linf) == 0
     if not bool(flat.any()):
         return g
     drawn = siege.dice.of("flat").normal(tuple(g.shape[1:]), counter).to(g)
     drawn = drawn / siege.ball.scaled(distances(drawn, L2).clamp_min(1e-30))
-    return torch.where(siege.ball.scaled(flat) > 0, drawn, g)
+    return pick(flat, drawn, g)

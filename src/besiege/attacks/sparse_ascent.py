@@ -1,7 +1,7 @@
-"""The first-order loop for l1: climbs by few entries at a time, learning how many.
+"""The first-order loop for l1: sparse steps with an adaptive number of pixel values.
 
-A loop of its own, because the number of entries is known to the schedule and used by the
-direction, which the slots of `Ascent` do not share.
+It is separate from `Ascent`, because the schedule must tell the direction how many pixel values to
+move, for which `Ascent` has no slot.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L1
 
 FEWER = 1.5
-"""A move changes so many times fewer entries than the best point has changed."""
+"""A step moves this many times fewer pixel values than differ in the best point."""
 DENSE = 0.2
-"""The share of entries moved from a start that has changed none."""
+"""Fraction of pixel values moved from a start equal to the clean image."""
 SHORTEST = 0.1
-"""The shortest step, in radii."""
+"""Shortest step, in radii."""
 
 
 class State(NamedTuple):
-    """Where an ascent is; everything with the rows first.
+    """The state of the ascent, rows first.
 
     Attributes
     ----------
     x : Tensor
-        The points.
+        The iterates.
     rows : Tensor
-        The numbers that the caller gave the rows.
+        The caller's numbers of the rows.
     eta : Tensor
-        The length of a step, in radii.
+        Step size, in radii.
     wide : Tensor
-        How many entries of the best point differed from the clean image at the last check.
+        Pixel values in which the best point differed from the clean image at the last check.
     best, summit, steep : Tensor
         The highest loss, its point, and the gradient there.
     """
@@ -58,14 +58,14 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, ball: Ball, x: Tensor, rows: Tensor) -> State:
-        """Before the first answer."""
+        """The state before the first answer."""
         wide = _changed(ball, x)
         wide = torch.where(wide > 0, wide, FEWER * DENSE * ball.size)
         best = x.new_full((len(x),), -torch.inf)
         return cls(x, rows, torch.ones_like(ball.radius), wide, best, x, torch.zeros_like(x))
 
     def after(self, answer: Answer) -> State:
-        """The state with the points of an answer where they are the highest yet."""
+        """The state with the answer's points where their loss is the highest so far."""
         higher = answer.loss > self.best
         steep = pick(higher, answer.gradient, self.steep) if "gradient" in answer else self.steep
         best = torch.where(higher, answer.loss, self.best)
@@ -74,26 +74,26 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseAscent(Attack):
-    """Climb a loss in an l1 ball by few entries at a time (L1-APGD; Croce and Hein 2021).
+    """Ascent of a loss in an l1 ball by sparse steps (L1-APGD; Croce and Hein 2021).
 
-    A move is of equal size in the entries of the largest gradient, two thirds as many as the best
-    point so far has changed. Where that number falls, the step is as long as the radius again and
-    the row returns to its best point; where not, the step shrinks. The climb begins in larger
-    balls, and goes on in the smaller from the best point found in the larger.
+    A step is equal in the pixel values of largest gradient, two thirds as many as differ in the
+    best point. Where that number falls, the step size is reset to the radius and the row returns to
+    its best point; elsewhere the step size shrinks. The ascent begins in larger balls and resumes
+    in each smaller one from the best point of the larger.
 
     Parameters
     ----------
     steps : int
-        Moves made from every start, in all balls together.
+        Steps from every start, in all balls together.
     loss, start
         As in `Ascent`; the start is drawn in the largest ball.
     restarts : int
-        Climbs from fresh starts; rows that were broken do not climb again.
+        Runs from different random starts; rows already broken are not attacked again.
     radii : tuple of float
-        The balls climbed in, in radii; the last gets what the others' 0.3 of the steps leave.
+        The balls, in radii; each but the last gets 0.3 of the steps.
     compat : bool
-        As in the authors' code, entries at a bound that push outward are moved like others; then
-        a row whose steepest entries are all at their bounds stands still.
+        As in the authors' code, pixel values at a bound are moved outward like others; a row whose
+        steepest pixel values are all at their bounds does not move.
     """
 
     steps: int = whole_number(100)
@@ -108,19 +108,19 @@ class SparseAscent(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.radii or self.radii[-1] != 1.0 or min(self.radii) < 1.0:
-            raise ValueError(f"radii is {self.radii!r}, but balls shrink to the threat's, 1.0")
+            raise ValueError(f"radii is {self.radii!r}, but all must be >= 1.0, the last 1.0")
 
     def run(self, siege: Siege) -> None:
         for restart in range(self.restarts):
             rows = siege.view(dice=siege.dice.of("restart", restart))
             if len(rows):
-                self._climb(rows)
+                self._ascend(rows)
 
-    def _climb(self, siege: Siege) -> None:
+    def _ascend(self, siege: Siege) -> None:
         *larger, last = self.phases()
         x: Tensor | None = None
         for radius, steps in larger:
-            # What is broken in a larger ball is not broken yet: nobody leaves.
+            # A success in a larger ball does not count yet: no row leaves.
             wide = siege.view(radius=radius * siege.ball.radius, leave="end")
             x = self.start(wide) if x is None else wide.ball.confine(x)
             rows = torch.arange(len(wide), device=x.device)
@@ -132,14 +132,14 @@ class SparseAscent(Attack):
         self._phase(siege, x, last[1], torch.arange(len(siege), device=x.device))
 
     def phases(self) -> list[tuple[float, int]]:
-        """The radii and the steps made in each, the last of which are one or more."""
+        """The radii and the steps made in each; the last gets at least one."""
         *larger, last = self.radii
         each = min(math.ceil(0.3 * self.steps), (self.steps - 1) // max(1, len(larger)))
         plan = [(radius, each) for radius in larger if each]
         return [*plan, (last, self.steps - each * len(larger))]
 
     def _phase(self, siege: Siege, x: Tensor, steps: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Climb in one ball; the rows still there, by `rows`, and their best points."""
+        """The ascent in one ball; the rows still there, by `rows`, and their best points."""
         every = max(int(0.04 * steps), 1)
         at = State.of(siege.ball, x, rows)
         for step in range(steps):
@@ -162,12 +162,12 @@ class SparseAscent(Attack):
 
 
 def _changed(ball: Ball, x: Tensor) -> Tensor:
-    """How many entries of each row differ from the clean image."""
+    """The number of pixel values of each row that differ from the clean image."""
     return (x != ball.center).flatten(1).sum(1).double()
 
 
 def _top(g: Tensor, count: Tensor, length: Tensor) -> Tensor:
-    """A move of equal size in each row's `count` entries of the largest gradient."""
+    """A step of equal size in each row's `count` pixel values of largest gradient."""
     size = g.abs().flatten(1)
     place = count.long().clamp(1, size.shape[1])
     ranked = size.topk(int(place.max()), dim=1).values

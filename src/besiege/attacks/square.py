@@ -1,7 +1,7 @@
-"""Square: random search by windows, with scores alone.
+"""Square: random search with square windows, with scores only.
 
-A step proposes another change inside one random window and keeps it if the loss rises. What a
-proposal looks like is the norm's matter: besiege.attacks.windows.
+A step proposes a new perturbation inside one random window and keeps it if the loss rises. The
+proposals of each norm are in `besiege.attacks.windows`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.estimates import Told
+from besiege.attacks.estimates import ScoreLoss
 from besiege.attacks.losses import margin
 from besiege.attacks.windows import PROPOSALS, Proposals
 from besiege.core.answer import Loss
@@ -28,20 +28,20 @@ HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The last step before each halving of the window's area, of 10,000."""
 
 BLOCK = 32
-"""Steps whose draws are made at once, and after which it is asked how to go on."""
+"""Steps drawn at once, between two decisions how many proposals to compute in parallel."""
 
 SCANS = 8
-"""Scans after which it is asked how to go on."""
+"""Scans between two such decisions."""
 
 _FRESH = 0.05
-"""The share of the last proposal in how often some were kept lately."""
+"""Weight of the last proposal in the acceptance rate."""
 
 _RARE = 1e-4
-"""As rarely as makes no difference."""
+"""Smallest acceptance rate that matters."""
 
 
 class State(NamedTuple):
-    """Where a search is.
+    """The state of the search, rows first.
 
     Attributes
     ----------
@@ -50,9 +50,9 @@ class State(NamedTuple):
     best : Tensor
         Its loss.
     step : Tensor
-        Proposals each row has seen.
+        Proposals made.
     rate : Tensor
-        The share of them that it kept lately.
+        Recent acceptance rate.
     """
 
     x: Tensor
@@ -64,25 +64,25 @@ class State(NamedTuple):
 @register("square")
 @dataclass(frozen=True)
 class Square(Attack):
-    """Random search: each step another change in one window, kept if it raises the loss.
+    """Random search: every step perturbs one window, and is kept if it raises the loss.
 
-    Every row draws windows and signs of its own, and a proposal that would change nothing is
-    drawn again. When few rows are left, several proposals from the same point are computed in
-    one call and taken in order up to the first that is kept: the same search in less time.
+    Every row draws its own windows and signs, and a proposal that would change nothing is drawn
+    again. When few rows are left, several proposals from the same point are computed in one call
+    and used in order up to the first that is kept: the same search in less time.
 
     Parameters
     ----------
     steps : int
         Proposals, one query each, after the start.
     p_init : float
-        Share of the image that the first windows cover.
+        Fraction of the image that the first windows cover.
     restarts : int
-        Searches from fresh starts; rows that were broken do not search again.
+        Searches from different random starts; rows already broken are not attacked again.
     rescale : bool
-        Whether the schedule of 10,000 steps by which windows shrink is fitted to `steps`, as
-        first published. AutoAttack leaves it as it is: a longer search continues a shorter one.
+        Whether the schedule of window sizes, made for 10,000 steps, is rescaled to `steps`, as
+        first published. AutoAttack does not rescale: a longer search then continues a shorter one.
     loss : callable
-        What is raised.
+        Loss to maximize.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class Square(Attack):
     """
 
     steps: int = whole_number(5000)
-    p_init: float = number(0.8, above=0, most=1, what="a share")
+    p_init: float = number(0.8, above=0, most=1, what="a fraction")
     restarts: int = whole_number(1)
     rescale: bool = one_of(False, True)
     loss: Loss = a_loss(margin)
@@ -102,7 +102,7 @@ class Square(Attack):
 
     def run(self, siege: Siege) -> None:
         for restart in range(self.restarts):
-            # A row broken in an earlier search has left, unless the caller lets rows stay.
+            # Rows broken in an earlier search have left, unless the caller keeps them.
             rows = siege.view(dice=siege.dice.of("restart", restart))
             if len(rows):
                 self._search(rows)
@@ -111,17 +111,17 @@ class Square(Attack):
         return self.restarts * (1 + self.steps)
 
     def halvings(self) -> tuple[int, ...]:
-        """The first step of each halved size of window."""
+        """The first step of each halved window size."""
         if not self.rescale:
             return tuple(last + 1 for last in HALVINGS)
-        # Step t stands for step floor(10000 t / steps).
+        # Step t corresponds to step floor(10000 t / steps).
         return tuple(-(-(last + 1) * self.steps // 10000) for last in HALVINGS)
 
     def _search(self, siege: Siege) -> None:
         halvings = [step for step in self.halvings() if step < self.steps]
         proposals = PROPOSALS[siege.ball.norm](siege.ball, self.p_init, halvings)
         x = proposals.start(siege.ball, siege.dice.of("start"))
-        best = siege.logits(x, loss=Told(self.loss)).loss
+        best = siege.logits(x, loss=ScoreLoss(self.loss)).loss
         rate = torch.full_like(best, 0.25, dtype=torch.float64)
         state = State(x, best, torch.zeros_like(siege.rows), rate)
         turn, ahead = 0, 1
@@ -129,26 +129,26 @@ class Square(Attack):
             state = siege.settle(state)
             if not len(siege):
                 return
-            # The only place that waits for the device: once per block, or per scan.
+            # The only synchronisation with the device: once per block, or per scan.
             last, often = torch.stack((state.step.max(), state.rate.mean())).tolist()
-            if last == self.steps:  # rows that kept something early in a scan are behind
+            if last == self.steps:  # rows with an early success in a scan are behind
                 siege.leave(state.step == self.steps)
                 continue
             if ahead == 1 or turn % SCANS == 0:
                 ahead = siege.ahead(max(often, _RARE))
             turn, left = turn + 1, self.steps - int(last)
             if ahead == 1:
-                state = self._walk(siege, proposals, state, min(left, BLOCK))
+                state = self._one_by_one(siege, proposals, state, min(left, BLOCK))
             else:
                 state = self._scan(siege, proposals, state, min(left, ahead))
 
-    def _walk(self, siege: Siege, proposals: Proposals, state: State, steps: int) -> State:
-        """So many steps, one after the other."""
+    def _one_by_one(self, siege: Siege, proposals: Proposals, state: State, steps: int) -> State:
+        """Several steps, one after the other."""
         draws = proposals.draw(siege.dice, state.step, steps)
         for n in range(steps):
             now = tuple(draw[:, n : n + 1] for draw in draws)
             new = proposals.propose(siege.ball, state.x, now)[:, 0]
-            loss = siege.logits(new, loss=Told(self.loss)).loss
+            loss = siege.logits(new, loss=ScoreLoss(self.loss)).loss
             state = _moved(state, loss > state.best, new, loss, 1)
             state, draws = siege.settle(state, draws)
             if not len(siege):
@@ -160,14 +160,14 @@ class Square(Attack):
         draws = proposals.draw(siege.dice, state.step, k)
         new = proposals.propose(siege.ball, state.x, draws)
         best = state.best[:, None]
-        scan = siege.scan(new, lambda answer: answer.loss > best, Told(self.loss), each=True)
+        scan = siege.scan(new, lambda answer: answer.loss > best, ScoreLoss(self.loss), each=True)
         rows = torch.arange(len(new), device=new.device)
         kept, used = new[rows, scan.choice.clamp_max(k - 1)], (scan.choice + 1).clamp_max(k)
         return _moved(state, scan.choice < k, kept, scan.answer.loss, used)
 
 
 def _moved(state: State, better: Tensor, new: Tensor, loss: Tensor, used: Tensor | int) -> State:
-    """The state after so many proposals, the last of which is kept where it is better."""
+    """The state after `used` proposals, the last of which is kept if better."""
     return State(
         pick(better, new, state.x),
         torch.where(better, loss, state.best),

@@ -1,8 +1,8 @@
-"""Where attacks that see only labels begin, and how they come to the boundary.
+"""Starting points of decision-based attacks, and bisection to the boundary.
 
-Such an attack walks along the boundary, so it needs a point beyond it first. `find_start` looks
-for one, and `to_boundary` goes from there towards the clean image. Every image shown to the victim
-on the way is a query of the sample it is shown for.
+Such an attack moves along the decision boundary, so it first needs a point beyond the boundary.
+`find_start` searches for one; `to_boundary` bisects from there towards the clean image. Every image
+shown to the victim counts as a query of its sample.
 """
 
 from __future__ import annotations
@@ -19,46 +19,49 @@ from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 
 NOISE = 50
-"""Images of uniform noise that are tried, as a rule for nothing if the first ten were."""
+"""Images of uniform noise tried at most; if the first ten fail, the others usually fail too."""
 
 FIRST = 10
-"""Those tried before anything else: some victims see one class in all noise, and images of that
-class never start there."""
+"""Noise images tried before anything else. Some victims assign all noise to one class; images of
+that class never find a start this way."""
 
 SIZES = tuple(0.05 * 1.5**k for k in range(10))
-"""Standard deviations of the Gaussian noise tried on the image itself, in widths of the box."""
+"""Standard deviations of the Gaussian noise tried on the image itself, in box widths."""
 
 IMAGES = 50
-"""Images of other classes, or of the target's, that are tried: the nearest ones."""
+"""Images of other classes, or of the target class, tried at most, nearest first."""
 
 BLENDS = (0.75, 0.5)
-"""How much of the nearest other image there is in blends, for victims who see through the image
-itself, or have learned it by heart."""
+"""Weights of the nearest other image in blends, for victims that recognise or have memorised the
+image itself."""
+
+TRIED = NOISE + len(SIZES) + IMAGES + len(BLENDS)
+"""The most queries of `find_start`."""
 
 RIVALS = 3
-"""Images towards which the boundary is looked for besides: the first start decides, as a rule, on
-which class an attack ends, and other classes may be nearer."""
+"""Further images towards which the boundary is searched: the first start usually decides in which
+class an attack ends, and the boundary of another class may be nearer."""
 
 CLOSER = 0.95
-"""How much nearer it must be there, in shares of the distance known."""
+"""How much nearer the boundary must be there, as a fraction of the known distance."""
 
 _ROUGH = 5
-"""Halvings that leave a twentieth."""
+"""Bisections that leave about a twentieth of the bracket."""
 
 NARROW = 1e-3
-"""How near to the boundary a walk begins that need not be closer, in shares of its distance."""
+"""Default tolerance of the first boundary point, as a fraction of its distance."""
 
 ENTRIES = 2**22
-"""Entries of other images looked at together while the nearest are looked for."""
+"""Pixel values compared at once while the nearest images are searched."""
 
 _ROUNDS = 64
-"""More halvings than any two images of float32 have between them."""
+"""More bisections than any two float32 images allow."""
 
 
 def adversarial(siege: Siege, answer: Answer, rows: Tensor | None = None) -> Tensor:
-    """Which answers are what the attacker wants, whatever the distance; unanswered ones are not.
+    """Which answers reach the attacker's goal, at any distance; unanswered queries do not.
 
-    `rows` are the row numbers that were asked about; an answer may hold k candidates of each.
+    `rows` are the row numbers queried; an answer may hold k candidates of each.
     """
     samples, labels = siege.rows if rows is None else siege.rows[rows], answer.labels
     if labels.dim() == 1:
@@ -70,27 +73,27 @@ def adversarial(siege: Siege, answer: Answer, rows: Tensor | None = None) -> Ten
 
 
 def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[Tensor, Tensor]:
-    """An adversarial image for every row, to begin from, and which rows have one.
+    """An adversarial starting image for every row, and which rows have one.
 
-    Any error counts: uniform noise, then the image under Gaussian noise of growing size, then
-    images of other classes and blends with them, then more noise. A class must be reached: images
-    of that class, the nearest first, then noise. Other images come from ``siege.knowledge.starts``,
-    the same for every row. A row stops at its first success and pays for what it saw.
+    Untargeted: uniform noise, then the image under Gaussian noise of growing size, then images of
+    other classes and blends with them, then more noise. Targeted: images of the target class,
+    nearest first, then noise. Other images come from ``siege.knowledge.starts``, the same for every
+    row. A row stops at its first success and pays only for its own queries.
 
-    Rows without a start leave (`Siege.give_up`); so do rows whose clean image is adversarial, for
-    which nothing is left to be found. Nobody settles here: do so right after.
+    Rows without a start leave (`Siege.give_up`), and so do rows whose clean image is already
+    adversarial. This function does not settle the siege: call `Siege.settle` right after.
 
     Parameters
     ----------
     noise, images : int
-        How many of each kind are tried at most.
+        Most images of each kind tried.
 
     Returns
     -------
     Tensor
-        ``[rows, ...]``, as the victim received them; the clean image where nothing was found.
+        ``[rows, ...]``, as the victim received them; the clean image of rows without a start.
     Tensor
-        ``[rows]``, where something was.
+        ``[rows]``, whether the row has a start.
 
     Examples
     --------
@@ -118,11 +121,9 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
     first = min(FIRST, noise)
     if siege.targeted:
         search.images(images)
-        search.noise(0, first)
-        search.sizes()
-    else:
-        search.noise(0, first)
-        search.sizes()
+    search.noise(0, first)
+    search.sizes()
+    if not siege.targeted:
         search.images(images)
         search.blends()
     search.noise(first, noise)
@@ -132,7 +133,7 @@ def find_start(siege: Siege, noise: int = NOISE, images: int = IMAGES) -> tuple[
 
 
 class _Search:
-    """What was found so far; each way to look asks about the rows that have nothing yet."""
+    """The starts found so far; each method queries the rows that have none yet."""
 
     def __init__(self, siege: Siege) -> None:
         self.siege = siege
@@ -161,52 +162,47 @@ class _Search:
             self._ask(rows, low + (high - low) * dice.at(rows).uniform(tuple(shape), n))
 
     def sizes(self) -> None:
-        low, high = self.siege.ball.box
-        center, dice = self.siege.ball.center, self.siege.dice.of("start sizes")
+        ball, dice = self.siege.ball, self.siege.dice.of("start sizes")
         for n, size in enumerate(SIZES):
             if len(rows := self._open()) == 0:
                 return
-            drawn = dice.at(rows).normal(tuple(center.shape[1:]), n).to(center)
-            self._ask(rows, center[rows] + size * (high - low) * drawn)
+            drawn = dice.at(rows).normal(tuple(ball.center.shape[1:]), n).to(ball.center)
+            self._ask(rows, ball.center[rows] + size * ball.width * drawn)
 
     def images(self, most: int) -> None:
-        """Images of the pool, from the nearest."""
-        if self.pool is None or len(self.pool) == 0 or len(self._open()) == 0:
-            return
-        order, many = self._nearest()
-        for n in range(min(most, len(self.pool))):
-            rows = self._open()
-            rows = rows[many[rows] > n]
+        """Images of the pool, nearest first."""
+        for n in range(most):
+            rows, images = self._neighbour(n)
             if len(rows) == 0:
                 return
-            self._ask(rows, self.pool.images[order[rows, n]])
+            self._ask(rows, images)
 
     def blends(self) -> None:
         """Blends with the nearest image of the pool."""
-        if self.pool is None or len(self.pool) == 0 or len(self._open()) == 0:
-            return
-        order, many = self._nearest()
         for share in BLENDS:
-            rows = self._open()
-            rows = rows[many[rows] > 0]
+            rows, other = self._neighbour(0)
             if len(rows) == 0:
                 return
-            center, other = self.siege.ball.center[rows], self.pool.images[order[rows, 0]]
+            center = self.siege.ball.center[rows]
             self._ask(rows, center + share * (other.to(center) - center))
 
-    def _nearest(self) -> tuple[Tensor, Tensor]:
-        """The images of each row's classes in the order of their distance, and how many they are.
+    def _neighbour(self, n: int) -> tuple[Tensor, Tensor]:
+        """The rows without a start that have an n-th nearest image in the pool, and those images.
 
-        Distances need no victim; they are computed for the rows that have come so far.
+        Distances cost no query; they are computed for the rows that got this far.
         """
+        rows = self._open()
+        if self.pool is None or n >= len(self.pool) or len(rows) == 0:
+            return rows[:0], self.start[:0]
         if self._order is None:
-            assert self.pool is not None
-            self._order = _nearest(self.siege, self.pool, self._open())
-        return self._order
+            self._order = _nearest(self.siege, self.pool, rows)
+        order, many = self._order
+        rows = rows[many[rows] > n]
+        return rows, self.pool.images[order[rows, n]]
 
 
 def _nearest(siege: Siege, pool: Samples, among: Tensor) -> tuple[Tensor, Tensor]:
-    """For some rows, images of the classes to be reached by their distance, and how many."""
+    """Indices of the pool's images of wanted classes per row, nearest first, and how many."""
     wanted, labels = siege.record.targets, pool.labels
     if wanted is not None:
         fits = labels[None] == wanted[siege.rows][:, None]
@@ -215,7 +211,7 @@ def _nearest(siege: Siege, pool: Samples, among: Tensor) -> tuple[Tensor, Tensor
     away = torch.full(fits.shape, torch.inf, dtype=torch.float64, device=labels.device)
     asked = torch.zeros_like(fits)
     asked[among] = fits[among]
-    # Only those that fit: of a thousand classes one may be wanted, and large images are many.
+    # Only images of wanted classes: that may be one class of a thousand, and images may be large.
     for pairs in torch.split(asked.nonzero(), max(1, ENTRIES // siege.ball.size)):
         row, other = pairs.unbind(1)
         change = pool.images[other].to(siege.ball.center) - siege.ball.center[row]
@@ -224,14 +220,14 @@ def _nearest(siege: Siege, pool: Samples, among: Tensor) -> tuple[Tensor, Tensor
 
 
 def start_cost(rounds: int) -> int:
-    """The most queries a start can take, with so many halvings on the way to the boundary."""
-    return NOISE + len(SIZES) + IMAGES + len(BLENDS) + 2 * rounds + RIVALS * (1 + _ROUGH)
+    """The most queries a start can take, with so many bisections on the way to the boundary."""
+    return TRIED + 2 * rounds + RIVALS * (1 + _ROUGH)
 
 
 def begin(siege: Siege, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
-    """Points at the boundary for all rows, settled; those without a start have left.
+    """Points at the boundary for all rows, settled; rows without a start have left.
 
-    `tolerance` is how near to it, by ball and distance of the start.
+    `tolerance` maps the ball and the distances of the starts to the bisection tolerance.
     """
     x: Tensor = siege.settle(find_start(siege)[0])
     if len(siege):
@@ -241,10 +237,10 @@ def begin(siege: Siege, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
 
 
 def _rivalled(siege: Siege, x: Tensor, tolerance: Callable[[Ball, Tensor], Tensor]) -> Tensor:
-    """Points of the boundary towards other images, where it is nearer there.
+    """Boundary points towards other images, where the boundary is nearer in that direction.
 
-    A row pays one query for an image that is no better. A better one is bisected roughly, since
-    the next may be better still, and what remains in the end as finely as is wanted.
+    An image that is no better costs one query. A better one is first bisected roughly, since the
+    next may be better still; the best is bisected to the tolerance in the end.
     """
     if not len(siege):
         return x
@@ -270,9 +266,9 @@ def _rivalled(siege: Siege, x: Tensor, tolerance: Callable[[Ball, Tensor], Tenso
 
 
 def rivals(siege: Siege) -> Iterator[tuple[Tensor, Tensor]]:
-    """Row numbers and for each an image of a class to be reached, the nearest ones first.
+    """Row numbers, and for each an image of a wanted class, nearest first.
 
-    Where one class must be reached, its nearest image was the start, and the next ones come.
+    With a target class its nearest image was the start already, so the next ones follow.
     """
     pool = siege.knowledge.starts
     if pool is None or not len(siege):
@@ -287,20 +283,20 @@ def rivals(siege: Siege) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def roughly(ball: Ball, far: Tensor) -> Tensor:
-    """The tolerance of walks that need not begin closer."""
+    """The default tolerance of a first boundary point."""
     return NARROW * far
 
 
 def halvings(ratio: float) -> int:
-    """How often a bracket is halved to become so many times narrower."""
+    """Bisections after which a bracket is `ratio` times narrower."""
     return max(0, math.ceil(math.log2(ratio)))
 
 
 def between(ball: Ball, near: Tensor, far: Tensor, share: Tensor) -> Tensor:
-    """Images a share of the way from `near` to `far`, as the victim receives them.
+    """Images at a fraction `share` of the path from `near` to `far`, as the victim receives them.
 
-    The way is that on which the distance in the ball's norm falls fastest: straight in l2, with
-    all entries cut to a radius in linf, shrunk by the same amount in l1.
+    The path reduces the distance in the ball's norm fastest: a straight line in l2, clipping of all
+    pixel values to a radius in linf, shrinkage by the same amount in l1.
     """
     change = far - near
     size = distances(change, ball.norm)
@@ -308,26 +304,21 @@ def between(ball: Ball, near: Tensor, far: Tensor, share: Tensor) -> Tensor:
 
 
 def to_boundary(
-    siege: Siege,
-    near: Tensor,
-    far: Tensor,
-    tolerance: Tensor | float,
-    rows: Tensor | None = None,
+    siege: Siege, near: Tensor, far: Tensor, tolerance: Tensor | float, rows: Tensor | None = None
 ) -> Tensor:
-    """The nearest adversarial images found on the ways from `near` to `far`, by bisection.
+    """The nearest adversarial images on the paths from `near` to `far`, by bisection.
 
-    `far` was seen to be adversarial, `near` is taken not to be. Of every bracket the far end is
-    always an image that the victim was shown and that is adversarial: that one is given back,
-    never a midpoint. A row ends when its bracket is as narrow as its tolerance, or when the image
-    in the middle is one of the ends, bit for bit; others go on without it. What a row can not pay
-    for is not answered: it keeps what it has.
+    `far` must be adversarial; `near` is assumed not to be. The result is always an image that the
+    victim was shown and that is adversarial, never an untested midpoint. A row ends when its
+    bracket is as narrow as its tolerance, or when the midpoint equals one of the ends bit for bit.
+    Queries that a row cannot pay for are not answered: the row keeps its current result.
 
     Parameters
     ----------
     near, far : Tensor
-        ``[rows, ...]``, those of `rows` where these are given.
+        ``[rows, ...]``, for the given `rows` only, if any.
     tolerance : Tensor or float
-        Width of the bracket, in the ball's norm; one number, or one per row.
+        Width of the bracket, in the ball's norm; a number, or one per row.
     rows : Tensor, optional
         Row numbers, ascending, each once; all rows by default.
 

@@ -1,6 +1,6 @@
-"""Suites: attacks one after the other, each on what the ones before left standing.
+"""Suites: attacks run one after the other, each on the images that are not broken yet.
 
-A suite is a fixed list of texts for each norm, so that its figure means the same for everybody.
+A suite is a fixed list of attack texts for each norm, so that its results are comparable.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Suite:
     Attributes
     ----------
     attacks : tuple of str
-        The attacks in their order.
+        The attacks, in order.
     told : str
         What the suite is for.
     others : mapping
-        The list for norms that have one of their own.
+        Lists of norms that have their own.
     """
 
     attacks: tuple[str, ...]
@@ -32,16 +32,16 @@ class Suite:
     others: Mapping[Norm, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def attacks_for(self, norm: Norm) -> tuple[str, ...]:
-        """The attacks in a norm."""
+        """The attacks for a norm."""
         return self.others.get(norm, self.attacks)
 
 
-# The nearest classes, a loss that does not saturate, fresh starts rather than long climbs: of
-# about thirty lists run on the cells of benchmarks/README.md, the one nearest to standard overall.
+# The nearest classes, a loss that does not saturate, and many starts rather than many steps. Of
+# about thirty lists run on the cells of benchmarks/README.md, this is overall nearest to standard.
 _MANY_STARTS = "apgdt(steps=60, targets=3, order='distance', loss=probability_margin, restarts=3)"
 
-# Different ways to the boundary, each short: what one of them misses another finds. Chosen among
-# those recorded on a natural ResNet-20, within 1000 passes together (benchmarks/README.md).
+# Different short searches, since one finds what another misses. Chosen among those recorded on a
+# natural ResNet-20, within 1000 forward and backward passes in total (benchmarks/README.md).
 _STEERED = "each_target(fmn(steps=50), 3)"
 _SMALL_STEPS = "fmn(schedule=falling(0.3, 0.003))"
 
@@ -49,12 +49,12 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
     {
         "quick": Suite(
             ("apgd(steps=20)", "fabt(steps=50, targets=2)", _MANY_STARTS),
-            "nearly the verdict of standard for a fifth of its passes",
+            "close to the result of standard at a fifth of its cost",
             MappingProxyType({L1: ("apgd", _MANY_STARTS)}),
         ),
         "standard": Suite(
             ("apgd", "apgdt", "fabt", "square"),
-            "AutoAttack, the figure every paper reports (Croce and Hein 2020; in l1 2021)",
+            "AutoAttack, the standard of the literature (Croce and Hein 2020; in l1 2021)",
             MappingProxyType({L1: ("apgd(restarts=5)", "apgdt(targets=5)", "fabt", "square")}),
         ),
         "plus": Suite(
@@ -66,7 +66,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "apgdt",
                 "fabt",
             ),
-            "AutoAttack with more of everything, for a figure that is doubted",
+            "AutoAttack with more restarts and losses, to double-check a result",
         ),
         "rand": Suite(
             (
@@ -74,18 +74,18 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "averaged(apgd(loss=dlr), 20)",
                 "averaged(square(steps=1000), 20)",
             ),
-            "AutoAttack for models that answer by chance: every answer a mean of 20",
+            "AutoAttack for stochastic models: every answer is a mean of 20",
         ),
         "score": Suite(
             ("square", "nattack"),
-            "for models that answer scores and nothing else: at most 24,900 queries an image",
+            "for models that return scores only: at most 24,900 queries an image",
             MappingProxyType({L1: ("square",)}),
         ),
         "decision": Suite(
             ("rays", "hopskipjump"),
-            "for models that answer a class and nothing else: at most 42,500 queries an image",
-            # Votes in few dimensions gain most at first, above all on robust models; then
-            # evolution goes nearest.
+            "for models that return labels only: at most 42,500 queries an image",
+            # GeoDA gains most in the first queries, above all on robust models; evolutionary then
+            # finds smaller perturbations.
             MappingProxyType({L2: ("geoda", "evolutionary"), L1: ("geoda",)}),
         ),
         "minimum": Suite(
@@ -96,7 +96,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "alma",
                 "fabt(steps=30, targets=3)",
             ),
-            "the smallest change, the best of several attacks at 1000 passes a sample",
+            "the smallest perturbation of several attacks, at 1000 passes a sample",
             MappingProxyType(
                 {
                     Linf: ("fmn", _SMALL_STEPS, "fabt(steps=30, targets=3)", _STEERED),
@@ -110,7 +110,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
 
 
 def suite(name: str) -> Suite:
-    """The suite of a name."""
+    """Look up a suite by name."""
     if name not in SUITES:
         raise UnknownNameError(f"no suite is called '{name}': {near(name, SUITES)}")
     return SUITES[name]

@@ -1,4 +1,4 @@
-"""UAP: one perturbation for all images, fitted on some and judged on others."""
+"""UAP: one perturbation for all images, fitted on some and evaluated on others."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from besiege.core.victim import DERIVE, Victim
 @register("uap")
 @dataclass(frozen=True)
 class UAP(Attack):
-    """The same perturbation added to every image.
+    """Add the same perturbation to every image.
 
-    It is fitted once, by `fit_universal` or by an earlier run, and judged on images it has not
-    seen: ``uap(file='v.safetensors')`` adds one that was saved. Without a file it is fitted on the
-    very rows it is given, which pay for it, and then added to them; so rows depend on each other.
+    It is fitted once, by `fit_universal` or an earlier run, and evaluated on unseen images:
+    ``uap(file='v.safetensors')`` loads a saved one. Without a file it is fitted on the very rows it
+    attacks, which pay for the queries; rows then depend on each other.
 
-    Two ways to fit: projected gradient steps on the mean margin, capped so that images already
-    fooled do not outweigh the others (in the spirit of Shafahi et al., Universal adversarial
-    training, 2018), which is stronger and cheaper; or DeepFool steps from one image to the next
-    (Moosavi-Dezfooli et al., Universal adversarial perturbations, 2017).
+    Two methods: projected gradient steps on the mean margin, capped so that images already fooled
+    do not outweigh the others (similar to Shafahi et al., Universal adversarial training, 2018),
+    which is stronger and cheaper; or DeepFool steps from one image to the next (Moosavi-Dezfooli et
+    al., Universal adversarial perturbations, 2017).
 
     Parameters
     ----------
     file : str, optional
         A perturbation saved by `save`.
     digest : str, optional
-        What the perturbation hashes to; filled in, and compared where it is given.
+        Hash of the perturbation; filled in, and checked if given.
     method : str
         ``'gradient'`` or ``'deepfool'``.
     steps : int
-        Passes over the rows, at most.
+        Most passes over the rows.
     target : float
-        The share of rows whose class must change for the fit to stop early.
+        Fooling rate at which the fit stops early.
     batch : int
         Rows between two updates; ``method='deepfool', batch=1`` is as published.
 
@@ -67,7 +67,7 @@ class UAP(Attack):
     digest: str | None = None
     method: Method = one_of("gradient", "deepfool")
     steps: int = whole_number(40)
-    target: float = number(1.0, above=0, most=1, what="a share of rows")
+    target: float = number(1.0, above=0, most=1, what="a fraction of rows")
     batch: int = whole_number(32)
     tensor: Tensor | None = field(default=None, compare=False, repr=False)
 
@@ -81,15 +81,15 @@ class UAP(Attack):
         if tensor is None:
             if self.digest is not None:
                 raise ValueError(
-                    f"the perturbation {self.digest} was never saved: keep the value, or save it "
-                    "and give its file"
+                    f"the perturbation {self.digest} was not saved: keep the UAP object, or save "
+                    "it and give its file"
                 )
             return
-        found = sha256(tensor.contiguous().cpu().numpy().tobytes()).hexdigest()[:12]
-        if self.digest not in (None, found):
-            raise ValueError(f"the perturbation is {found}, but {self.digest} was expected")
+        digest = sha256(tensor.contiguous().cpu().numpy().tobytes()).hexdigest()[:12]
+        if self.digest not in (None, digest):
+            raise ValueError(f"the perturbation is {digest}, but {self.digest} was expected")
         object.__setattr__(self, "tensor", tensor.detach())
-        object.__setattr__(self, "digest", found)
+        object.__setattr__(self, "digest", digest)
 
     @property
     def access(self) -> Access:  # type: ignore[override]  # a class attribute elsewhere
@@ -124,7 +124,7 @@ class UAP(Attack):
         )
 
     def save(self, path: str | Path) -> UAP:
-        """Write the perturbation as ``.safetensors``; gives back the attack that reads it."""
+        """Write the perturbation as ``.safetensors``; returns the attack that loads it."""
         from safetensors.torch import save_file
 
         if self.tensor is None:
@@ -161,7 +161,7 @@ def fit_universal(
     batch: int = 32,
     seed: int = 0,
 ) -> UAP:
-    """Fit one perturbation on some images, to be judged on others.
+    """Fit one perturbation on some images, to be evaluated on others.
 
     Parameters
     ----------
@@ -170,21 +170,21 @@ def fit_universal(
     images : Tensor
         Images inside the victim's box.
     labels : Tensor, optional
-        True classes: images that are seen wrongly are then left out. What counts is that the
-        victim's answer changes, whatever the label.
+        True classes: misclassified images are then left out. An image is fooled if the victim's
+        answer changes, whatever its label.
     threat : str or Threat
         Norm and budget of the perturbation: ``"linf:10/255"``.
     method, steps, batch
-        As of `UAP`.
+        As in `UAP`.
     target : float
-        The share of images whose class must change for the fit to stop.
+        Fooling rate at which the fit stops.
     seed : int
-        Of the order of the images.
+        Seed of the order of the images.
 
     Returns
     -------
     UAP
-        An attack that holds the perturbation; its `save` writes it.
+        An attack that holds the perturbation; `save` writes it.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def fit_universal(
 
 
 def fooling(uap: UAP, victim: Victim, images: Tensor, threat: str | Threat) -> float:
-    """The share of images whose class changes, whether or not it was right."""
+    """The fooling rate: the fraction of images whose class changes, correct or not."""
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
     if uap.tensor is None:
         raise InputError("this uap holds no perturbation yet: fit one with fit_universal")

@@ -1,7 +1,7 @@
-"""What attacks of the weighting family share: the search over the weight, and what is weighed.
+"""Shared by attacks with a weight search: CW, EAD, OptMargin, BLB, ZOO.
 
-They descend ``size of the change + c * hinge``, where the hinge is how far a row is still short of
-its goal, and search the weight c row by row: Carlini and Wagner's, EAD, OptMargin, BLB.
+They minimize ``distance + c * hinge``, where the hinge is the amount by which a row misses its
+goal, and search the weight c row by row.
 """
 
 from __future__ import annotations
@@ -23,36 +23,35 @@ from besiege.core.threat import L2, Norm
 T = TypeVar("T")
 
 UNSET = 1e10
-"""The upper end of a bracket in which no weight has worked yet."""
+"""Upper end of a bracket in which no weight has succeeded yet."""
 
 RAISE = 10.0
-"""By how much a weight grows while none has worked."""
+"""Factor of a weight while none has succeeded."""
 
-DECAYS = (0.5, 0.99)
-"""Adam's decay rates. The hinge switches on and off from step to step: the usual 0.9 carries a row
-far beyond the boundary and back, and 0.999 remembers the first round to the end."""
+DECAYS, USUAL_DECAYS = (0.5, 0.99), (0.9, 0.999)
+"""Adam's decay rates, and the usual ones. The hinge switches on and off between steps: 0.9 carries
+a row far beyond the boundary and back, and 0.999 remembers the first round until the end."""
 
 MOST = 1e19
-"""The largest entry of a gradient whose square float32 can hold."""
+"""Largest gradient component whose square fits in float32."""
 
 TANH = 0.999999
-"""Saturated pixels start this near to the end of the tanh, where it still has a slope."""
+"""Saturated pixels start at this value of the tanh, where its derivative is not yet zero."""
 
 
 class Weights(NamedTuple):
     """Every row's weight and its bracket, float64 ``[rows]`` each.
 
-    After a round `after` takes for which rows its weight was enough. That is told by the round
-    alone, for an earlier one says nothing about the weight that was just tried: a success anywhere
-    in it where steps go to and fro across the boundary, or, where a round ends at its minimum
-    (BLB), that this lies beyond.
+    After a round, `after` takes for which rows the weight sufficed. Only that round counts, since
+    an earlier one used another weight. A weight suffices if any iterate succeeded, or, for attacks
+    whose rounds end at a minimum (BLB), if that minimum is beyond the boundary.
 
     Attributes
     ----------
     c : Tensor
-        The weight to try next.
+        The next weight.
     low, high : Tensor
-        The largest weight that failed, and the smallest that was enough (`UNSET` where none was).
+        The largest weight that failed, and the smallest that sufficed (`UNSET` if none did).
 
     Examples
     --------
@@ -68,28 +67,28 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, first: float, device: torch.device | str = "cpu") -> Weights:
-        """The same first weight for so many rows."""
+        """The same first weight for all rows."""
         c = torch.full((rows,), float(first), dtype=torch.float64, device=device)
         return cls(c, torch.zeros_like(c), torch.full_like(c, UNSET))
 
     def after(self, won: Tensor) -> Weights:
-        """The weights of the next round; `won` says for which rows this one's was enough."""
+        """The weights of the next round; `won` says for which rows this weight sufficed."""
         high = torch.where(won, torch.minimum(self.high, self.c), self.high)
         low = torch.where(won, self.low, torch.maximum(self.low, self.c))
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
 
     def next(self, won: Tensor, over: Tensor) -> Weights:
-        """The weights with those `after` the round of the rows whose round is over."""
+        """The weights, updated by `after` for the rows whose round is over."""
         both = zip(self.after(won), self, strict=True)
         return Weights(*(torch.where(over, new, old) for new, old in both))
 
 
 def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
-    """The hinge: how far each lead is below the confidence wanted, never less than zero.
+    """The hinge: the amount by which each margin misses the wanted confidence, at least zero.
 
-    Nor zero where the goal is not reached: at an exact tie the victim may still name the label,
-    and without a hinge nothing would ever lead away.
+    Above zero where the goal is not reached: at an exact tie the victim may still return the label,
+    and a zero hinge would never move the row.
     """
     labels = answer.labels
     rows = rowwise(siege.rows, labels).expand_as(labels)
@@ -98,23 +97,23 @@ def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
 
 
 class Seen(NamedTuple):
-    """What one answer says about the rows."""
+    """One answer about the rows."""
 
     gap: Tensor
-    """How far each row is short of its goal, float64, zero where it is not."""
+    """The hinge, float64, zero where the goal is reached."""
     slope: Tensor
-    """Along which direction the gap falls."""
+    """Direction in which the hinge falls."""
     won: Tensor
-    """Which rows are where they should be."""
+    """Which rows reach the goal."""
 
 
 def unseen(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:
-    """The images themselves, as through a map: the answer steers and is not kept."""
+    """The identity, as a map in front of the victim: such answers are not recorded as successes."""
     return x
 
 
 class Adam(NamedTuple):
-    """Adam's state, rows first, and how many steps it has made."""
+    """Adam's state, rows first, and the number of steps made."""
 
     mean: Tensor
     square: Tensor
@@ -122,17 +121,17 @@ class Adam(NamedTuple):
 
     @classmethod
     def at(cls, x: Tensor) -> Adam:
-        """At rest."""
+        """The state before the first step."""
         made = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return cls(torch.zeros_like(x), torch.zeros_like(x), made)
 
     def step(self, g: Tensor, decays: tuple[float, float], table: Tensor) -> tuple[Adam, Tensor]:
-        """The state after another gradient, and the step it makes at rate one.
+        """The state after another gradient, and the step at rate one, both in place.
 
-        Writes over its tensors. `table` is `corrections` of the same decays.
+        `table` holds the `corrections` of the same decays.
         """
         one, two = decays
-        # What overflows, or its square, would be lost: infinity over infinity is no step.
+        # Clamp: infinity divided by infinity would not be a step.
         g = torch.nan_to_num(g, nan=0.0).clamp_(-MOST, MOST)
         mean = self.mean.mul_(one).add_(g, alpha=1 - one)
         square = self.square.mul_(two).addcmul_(g, g, value=1 - two)
@@ -141,23 +140,23 @@ class Adam(NamedTuple):
         return Adam(mean, square, self.made + 1), (mean * factor.to(g.dtype)).div_(size)
 
     def rested(self, rows: Tensor) -> Adam:
-        """The state with some rows at rest again; writes over its tensors."""
+        """The state with some rows reset, in place."""
         keep = rowwise(~rows, self.mean)
         return Adam(self.mean.mul_(keep), self.square.mul_(keep), self.made * ~rows)
 
 
 def corrections(decays: tuple[float, float], many: int, device: torch.device) -> Tensor:
-    """What Adam's step is multiplied by for having begun at zero, for so many first steps."""
+    """Adam's bias corrections of the first `many` steps."""
     one, two = decays
     factors = [math.sqrt(1 - two**t) / (1 - one**t) for t in range(1, many + 1)]
     return torch.tensor(factors, dtype=torch.float64, device=device)
 
 
 class Clip:
-    """What is descended on: the image, cut to the box."""
+    """The optimised variable is the image itself, clipped to the box."""
 
     def of(self, ball: Ball, x: Tensor) -> Tensor:
-        """The variable of some images."""
+        """The variable of given images."""
         return x
 
     def image(self, ball: Ball, w: Tensor) -> Tensor:
@@ -165,21 +164,21 @@ class Clip:
         return w
 
     def pull(self, ball: Ball, w: Tensor, g: Tensor) -> Tensor:
-        """The gradient for the variable, from that for the images."""
+        """The gradient with respect to the variable, from that with respect to the images."""
         return g
 
     def land(self, ball: Ball, w: Tensor) -> Tensor:
-        """The variable after a step; writes over it."""
+        """The variable after a step, in place."""
         return w.clamp_(*ball.box)
 
 
 class Tanh(Clip):
-    """The image is the tanh of the variable: it cannot leave the box."""
+    """The image is the tanh of the variable and cannot leave the box."""
 
     def of(self, ball: Ball, x: Tensor) -> Tensor:
         low, high = ball.box
         u = (x - (low + high) / 2) * (2 * TANH / (high - low))
-        # Not torch.atanh: it rounds the last entries of a tensor another way than the others.
+        # Not torch.atanh: its rounding depends on the position in the tensor.
         return 0.5 * (torch.log1p(u) - torch.log1p(-u))
 
     def image(self, ball: Ball, w: Tensor) -> Tensor:
@@ -195,49 +194,49 @@ class Tanh(Clip):
 
 
 class Best:
-    """The smallest point of each row that is where it should be.
+    """The nearest success of each row.
 
-    Where the siege may not look (`hidden`) it is offered now and then, and in any case before the
-    queries of its row end: the last ones are held back for it.
+    Where the siege must not record successes by itself (`hidden`), it is offered now and then, and
+    always before the row's query budget ends: the last queries are reserved for it.
     """
 
     def __init__(self, siege: Siege, hidden: bool) -> None:
         self.hidden = hidden
         self.x = siege.ball.center
         self.far = torch.full_like(siege.ball.radius, torch.inf)
-        self.told = self.far
+        self.offered = self.far
         self.left = siege.record.meter.left(siege.rows)
 
     def note(self, x: Tensor, won: Tensor, size: Tensor) -> None:
-        """Remember points that are smaller than any before."""
+        """Remember successes nearer than any before."""
         closer = won & (size < self.far)
         self.far = torch.where(closer, size, self.far)
         self.x = pick(closer, x, self.x)
 
     def offer(self, siege: Siege, ending: Tensor | None = None) -> None:
-        """Have looked at what is new, of all rows or of some."""
-        new = self.far < self.told
+        """Offer new best points to the siege, of all rows or of those `ending`."""
+        new = self.far < self.offered
         rows = (new if ending is None else new & ending).nonzero()[:, 0]
         if self.hidden and len(rows):
-            self.told = self.told.index_copy(0, rows, self.far[rows])
+            self.offered = self.offered.index_copy(0, rows, self.far[rows])
             siege.logits(self.x[rows], rows=rows)
 
     def settle(self, siege: Siege, state: T) -> T:
-        """Settle what is remembered together with other state, which comes back."""
+        """Settle the best points together with the given state, which is returned."""
         if siege.record.meter.budget is not None:
             left = siege.record.meter.left(siege.rows)
-            # Not enough for as much as since the last time, and an offer.
+            # Too few queries for another step like the last one and an offer.
             self.offer(siege, left < 2 * (self.left - left))
             self.left = siege.record.meter.left(siege.rows)
-        kept = self.x, self.far, self.told, self.left
-        (self.x, self.far, self.told, self.left), state = siege.settle(kept, state)
+        kept = self.x, self.far, self.offered, self.left
+        (self.x, self.far, self.offered, self.left), state = siege.settle(kept, state)
         return state
 
 
 def flat_gap(siege: Siege, norm: Norm, gap: Tensor, slope: Tensor) -> Tensor:
-    """How far the boundary is from the clean image if the victim is linear, in a norm, float64.
+    """The distance of the clean image from the boundary of a linear victim, in a norm, float64.
 
-    Zero where the slope is.
+    Zero where the gradient is.
     """
     at = ball(norm, siege.ball.center, siege.ball.radius, siege.ball.box)
     reach = distances(at.plane(at.center, slope, gap.clamp_min(1e-300)), norm)
@@ -245,7 +244,7 @@ def flat_gap(siege: Siege, norm: Norm, gap: Tensor, slope: Tensor) -> Tensor:
 
 
 def elsewhere(siege: Siege) -> Tensor:
-    """A random point a tenth of the box away, for rows that see no slope where they are."""
-    # Euclidean whatever the norm: a tenth of the entries of a small image may be none.
+    """A random point a tenth of the box away, for rows whose gradient is zero."""
+    # Euclidean in every norm: a tenth of the pixel values of a small image may be none.
     near = ball(L2, siege.ball.center, siege.ball.radius, siege.ball.box)
     return near.of(0.1 * across(near)).shell(siege.dice.of("flat"))

@@ -1,7 +1,7 @@
-"""What Square proposes: windows of each row's own, and what each norm puts into them.
+"""Proposals of the Square attack: windows of each row's own, and their content in each norm.
 
-All of it is arithmetic on whole images, without a branch on what they hold: on a GPU nobody waits
-for an answer, and proposals for several steps, and windows of several sizes, are made at once.
+All of it is arithmetic on whole images without data-dependent branches: a GPU never synchronises,
+and proposals for several steps, and windows of several sizes, are computed at once.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from besiege.core.dice import Dice
 from besiege.core.threat import L1, L2, Linf, Norm
 
 TILES = 5
-"""How many tiles of the l2 and l1 start fit into the shorter side of an image."""
+"""Tiles of the l2 and l1 start along the shorter side of an image."""
 
 CUTS = 2
-"""How often, in l2, what the box took is given to the rest of the change."""
+"""How often, in l2, what the box clipped is redistributed to the rest of the perturbation."""
 
 ROUNDS = 5
-"""Rounds of Newton's search for what l1 takes from every entry; a remaining excess of a percent or
-two is scaled off."""
+"""Newton iterations of the l1 projection; a remaining excess of one or two per cent is scaled
+off."""
 
 _TINY = 1e-30
 _HALF_STEP = 2.0**-25
-"""How far, for entries up to one, float32 lies from what was to be written."""
+"""Rounding error of float32 values up to one."""
 
 Draws = tuple[Tensor, ...]
-"""What chance says about some steps of every row, each ``[rows, steps, ...]``."""
+"""Random decisions for some steps of every row, each ``[rows, steps, ...]``."""
 
 
 class Proposals(ABC):
-    """How a search in one norm starts and moves.
+    """Start and proposals of the search in one norm.
 
     Parameters
     ----------
     ball : Ball
-        Where the rows may go.
+        The balls of the rows.
     share : float
-        The share of an image that the first windows cover.
+        Fraction of an image that the first windows cover.
     halvings : sequence of int
-        The first step of each halved size of window.
+        The first step of each halved window size.
     """
 
     least: ClassVar[int]
-    """The shortest side of a window, where the image has it."""
+    """Shortest side of a window, if the image allows it."""
     numbers: int
     """Uniform draws of one proposal."""
 
@@ -66,24 +66,24 @@ class Proposals(ABC):
 
     @abstractmethod
     def start(self, ball: Ball, dice: Dice) -> Tensor:
-        """Where every row begins."""
+        """The first point of every row."""
 
     @abstractmethod
     def decide(self, draw: Tensor, size: Tensor) -> Draws:
-        """What uniforms ``[rows, steps, numbers]`` say, for windows of these sizes."""
+        """The decisions made by uniforms ``[rows, steps, numbers]``, for windows of these sizes."""
 
     @abstractmethod
     def propose(self, ball: Ball, x: Tensor, draws: Draws) -> Tensor:
         """One proposal per step drawn, ``[rows, steps, ...]``, all from the same point."""
 
     def draw(self, dice: Dice, step: Tensor, count: int) -> Draws:
-        """The chances of the next steps of every row: of its dice and the number of the step."""
+        """The decisions for the next steps of every row, from its dice and the step number."""
         when = step[:, None] + torch.arange(count, device=step.device)
         size = torch.bucketize(when, self._halvings, right=True)
         return self.decide(dice.uniform((self.numbers,), when), size)
 
     def window(self, share: float) -> tuple[int, int]:
-        """Height and width of windows: of a square, or in a thin image of what has its area."""
+        """Height and width of windows: a square, or in a thin image a rectangle of its area."""
         height, width = self.sides
         area = share * height * width
         side = max(self.whole(math.sqrt(area)), self.least)
@@ -100,13 +100,13 @@ class Proposals(ABC):
     def lay(self, draw: Tensor, size: Tensor) -> list[Tensor]:
         """Where rows and columns of pixels lie in random windows.
 
-        One tensor ``[rows, steps, pixels]`` per axis: counted from 1, and 0 where outside.
+        One tensor ``[rows, steps, pixels]`` per axis: counted from 1, and 0 outside.
         """
         laid = []
         for axis, place in enumerate(self._places):
             extent = self._extents[size, axis]
             room = len(place) - extent
-            # The last place included; the product of numbers below one never rounds beyond it.
+            # The last position included; the product of numbers below one never rounds beyond it.
             corner = (draw[..., axis] * (room + 1)).to(torch.int64)
             offset = place - corner[..., None] + 1
             laid.append(offset * ((offset > 0) & (offset <= extent[..., None])))
@@ -122,7 +122,7 @@ def _lying(across: Tensor) -> Tensor:
 
 
 class Corners(Proposals):
-    """In linf every entry is at one of its bounds, and a window goes to one, by channel."""
+    """In linf every pixel value is at a bound; a window is set to one bound per channel."""
 
     least = 1
 
@@ -131,14 +131,14 @@ class Corners(Proposals):
         self.numbers = 2 + 2 * self.channels
 
     def start(self, ball: Ball, dice: Dice) -> Tensor:
-        # Stripes: whole columns up or down.
+        # Vertical stripes: whole columns at one bound.
         low, high = _bounds(ball)
         return torch.where(dice.signs((self.channels, 1, self.sides[1])) > 0, high, low)
 
     def decide(self, draw: Tensor, size: Tensor) -> Draws:
         down, across = self.lay(draw, size)
         up, turned = (draw[..., 2:, None, None] < 0.5).chunk(2, 2)
-        # Where every channel is already there: others in some channels, at least in one.
+        # If nothing would change: the other bound in some channels, at least in one.
         other = up ^ (turned | ~turned.any(2, keepdim=True))
         return _upright(down > 0), _lying(across > 0), up, other
 
@@ -157,22 +157,22 @@ def _bounds(ball: Ball) -> tuple[Tensor, Tensor]:
 
 
 class Bumps(Proposals):
-    """In l2 and l1 one window gives its change to another, which grows by a bump.
+    """In l2 and l1 one window gives its perturbation to another, to which a bump is added.
 
-    A bump is two pyramids of opposite sign side by side. The sum of it and of the change that
-    was there, both of size one, by channel, gets the size that spends the whole budget.
+    A bump is two pyramids of opposite sign side by side. The sum of the bump and the perturbation
+    there, both of size one per channel, is scaled to spend the whole budget.
     """
 
     least = 3
     power: ClassVar[int]
-    """Sizes to this power add up."""
+    """Sizes to this power are additive."""
     fall: ClassVar[int]
-    """How fast the layers of a pyramid get thinner."""
+    """Exponent by which the layers of a pyramid get thinner."""
 
     def __init__(self, ball: Ball, share: float, halvings: Sequence[int]) -> None:
         super().__init__(ball, share, halvings)
         self.numbers = 5 + self.channels
-        # All bumps in one table, each with a border of zeros before it.
+        # All bumps in one table, each preceded by a border of zeros.
         both = [self.bumps(ball, *window) for window in self.windows]
         bordered = [functional.pad(bump, (1, 0, 1, 0)) for pair in both for bump in pair]
         self._table = torch.cat([bump.flatten() for bump in bordered])
@@ -181,7 +181,7 @@ class Bumps(Proposals):
         self._known: tuple[Ball, Tensor, Tensor] | None = None
 
     def whole(self, side: float) -> int:
-        return round(side) // 2 * 2 + 1  # odd: there is a middle
+        return round(side) // 2 * 2 + 1  # odd, so that it has a middle
 
     def start(self, ball: Ball, dice: Dice) -> Tensor:
         height, width = self.sides
@@ -194,7 +194,7 @@ class Bumps(Proposals):
         top, left = (height - down * side) // 2, (width - across * side) // 2
         middle = change[:, :, top : top + down * side, left : left + across * side]
         middle.copy_(tiles.reshape(middle.shape) * ball.width)
-        # Not less than the radius; more is projected, which in l1 leaves the peaks.
+        # At least the radius; more is projected, which in l1 leaves the peaks.
         larger = (ball.radius / distances(change, ball.norm)).clamp_min(1.0)
         return ball.confine(ball.center + change * ball.scaled(larger))
 
@@ -214,7 +214,7 @@ class Bumps(Proposals):
         change = (x - ball.center)[:, None]
         own = change * gains
         rest = torch.where(gains | (below & beside), 0.0, change)
-        # What both windows hold, by channel, and an equal share of what nobody spends.
+        # The budget in both windows, by channel, and an equal part of the unspent budget.
         spent, stays = (self.sizes(part, ball.norm) ** self.power for part in (change, rest))
         spare = (self.limits(ball)[1] - spent.sum(2, keepdim=True)).clamp_min_(0.0)
         grown = self.grown((spent - stays).add_(spare, alpha=1.0 / self.channels).clamp_min_(0.0))
@@ -225,16 +225,16 @@ class Bumps(Proposals):
 
     @abstractmethod
     def grown(self, whole: Tensor) -> Tensor:
-        """The size of a channel's new window, of what can be spent in it to the power."""
+        """The size of a channel's new window, from its budget to the power."""
 
     @abstractmethod
     def land(self, ball: Ball, change: Tensor) -> Tensor:
-        """Images in ball and box, of changes ``[rows, steps, ...]``."""
+        """Images in ball and box, from perturbations ``[rows, steps, ...]``."""
 
     def limits(self, ball: Ball) -> tuple[Tensor, Tensor]:
-        """How far a change may go, ``[rows, 1]``, and the radius to the power, ``[rows, 1, 1]``.
+        """The largest perturbation, ``[rows, 1]``, and the radius to the power, ``[rows, 1, 1]``.
 
-        The first is the radius less what writing the entries in float32 may add.
+        The first is the radius less what rounding to float32 may add.
         """
         if self._known is None or self._known[0] is not ball:  # rows have left
             radius = ball.radius[:, None]
@@ -244,7 +244,7 @@ class Bumps(Proposals):
         return self._known[1:]
 
     def sizes(self, change: Tensor, norm: Norm) -> Tensor:
-        """The size of each channel's change, float64 ``[rows, steps, channels]``."""
+        """The size of each channel's perturbation, float64 ``[rows, steps, channels]``."""
         return distances(change.flatten(0, 2), norm).view(change.shape[:3])
 
     def bumps(self, ball: Ball, height: int, width: int) -> Tensor:
@@ -255,7 +255,7 @@ class Bumps(Proposals):
 
 
 def _image(numbers: Tensor, x: Tensor) -> Tensor:
-    """Numbers by channel, or by proposal, to multiply images."""
+    """Numbers per channel, or per proposal, shaped to multiply images."""
     return numbers.view(*numbers.shape, *[1] * (5 - numbers.dim())).to(x.dtype)
 
 
@@ -278,16 +278,16 @@ class Bumps2(Bumps):
 
 
 class Bumps1(Bumps):
-    """Bumps of absolute size, larger than the budget by design: the projection thins the rest."""
+    """Bumps of l1 size, larger than the budget by design: the projection thins the rest."""
 
     power, fall = 1, 4
 
     def grown(self, whole: Tensor) -> Tensor:
-        # The original takes the number of channels, and is weak where there is one.
+        # The original uses the number of channels, which is weak for grey images.
         return 3.0 * whole
 
     def land(self, ball: Ball, change: Tensor) -> Tensor:
-        # The exact projection, min(max(size - less, 0), room), but for a few rounds.
+        # The exact projection is min(max(size - less, 0), room); a few Newton steps find less.
         size, radius = change.abs().flatten(2), self.limits(ball)[0]
         room = ball.room(ball.center[:, None], change).flatten(2)
         less = torch.zeros_like(size[..., 0])
@@ -307,9 +307,9 @@ class Bumps1(Bumps):
 
 
 def _halves(height: int, width: int, fall: int, norm: Norm) -> Tensor:
-    """Two pyramids one above the other, of opposite sign and of equal size, together of size one.
+    """Two pyramids one above the other, of opposite sign and equal size, together of size one.
 
-    Each is a pile of rectangles about its middle, the k-th of thickness ``k ** -fall``.
+    Each is a stack of centred rectangles, the k-th of thickness ``k ** -fall``.
     """
 
     def unit(change: Tensor) -> Tensor:

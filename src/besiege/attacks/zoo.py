@@ -1,4 +1,4 @@
-"""ZOO: the smallest change, coordinate by coordinate, with scores alone."""
+"""ZOO: minimum-norm search by coordinate descent, with scores only."""
 
 from __future__ import annotations
 
@@ -12,20 +12,11 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.coordinates import (
-    DECAYS,
-    Moments,
-    Partials,
-    State,
-    derived,
-    likelihood,
-    measured,
-    resized,
-)
-from besiege.attacks.estimates import portions, sent
+from besiege.attacks.coordinates import Moments, Partials, State, derived, likelihood, measured
+from besiege.attacks.estimates import portions, resized, sent
 from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import Tanh, Weights, corrections
+from besiege.attacks.weighting import USUAL_DECAYS, Tanh, Weights, corrections
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.fields import number, one_of, whole_number
@@ -35,21 +26,21 @@ from besiege.core.siege import Siege
 from besiege.core.threat import L2
 
 FLAT = 0.1
-"""The least curvature Newton's step divides by; where there is none at all it divides by one."""
+"""Least curvature in Newton's step; a curvature of zero or below counts as one."""
 
 SIDE = 32
-"""Published: the side of the grid on which the change of a large image lives."""
+"""Published: side of the grid on which the perturbation of a large image is defined."""
 
 STALLED = 0.9999
-"""A round is given up where this share of the objective is left since the last look at it."""
+"""A round ends early if more than this fraction of the objective is left since the last check."""
 
 RATES = MappingProxyType({"adam": 0.5, "newton": 0.2})
 FIRST = 3.0
-"""The first weight, in weights that are just enough if the victim is linear: with these some rows
+"""First weight, relative to the one that just suffices for a linear victim: with that one some rows
 come close and never cross."""
 
 PUBLISHED_RATE, PUBLISHED_FIRST = 0.01, 0.01
-"""The same in absolute terms, as published."""
+"""The same in absolute units, as published."""
 
 _2017 = "coordinates=128, h=0.0001, by='adam', compat=True"
 _IMAGENET = (
@@ -69,66 +60,66 @@ PRESETS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""Published settings: Chen et al. 2017; RealSafe 2020, one coordinate at a time, whose rate, weight
-and optimiser are not published."""
+"""Published settings: Chen et al. 2017; RealSafe 2020, one coordinate at a time (its rate, weight
+and optimiser are not published)."""
 
 
 @register("zoo")
 @dataclass(frozen=True)
 class ZOO(Attack):
-    """Descend ``|x - x0|^2 + c * hinge`` along a few coordinates at a time.
+    """Minimize ``|x - x0|^2 + c * hinge`` along a few coordinates at a time.
 
     The partial derivative of the hinge along a coordinate is ``(f(x + h e) - f(x - h e)) / (2 h)``,
-    two queries; that of the distance is known. Every step draws other coordinates. Newton's step
-    divides the slope by the curvature; in Adam each coordinate has its own moments and its own
-    count of draws (Chen et al., ZOO: zeroth order optimization based black-box attacks, 2017). The
-    weight c is searched as in Carlini and Wagner's attack.
+    two queries; that of the distance is known. Every step draws new coordinates. Newton's step
+    divides the slope by the curvature; for Adam each coordinate has its own moments and count (Chen
+    et al., ZOO: zeroth order optimization based black-box attacks, 2017). The weight c is searched
+    as in `cw`.
 
-    Weight and rate are not as published: they are measured by the distance of the boundary as the
-    first partial derivatives let it appear, so that the scale of the logits does not matter and few
-    steps are enough, and a further weight begins where the last one ended. ``compat=True`` is as
-    published in that. Probes are a hundred times as long: one coordinate carries so little of the
-    gradient that float32 rounds a part of it away, and its curvature altogether. Newton's step is
-    the default where Adam's was better before: that moves every coordinate as far, and in a few
-    thousand queries few are drawn twice.
+    Weight and rate are not as published: they are in units of the boundary distance estimated from
+    the first partial derivatives, so that the scale of the logits does not matter and few steps
+    suffice, and a new weight resumes from the last iterate. ``compat=True`` is as published in
+    these. Probes are a hundred times as long: one coordinate carries so little of the gradient that
+    float32 rounds part of it away, and its curvature completely. Newton's step is the default, Adam
+    was the published choice: Adam moves every coordinate equally far, and in a few thousand queries
+    few are drawn twice.
 
     Parameters
     ----------
     steps : int
-        Steps of a round, each of ``2 coordinates + 1`` queries.
+        Steps of a round, of ``2 coordinates + 1`` queries each.
     rounds : int
         Weights tried one after the other.
     coordinates : int
-        Coordinates per step, drawn without replacement, at most all there are.
+        Coordinates per step, drawn without replacement, at most all.
     h : float
-        The length of a probe, in widths of the box, or with `tanh` in units of its variable.
+        Length of a probe, in box widths, or with `tanh` in units of its variable.
     by : str
-        'newton', the slope divided by the curvature of the same three answers, which in float32 is
-        noise where h is below 0.01; or 'adam'.
+        'newton', the slope divided by the curvature from the same three answers, which in float32
+        is noise if h is below 0.01; or 'adam'.
     rate : float, optional
-        By default 0.2 of Newton's step, or for Adam 0.5 of the distance to the boundary spread
-        over all coordinates.
+        By default 0.2 of Newton's step, or for Adam 0.5 of the boundary distance spread over all
+        coordinates.
     first : float, optional
-        The first weight: by default 3, where 1 is just enough for a linear victim.
+        First weight: by default 3, where 1 just suffices for a linear victim.
     side : int, optional
-        The change lives on a grid of at most this many entries a side and is enlarged. By default
-        images of more than 32 x 32 pixels have a grid of about as many, and smaller ones their own:
-        at full size 1300 queries bring an image of 227 x 227 a hundredth of the way, and so a
-        quarter.
+        Side of the grid on which the perturbation is defined and from which it is enlarged. By
+        default about 32 x 32 for larger images, and the image's own for others: 1300 queries
+        reduce the distance of a 227 x 227 image by a hundredth at full resolution, and by a quarter
+        so.
     grow : tuple of int
         Steps at which that grid is doubled.
     important : bool
-        Whether coordinates are drawn more often where the change is large already.
+        Whether coordinates are drawn more often where the perturbation is large already.
     tanh : bool
-        Whether the image is the tanh of the variable, or cut to the box.
+        Whether the image is the tanh of the variable, or clipped to the box.
     abort : int
-        Where the objective has not fallen over so many steps, a row goes on to its next weight; 0
+        A row moves on to its next weight if its objective has not fallen in this many steps; 0
         never.
     reset : bool
-        Whether Adam begins anew at a row's first success.
+        Whether Adam's state is reset at a row's first success.
     compat : bool
-        As published: `first` (0.01) and `rate` (0.01) absolute, every round from the clean image,
-        and changes at full size without a `side`.
+        As published: absolute `first` (0.01) and `rate` (0.01), every round from the clean image,
+        and full resolution without a `side`.
 
     Examples
     --------
@@ -169,7 +160,7 @@ class ZOO(Attack):
         return total + 1
 
     def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the first changes of an image."""
+        """The shape of the first grid."""
         channels, *sides = shape
         if self.side is not None:
             return channels, *(min(self.side, size) for size in sides)
@@ -180,26 +171,26 @@ class ZOO(Attack):
         siege = endless(siege)
         if not len(siege):
             return
-        table = corrections(DECAYS, self.rounds * self.steps, siege.ball.center.device)
+        table = corrections(USUAL_DECAYS, self.rounds * self.steps, siege.ball.center.device)
         state = self.begin(siege)
         for step in range(self.rounds * self.steps):
             if step in self.grow:
                 state = self._grown(siege.ball, state)
-            told = self.ask(siege, state.w, step)
-            state, told = siege.settle(state, told)
+            seen = self.ask(siege, state.w, step)
+            state, seen = siege.settle(state, seen)
             if not len(siege):
                 return
             if not self.compat:
-                state = measured(state, told)
+                state = measured(state, seen)
             if self.reset:
-                state = state._replace(moments=state.moments.rested(told.won & ~state.ever))
-            state = self._next(self._descend(siege.ball, state, told, table), told)
+                state = state._replace(moments=state.moments.rested(seen.won & ~state.ever))
+            state = self._next(self._descend(siege.ball, state, seen, table), seen)
             if self.abort:
                 siege.leave(state.turn >= self.rounds)
         siege.offer(sent(siege.ball, self.images(siege.ball, state.w[:, None]))[:, 0])
 
     def begin(self, siege: Siege) -> State:
-        """No change, the first weight, nothing drawn."""
+        """The state before the first step."""
         center = siege.ball.center
         w = center.new_zeros(len(center), *self.grid(tuple(center.shape[1:])))
         first = self.first or (PUBLISHED_FIRST if self.compat else FIRST)
@@ -220,22 +211,19 @@ class ZOO(Attack):
         )
 
     def length(self, ball: Ball) -> float:
-        """The unit of the variable: the width of the box, or that of the tanh, which has none."""
+        """The unit of the variable: the width of the box, or one for the tanh."""
         return 1.0 if self.tanh else ball.width
 
     def images(self, ball: Ball, w: Tensor) -> Tensor:
-        """The images of changes ``[rows, k, ...]``, not cut to the box."""
-        size = tuple(ball.center.shape[1:])
-        if tuple(w.shape[2:]) != size:
-            flat = resized(w.flatten(0, 1), size[1:])
-            w = flat.view(*w.shape[:2], *size)
+        """The images of perturbations ``[rows, k, ...]``, not clipped to the box."""
+        w = resized(w, tuple(ball.center.shape[2:]))
         if self.tanh:
             space = Tanh()
             return space.image(ball, space.of(ball, ball.center)[:, None] + w)
         return ball.center[:, None] + w
 
     def ask(self, siege: Siege, w: Tensor, step: int) -> Partials:
-        """Draw coordinates, and ask about the points and on both sides along each."""
+        """Draw coordinates, and query the iterates and both sides along each."""
         k = min(self.coordinates, w[0].numel())
         chosen = self._draw(siege, w, k, step)
         loss, h = steering(siege), max(self.h * self.length(siege.ball), siege.ball.grid or 0.0)
@@ -267,22 +255,22 @@ class ZOO(Attack):
         return Partials(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _draw(self, siege: Siege, w: Tensor, k: int, step: int) -> Tensor:
-        """So many coordinates of every row, without replacement, ``[rows, k]``."""
+        """The coordinates of every row, without replacement, ``[rows, k]``."""
         flat = w.flatten(1)
         key = siege.dice.of("coordinates", step).uniform((flat.shape[1],)).clamp_min_(2.0**-25)
         if self.important:
-            # The k least of exponential times, each as fast as the coordinate is likely.
+            # The k smallest of exponential draws whose rates are the probabilities.
             key = key.log_().neg_() / likelihood(w).flatten(1)
         return key.topk(k, dim=1, largest=False).indices
 
-    def _descend(self, ball: Ball, state: State, told: Partials, table: Tensor) -> State:
+    def _descend(self, ball: Ball, state: State, seen: Partials, table: Tensor) -> State:
         """One step along the coordinates drawn."""
-        at, scale = told.coordinates, (state.weights.c * state.unit)[:, None]
-        g = told.pull + scale * told.slope
+        at, scale = seen.coordinates, (state.weights.c * state.unit)[:, None]
+        g = seen.pull + scale * seen.slope
         rate = self.rate or (PUBLISHED_RATE if self.compat else RATES[self.by])
         moments = state.moments.drew(at)
         if self.by == "newton":
-            bend = told.hold + scale * told.bend
+            bend = seen.hold + scale * seen.bend
             one = (ball.width / self.length(ball)) ** 2
             bend = torch.where(bend <= 0, torch.full_like(bend, one), bend.clamp_min(FLAT * one))
             move = rate * g / bend * (state.unit > 0)[:, None]
@@ -292,19 +280,19 @@ class ZOO(Attack):
         w = w.scatter_add(1, at, -move.to(w.dtype)).view_as(state.w)
         return state._replace(w=w, moments=moments)
 
-    def _next(self, state: State, told: Partials) -> State:
-        """Go on to the next weight where a round is over."""
-        won, step = state.won | told.won, state.step + 1
+    def _next(self, state: State, seen: Partials) -> State:
+        """Move on to the next weight where a round is over."""
+        won, step = state.won | seen.won, state.step + 1
         over, last = step >= self.steps, state.last
         if self.abort:
-            value = told.far + state.weights.c * state.unit * told.gap
+            value = seen.far + state.weights.c * state.unit * seen.gap
             looked = step % self.abort == 0
             over = over | (looked & (value > STALLED * last))
             last = torch.where(over, torch.inf, torch.where(looked, value, last))
         state = state._replace(
             weights=state.weights.next(won, over),
             won=won & ~over,
-            ever=state.ever | told.won,
+            ever=state.ever | seen.won,
             step=step * ~over,
             turn=state.turn + over,
             last=last,
@@ -316,7 +304,7 @@ class ZOO(Attack):
         return state._replace(w=w, moments=state.moments.rested(again))
 
     def _grown(self, ball: Ball, state: State) -> State:
-        """The change on a grid twice as fine, with Adam at rest."""
+        """The perturbation on a grid twice as fine, with Adam's state reset."""
         size = [
             min(2 * a, b) for a, b in zip(state.w.shape[2:], ball.center.shape[2:], strict=True)
         ]

@@ -7,10 +7,12 @@ writes bytes in memory, and the caller reads and writes the files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,14 +29,16 @@ _NEVER = datetime.fromtimestamp(0, UTC)
 def packed(rows: Mapping[str, Column]) -> bytes:
     """The content of a Parquet file with these columns."""
     columns = {name: np.ascontiguousarray(column) for name, column in rows.items()}
-    memory = _Memory.of({})
-    with _duck(memory) as duck:
+    with _duck({}) as (duck, memory, place):
         duck.register("columns", columns)
-        duck.execute(
-            "COPY columns TO 'besiege://rows' "
-            "(FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false)"
-        )
-    return memory.files["rows"]
+        try:
+            duck.execute(
+                f"COPY columns TO 'besiege://{place}/rows' "
+                "(FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false)"
+            )
+        finally:
+            duck.unregister("columns")
+        return memory.files[f"{place}/rows"]
 
 
 def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
@@ -52,29 +56,25 @@ def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
     """
     if not files:
         return {}
-    with _duck(_Memory.of(dict(files))) as duck:
+    with _duck(dict(files)) as (duck, _, place):
         found = duck.execute(
             "SELECT * EXCLUDE (filename, file_row_number), "
             "parse_filename(filename) AS record, file_row_number AS row FROM "
             "read_parquet(?, union_by_name=true, filename=true, file_row_number=true)",
-            [[f"besiege://{key}" for key, _ in files]],
+            [[f"besiege://{place}/{key}" for key, _ in files]],
         ).fetchnumpy()
         return _unmasked(found)
 
 
 class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """A file system in memory, for one connection."""
+    """A file system in memory."""
 
     protocol = "besiege"
     cachable = False
 
-    files: dict[str, bytes]
-
-    @classmethod
-    def of(cls, files: dict[str, bytes]) -> _Memory:
-        memory = cls()
-        memory.files = files  # not an argument, of which fsspec would hash every byte
-        return memory
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, bytes] = {}
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         name = self._strip_protocol(path)
@@ -86,7 +86,7 @@ class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no type
         return [self.info(path)["name"]]  # names are never patterns
 
     def modified(self, path: str) -> datetime:
-        return _NEVER  # files do not change during a connection
+        return _NEVER  # files do not change
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> BytesIO:
         name = self._strip_protocol(path)
@@ -110,17 +110,50 @@ class _Written(BytesIO):
         super().close()
 
 
-@contextmanager
-def _duck(memory: _Memory) -> Iterator[duckdb.DuckDBPyConnection]:
-    import duckdb  # slow to import, and not needed for cached figures
+class _Connection(local):
+    """The connection of a thread. Opening one takes longer than a query of a small table."""
 
-    # One thread keeps the order of the rows, and leaves the cores to the attacks.
-    duck = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+    duck: duckdb.DuckDBPyConnection | None = None
+
+    def open(self) -> duckdb.DuckDBPyConnection:
+        import duckdb  # slow to import, and not needed where figures are kept
+
+        if self.duck is None:
+            # One thread: the rows keep their order, and the cores belong to the attacks.
+            self.duck = duckdb.connect(
+                ":memory:", config={"threads": 1, "preserve_insertion_order": True}
+            )
+            self.duck.execute("SET enable_external_file_cache = false")
+            self.memory, self.calls = _Memory(), 0
+            self.duck.register_filesystem(self.memory)
+        return self.duck
+
+    def close(self) -> None:
+        if self.duck is not None:
+            self.duck.close()
+            self.duck = None
+
+
+_CONNECTION = _Connection()
+# A forked child that closes its parent's connection hangs, at its end at the latest.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_CONNECTION.close)
+
+
+@contextmanager
+def _duck(
+    files: Mapping[str, bytes],
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, _Memory, str]]:
+    """A connection, its memory, and the folder in it that holds the files for a while."""
+    duck = _CONNECTION.open()
+    memory = _CONNECTION.memory
+    _CONNECTION.calls += 1
+    place = str(_CONNECTION.calls)  # DuckDB may remember a file by its name
+    memory.files = {f"{place}/{name}": content for name, content in files.items()}
     try:
-        duck.register_filesystem(memory)
-        yield duck
+        yield duck, memory, place
     finally:
-        duck.close()
+        memory.files = {}
 
 
 def _unmasked(columns: Mapping[str, Any]) -> dict[str, Column]:

@@ -17,6 +17,7 @@ import numpy as np
 from torch import nn
 
 from besiege.attacks.attack import Attack
+from besiege.bench.answered import remember, stamp_of
 from besiege.bench.command import command_of
 from besiege.bench.context import context_of
 from besiege.bench.folder import run_folder
@@ -270,6 +271,7 @@ def measure(
     how = how or Machine()
     check_numbers(batch=how.batch)
     folder = None if out is None else run_folder(out)
+    stamp = None if folder is None else stamp_of(request)
     resolved = resolve(request, objects, how.device)
     if request.shard is None and folder is not None:
         resolved = replace(resolved, request=_as_begun(resolved.request, folder))
@@ -283,6 +285,8 @@ def measure(
         plan = plan_of(resolved)
         with _bar(plan.model.name, watch, progress) as shown:
             result = _run(store, resolved, plan, how, shown)
+            if result.complete and result.paid is None:
+                remember(store, stamp, plan.name)
     except BaseException:
         if folder is None:
             rmtree(store.folder, ignore_errors=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from rich.text import Text
 
+from besiege.bench.answered import answered
 from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.spec import Machine, Request
@@ -43,8 +44,11 @@ from besiege.core.errors import EndpointError, InputError, StoreError
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from besiege.bench.single import Evaluation
     from besiege.bench.work_estimate import Event
+    from besiege.metrics.values import EvaluationFigures, RunFigures
 
 RUNS = Path("besiege-runs")
 
@@ -183,6 +187,11 @@ def evaluate(
     run_folder(RUNS if out is None else out)
     folder = default_folder(request) if out is None else out
     request = request.model_copy(update={"command": command_of(request, out)})
+    if (device, threads, batch, compile) == (None, None, None, False):
+        known = answered(folder, request)
+        if known is not None:
+            screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
+            return _report(*known, None, folder, page, as_json)
     try:
         result = _measured(request, folder, threads, Machine(device, batch, compile))
     except KeyboardInterrupt:
@@ -208,7 +217,7 @@ def evaluate(
             screen.complain(str(problem))  # such as a disk that became full
             return 3
         raise
-    return _report(result, folder, page, as_json)
+    return _report(result._run, result.figures, result.paid, folder, page, as_json)
 
 
 def _measured(request: Request, folder: Path, threads: int | None, how: Machine) -> Evaluation:
@@ -244,7 +253,10 @@ def _state(folder: Path, again: bool) -> str:
     from besiege.bench.overview import status
 
     done = all(evaluation.complete for evaluation in status(folder))
-    return "nothing is left to do: all records are in" if done else "resuming in"
+    return _DONE if done else "resuming in"
+
+
+_DONE = "nothing is left to do: all records are in"
 
 
 def _estimated(request: Request, device: str | None, as_json: bool) -> int:
@@ -288,29 +300,35 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _report(result: Evaluation, folder: Path, page: bool, as_json: bool) -> int:
-    run = result._run
+def _report(
+    run: RunFigures,
+    mine: EvaluationFigures,
+    paid: Mapping[str, tuple[int, int]] | None,
+    folder: Path,
+    page: bool,
+    as_json: bool,
+) -> int:
     # The folder may hold other evaluations; only the page shows them.
-    mine = replace(run, evaluations=(result.figures,), complete=result.complete)
-    if result.paid is not None:
-        asked, sent = (sum(pair[k] for pair in result.paid.values()) for k in (0, 1))
+    shown = replace(run, evaluations=(mine,), complete=mine.complete)
+    if paid is not None:
+        asked, sent = (sum(pair[k] for pair in paid.values()) for k in (0, 1))
         screen.note(f"{asked:,} queries were made, and {sent:,} images sent for them.")
     if as_json:
-        figures = mine.plain()
-        if result.paid is not None:
-            figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in result.paid.items()}
+        figures = shown.plain()
+        if paid is not None:
+            figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in paid.items()}
         screen.print_json(figures)
     else:
         from besiege.report import table
 
-        screen.out().print(table(mine))
+        screen.out().print(table(shown))
     if page:
         from besiege.report import write_page
 
         written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
-    return 0 if result.complete else 3
+    return 0 if mine.complete else 3
 
 
 def default_folder(request: Request) -> Path:

@@ -1,1 +1,1 @@
-"""The contract: threats, balls, oracles, the siege, dice, the registry and the errors."""
+"""What all other packages build on: threats, balls, victims, sieges, dice, registries, errors."""

@@ -1,4 +1,4 @@
-"""What is asked for and what comes back: aims, answers, and answers of rows that were not sent."""
+"""Values that attacks and sieges exchange: aims, answers and scans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Aim:
         )
 
     def to(self, device: torch.device) -> Aim:
-        """The same aims for a model that computes elsewhere."""
+        """The same aims on another device."""
         parts = (self.labels, self.targets, self.clean)
         labels, *rest = (None if part is None else part.to(device) for part in parts)
         assert labels is not None
@@ -46,19 +46,19 @@ Through = Callable[[Tensor, Dice, Tensor], Tensor]
 
 
 class Answer:
-    """What the victim said, one entry per row, or ``[rows, k]`` for k candidates.
+    """The victim's answer: one value per row, or ``[rows, k]`` for k candidates.
 
     ``hit`` and ``labels`` are always there; ``logits``, ``loss`` and ``gradient`` where they were
-    asked for (``"logits" in answer``). A row that has left or spent its budget is not sent: its
-    hit is false, its loss -inf, its gradient and logits 0.
+    requested (``"logits" in answer``). A row that has left or spent its budget is not sent: its
+    hit is false, its label -1, its loss -inf, its gradient and logits 0.
     """
 
     def __init__(
         self, hit: Tensor | Callable[[], Tensor], labels: Tensor, **parts: Tensor | None
     ) -> None:
-        asked = {name: part for name, part in parts.items() if part is not None}
-        self._parts: dict[str, Tensor] = {"labels": labels, **asked}
-        # Few attacks ask, and on a GPU finding out takes longer than a move.
+        present = {name: part for name, part in parts.items() if part is not None}
+        self._parts: dict[str, Tensor] = {"labels": labels, **present}
+        # Lazy: computing `hit` forces a device synchronisation, and few attacks read it.
         self._hit = hit
 
     @property
@@ -87,27 +87,27 @@ class Answer:
     @property
     def logits(self) -> Tensor:
         """The logits, ``[rows, classes]``."""
-        return self._asked("logits")
+        return self._requested("logits")
 
     @property
     def loss(self) -> Tensor:
         """The loss."""
-        return self._asked("loss")
+        return self._requested("loss")
 
     @property
     def gradient(self) -> Tensor:
         """The gradient of the loss, or of chosen logits."""
-        return self._asked("gradient")
+        return self._requested("gradient")
 
-    def _asked(self, name: str) -> Tensor:
+    def _requested(self, name: str) -> Tensor:
         if name not in self._parts:
             raise AttackError(
-                f"this answer has no {name}: only {', '.join(self.parts)} were asked for"
+                f"this answer has no {name}: only {', '.join(self.parts)} were requested"
             )
         return self._parts[name]
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> Answer:
-        """The answer with every part changed."""
+        """The answer with a function of name and value applied to every part."""
         return Answer(**{name: change(name, part) for name, part in self.parts.items()})
 
     def at(self, rows: Tensor) -> Answer:
@@ -115,11 +115,11 @@ class Answer:
         return self.map(lambda _, part: part[rows])
 
     def put(self, rows: Tensor, answer: Answer) -> Answer:
-        """The answer with some rows from another one of the same parts."""
+        """The answer with some rows replaced by those of another answer with the same parts."""
         return self.map(lambda name, part: part.index_copy(0, rows, answer.parts[name]))
 
     def blank(self, rows: int) -> Answer:
-        """An answer of the same parts for rows that were not sent."""
+        """An answer with the same parts for rows that were not sent."""
         return self.map(lambda name, part: part.new_full((rows, *part.shape[1:]), _ABSENT[name]))
 
     def shaped(self, rows: int, k: int) -> Answer:
@@ -137,7 +137,7 @@ _ABSENT = {"hit": 0.0, "labels": -1.0, "logits": 0.0, "loss": -torch.inf, "gradi
 
 @dataclass(frozen=True)
 class Scan:
-    """Which of k candidates was accepted first (k where none was), and what was said of it."""
+    """Which of k candidates was accepted first (k if none), and the answer to the last one used."""
 
     choice: Tensor
     answer: Answer

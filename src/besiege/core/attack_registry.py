@@ -7,37 +7,12 @@ from typing import Any
 from besiege.core.registry import Registry
 from besiege.core.threat import Access
 
+_MODULES = (
+    "alma ascent apgd bandits blb boundary combine deepfool cw ead evolutionary fab geoda "
+    "hopskipjump jsma nattack nes prgf opt optmargin partial rays sigmazero square universal zoo"
+)
 ATTACKS: Registry[Any] = Registry(
-    "attack",
-    (
-        "besiege.attacks.alma",
-        "besiege.attacks.ascent",
-        "besiege.attacks.apgd",
-        "besiege.attacks.bandits",
-        "besiege.attacks.blb",
-        "besiege.attacks.boundary",
-        "besiege.attacks.combine",
-        "besiege.attacks.deepfool",
-        "besiege.attacks.cw",
-        "besiege.attacks.ead",
-        "besiege.attacks.evolutionary",
-        "besiege.attacks.fab",
-        "besiege.attacks.geoda",
-        "besiege.attacks.hopskipjump",
-        "besiege.attacks.jsma",
-        "besiege.attacks.nattack",
-        "besiege.attacks.nes",
-        "besiege.attacks.prgf",
-        "besiege.attacks.opt",
-        "besiege.attacks.optmargin",
-        "besiege.attacks.partial",
-        "besiege.attacks.rays",
-        "besiege.attacks.sigmazero",
-        "besiege.attacks.square",
-        "besiege.attacks.universal",
-        "besiege.attacks.zoo",
-    ),
-    group="besiege.attacks",
+    "attack", tuple(f"besiege.attacks.{name}" for name in _MODULES.split()), group="besiege.attacks"
 )
 register = ATTACKS.register
 

@@ -1,7 +1,7 @@
 """The set of images an attack may reach: a norm ball around each clean image, cut by the box.
 
 Each norm is a class with exact joint operations on ball and box; attacks call them and never branch
-on the norm. What the classes share is in `besiege.core.region`.
+on the norm. Their shared base class is in `besiege.core.region`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["TOLERANCE", "Ball", "L0Ball", "L1Ball", "L2Ball", "LinfBall", "ball"
 
 
 class LinfBall(Ball):
-    """Every entry may change by at most the radius."""
+    """Every pixel value may change by at most the radius."""
 
     norm = Linf
     _bounds: tuple[Tensor, Tensor] | None = None
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Lowest and highest value of each entry, computed once, rounded inward.
+        """Lowest and highest allowed pixel values, computed once, rounded inward.
 
         The nearest float32 to ``x + eps`` may lie beyond it by 1e-5 of a small eps.
         """
@@ -58,7 +58,7 @@ class LinfBall(Ball):
         return self.radius * (length * math.sqrt(self.size))
 
     def drift(self, g: Tensor, length: Tensor) -> Tensor:
-        # As long as a step in most entries. By its largest entry the others would be lost.
+        # Dividing by the largest value of `g`, as for other norms, would make the others tiny.
         return self.scaled(length) * g
 
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
@@ -73,40 +73,37 @@ class LinfBall(Ball):
         return distances(g, L1)
 
     def sample(self, dice: Dice, counter: int = 0) -> Tensor:
-        self._needs_radius("draw a point")
-        return self._out(dice, counter, torch.ones_like(self.radius))
+        return super().shell(dice, counter)  # uniform in the cube already
 
     def _direction(self, dice: Dice, counter: int) -> Tensor:
         return dice.uniform(self.center.shape[1:], counter).mul_(2.0).sub_(1.0).to(self.center)
 
     def shell(self, dice: Dice, counter: int = 0) -> Tensor:
-        self._needs_radius("draw a point")
+        self._needs_radius()
         inner = self._direction(dice, counter)
         outer = inner / self.scaled(distances(inner, Linf).clamp_min(1e-30))
         return self.project(self.center + outer * self.scaled(self.radius))
 
 
 class L2Ball(Ball):
-    """The Euclidean length of the change is at most the radius."""
+    """The Euclidean norm of the perturbation is at most the radius."""
 
     norm = L2
 
     def _project(self, x: Tensor) -> Tensor:
-        change = x - self.center
         over = self._over(x)
         if not over.any():
             return x.clamp(*self.box)
-        return self._land(self._fill(change, self.center, self.radius), over, x)
+        return self._land(self._fill(x - self.center, self.center, self.radius), over, x)
 
     def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
-        # Box-filled: what the box takes from some entries is given to the others, so that the
-        # move has the full length whenever there is room.
+        # Where the box stops some pixel values, the others move further, so that the move has
+        # the full length whenever there is room.
         largest = distances(g, Linf).clamp_min(torch.finfo(g.dtype).tiny)
         return self._fill(g / self.scaled(largest), x, length)
 
     def _fill(self, v: Tensor, x: Tensor, length: Tensor) -> Tensor:
-        size = v.abs()
-        filled = flood(size, self.room(x, v), torch.ones_like(v), length**2, 2)
+        filled = flood(v.abs(), self.room(x, v), torch.ones_like(v), length**2, 2)
         return torch.copysign(filled, v)
 
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
@@ -115,7 +112,7 @@ class L2Ball(Ball):
         return torch.sign(w).mul_(flood(weight, self.room(x, w), weight, c, 1))
 
     def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
-        # The box is not in the way: between two points of it is a third.
+        # No projection is needed: the box is convex.
         return change * self.scaled(share)
 
     def dual(self, g: Tensor) -> Tensor:
@@ -127,22 +124,22 @@ class L2Ball(Ball):
 
 
 class L1Ball(Ball):
-    """The absolute changes sum to at most the radius."""
+    """The absolute values of the perturbation sum to at most the radius."""
 
     norm = L1
 
     def _project(self, x: Tensor) -> Tensor:
-        change = x - self.center
         over = self._over(x)
         if not over.any():
             return x.clamp(*self.box)
-        size, room = change.abs(), self.room(self.center, change)
-        shrunk = shrink(size, room, torch.where(over, self.radius, torch.zeros_like(self.radius)))
+        change = x - self.center
+        amount = torch.where(over, self.radius, torch.zeros_like(self.radius))
+        shrunk = shrink(change.abs(), self.room(self.center, change), amount)
         return self._land(torch.copysign(shrunk, change), over, x)
 
     def stride(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
-        # The steepest move takes one or two entries across the whole box. Along the gradient
-        # instead, with Euclidean length, and the exact projection makes the change sparse.
+        # The steepest move takes one or two pixel values across the whole box. Move along the
+        # gradient with Euclidean length instead; the projection makes the perturbation sparse.
         size = distances(g, L2).clamp_min(torch.finfo(g.dtype).tiny)
         return g * self.scaled(length / size)
 
@@ -154,8 +151,7 @@ class L1Ball(Ball):
     def plane(self, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
         w, c = forward_plane(w, c)
         weight, room = w.abs(), self.room(x, w)
-        spent = greedy(weight, room * weight, room, c)
-        return torch.sign(w) * spent
+        return torch.sign(w) * greedy(weight, room * weight, room, c)
 
     def retreat(self, change: Tensor, size: Tensor, share: Tensor) -> Tensor:
         return torch.copysign(threshold(change.abs(), share * size), change)
@@ -165,21 +161,20 @@ class L1Ball(Ball):
 
     def _direction(self, dice: Dice, counter: int) -> Tensor:
         shape = self.center.shape[1:]
-        # The direction of a Laplace vector is uniform on the surface in the sense of the cone.
+        # A normalised Laplace vector follows the cone measure on the surface of the l1 ball.
         size = dice.uniform(shape, counter).clamp_min_(2.0**-25).log_().neg_()
         direction = size * dice.of("signs").signs(shape, counter)
         return (direction / self.scaled(distances(direction, L1)).clamp_min(1e-30)).to(self.center)
 
 
 class L0Ball(Ball):
-    """At most `radius` entries change (entries, not pixels: a colour pixel has three)."""
+    """At most `radius` pixel values change (a colour pixel has three)."""
 
     norm = L0
 
     def _project(self, x: Tensor) -> Tensor:
         cut = x.clamp(*self.box)
-        wanted = x - self.center
-        gain = wanted**2 - (x - cut) ** 2
+        gain = (x - self.center) ** 2 - (x - cut) ** 2
         return torch.where(self._first(gain), cut, self.center)
 
     def steepest(self, g: Tensor, x: Tensor, length: Tensor) -> Tensor:
@@ -194,8 +189,8 @@ class L0Ball(Ball):
         return torch.sign(w) * greedy(gain, gain, room, c)
 
     def dual(self, g: Tensor) -> Tensor:
-        # One entry can move across the box: the largest gain of a single change.
-        return distances(g, Linf) * (self.box[1] - self.box[0])
+        # One pixel value can move across the box: the largest gain of changing one.
+        return distances(g, Linf) * self.width
 
     def larger(self, radius: Tensor, share: float) -> Tensor:
         return torch.maximum(torch.floor(radius * (1.0 + share)), radius + 1.0)
@@ -207,9 +202,8 @@ class L0Ball(Ball):
         return self.shell(dice, counter)
 
     def shell(self, dice: Dice, counter: int = 0) -> Tensor:
-        self._needs_radius("draw a point")
-        low, high = self.box
-        value = low + (high - low) * self._direction(dice, counter)
+        self._needs_radius()
+        value = self.box[0] + self.width * self._direction(dice, counter)
         chosen = self._first(dice.of("entries").uniform(self.center.shape[1:], counter))
         return self.snap(torch.where(chosen, value, self.center))
 
@@ -217,13 +211,12 @@ class L0Ball(Ball):
         return dice.uniform(self.center.shape[1:], counter).to(self.center)
 
     def _first(self, score: Tensor, count: Tensor | None = None) -> Tensor:
-        """The `count` entries of the highest score in each row; ties go to the first entry."""
+        """Which `count` pixel values of each row have the highest scores; ties go to the first."""
         count = self.radius if count is None else count
         order = score.flatten(1).argsort(dim=1, descending=True, stable=True)
-        rank = torch.empty_like(order)
-        ranks = torch.arange(order.shape[1], device=order.device).expand_as(order)
-        rank.scatter_(1, order, ranks)
-        return (rank < torch.floor(count + TOLERANCE)[:, None]).view_as(score)
+        ranks = torch.arange(order.shape[1], device=order.device)
+        first = ranks < torch.floor(count + TOLERANCE)[:, None]
+        return torch.empty_like(first).scatter_(1, order, first).view_as(score)
 
 
 BALLS: dict[Norm, type[Ball]] = {ball.norm: ball for ball in (LinfBall, L2Ball, L1Ball, L0Ball)}

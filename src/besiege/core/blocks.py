@@ -1,22 +1,22 @@
-"""How many images are made and asked about at once."""
+"""How many candidate images an attack makes and sends at once."""
 
 from __future__ import annotations
 
 from besiege.core.ball import Ball
 
 BLOCK = 128
-"""Images of one row that are made and asked at once, at most."""
+"""Most candidates of one row that are made and sent at once."""
 CPU_PIECE, GPU_PIECE = 2**22, 2**24
-"""And how many entries these may have: more would leave the caches and take gigabytes."""
+"""Most pixel values of these candidates: more would leave the caches and take gigabytes."""
 CPU_BLOCK, GPU_BLOCK = (512, 64 * 3 * 32 * 32), (8192, 8192 * 3 * 32 * 32)
-"""Images of several rows that are made and asked at once, and how many entries they may have: what
-stays in a CPU's caches, and what keeps a GPU from waiting for the next ones."""
+"""Most candidates of several rows that are made and sent at once, and their most pixel values: what
+fits into a CPU's caches, and what keeps a GPU busy."""
 
 
 def at_once(ball: Ball) -> int:
-    """How many candidates of one row are made at once: a block, and fewer of large images.
+    """How many candidates of one row are made at once: `BLOCK`, and fewer of large images.
 
-    Depends on image size and device only, never on the batch, and so do the sums of a row.
+    Depends on image size and device only, never on the batch: a row's sums are reproducible.
 
     Examples
     --------
@@ -31,9 +31,9 @@ def at_once(ball: Ball) -> int:
 
 
 def together(ball: Ball, k: int, least: int) -> int:
-    """How many rows with k candidates each are made and asked at once.
+    """How many rows with k candidates each are made and sent at once.
 
-    `least` is how many images the victim takes at a time, where it says so.
+    `least` is the batch size that the victim declares, or 0.
     """
     most, entries = CPU_BLOCK if ball.center.device.type == "cpu" else GPU_BLOCK
     many = max(at_once(ball), min(most, entries // ball.size), least)

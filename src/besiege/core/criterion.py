@@ -1,4 +1,4 @@
-"""What counts as success: the one place that compares an answer with what was wanted."""
+"""What counts as success: the only place that compares answers with the goal."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from torch import Tensor
 
 
 def correct(labels: Tensor, truth: Tensor) -> Tensor:
-    """Whether answers of these labels are correct."""
+    """Whether the classes answered are the true ones."""
     return labels == truth
 
 
 def reached(
     labels: Tensor, truth: Tensor, targets: Tensor | None, samples: Tensor | None = None
 ) -> Tensor:
-    """Whether answers of these labels are what the attacker wants.
+    """Whether the classes answered reach the attacker's goal.
 
-    Any class but the true one or, where there are targets, the target.
+    The goal is any class but the true one or, where there are targets, the target.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def reached(
     truth, targets : Tensor
         The true classes and, for a targeted goal, the classes to reach.
     samples : Tensor, optional
-        Which entries of `truth` and `targets` the labels belong to; all in order by default.
+        Which elements of `truth` and `targets` the labels belong to; all in order by default.
 
     Examples
     --------
@@ -42,10 +42,10 @@ def reached(
 
 
 def mostly_correct(share: Tensor) -> Tensor:
-    """Whether answers that are correct in these shares of the draws count as correct."""
+    """Whether a victim that is correct in these shares of its draws counts as correct."""
     return share > 0.5
 
 
 def mostly_reached(share: Tensor) -> Tensor:
-    """Whether a goal reached in these shares of the draws counts: a tie is no defense."""
+    """Whether a goal that is reached in these shares of the draws counts as reached: a tie does."""
     return share >= 0.5

@@ -1,4 +1,4 @@
-"""Functions of tensors as CUDA graphs: hundreds of launches become one."""
+"""CUDA graphs of functions of tensors: one launch instead of hundreds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from besiege.core.errors import VictimError
 Function = Callable[..., tuple[Tensor, ...]]
 
 AFTER = 1
-"""A call is captured when it has been made so often: sizes that only pass by are not worth it."""
+"""Calls of one batch size before it is captured: a size that occurs once is not worth a graph."""
 FINEST = 8
+"""The finest step of captured batch sizes."""
 
 
 def rounded(rows: int) -> int:
-    """The number of rows a graph is made for: few sizes, each up to a sixteenth or 7 rows more."""
+    """The batch size of a graph for so many rows: up to 7 or 1/16 more, so that few occur."""
     step = max(FINEST, 1 << max(rows.bit_length() - 5, 0))
     return -(-rows // step) * step
 
@@ -28,34 +29,27 @@ def rounded(rows: int) -> int:
 class Captured:
     """A function of tensors of fixed shapes as one CUDA graph.
 
-    What it gives back is overwritten by the next call.
+    The next call overwrites the outputs of this one.
     """
 
     def __init__(
-        self,
-        function: Function,
-        given: tuple[Tensor, ...],
-        pool: Any = None,
-        warm: int = 3,
+        self, function: Function, given: tuple[Tensor, ...], pool: Any = None, warm: int = 3
     ) -> None:
         self.given = given
         with torch.cuda.device(given[0].device):
-            self._make(function, pool, warm)
-
-    def _make(self, function: Function, pool: Any, warm: int) -> None:
-        # Compiling and choosing algorithms must be over before anything is captured.
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(warm):
-                function(*self.given)
-        torch.cuda.current_stream().wait_stream(aside)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
-            self.answer = function(*self.given)
+            # Compilation and the choice of algorithms must be finished before the capture.
+            side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream):
+                for _ in range(warm):
+                    function(*given)
+            torch.cuda.current_stream().wait_stream(side_stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, pool=pool):
+                self.answer = function(*given)
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The function of tensors of as many rows, or of fewer: then of those first."""
+        """The function's outputs for tensors of as many rows, or of fewer."""
         rows = len(given[0])
         for held, new in zip(self.given, given, strict=True):
             (held if len(held) == len(new) else held[: len(new)]).copy_(new)
@@ -65,12 +59,12 @@ class Captured:
 
 
 class Captures:
-    """The graphs of one victim: by what is computed and by how many rows.
+    """The graphs of one victim, by function and batch size.
 
     Attributes
     ----------
     seconds : float
-        What making them has taken so far.
+        Time spent on capturing so far.
     """
 
     def __init__(self) -> None:
@@ -82,10 +76,10 @@ class Captures:
     def __call__(
         self, what: Hashable, function: Function, given: tuple[Tensor, ...]
     ) -> tuple[Tensor, ...] | None:
-        """Copies of the function's tensors, or None where there is no graph of it (yet).
+        """Copies of the function's outputs, or None where it has no graph (yet).
 
-        All tensors have the rows first. `what` names the function and all that it depends on
-        besides them.
+        All tensors have the rows first. `what` names the function and everything it depends on
+        besides the tensors.
         """
         rows = rounded(len(given[0]))
         try:
@@ -101,19 +95,16 @@ class Captures:
         return None if graph is None else tuple(part.clone() for part in graph(*given))
 
     def _capture(self, function: Function, given: tuple[Tensor, ...], rows: int) -> Captured | None:
-        begin = time.perf_counter()
+        started = time.perf_counter()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         short = rows - len(given[0])
         held = tuple(torch.cat([t, t[-1:].expand(short, *t.shape[1:])]) for t in given)
         try:
-            # One pool for all: every answer is copied out before the next graph runs.
-            made = Captured(function, held, self._pool, warm=1)
-        except (
-            RuntimeError,
-            VictimError,
-        ):  # a model that waits for the GPU itself cannot be captured
-            made = None
+            # All graphs share a pool: every output is copied before the next graph runs.
+            graph = Captured(function, held, self._pool, warm=1)
+        except (RuntimeError, VictimError):  # a model that synchronises cannot be captured
+            graph = None
         torch.cuda.synchronize()
-        self.seconds += time.perf_counter() - begin
-        return made
+        self.seconds += time.perf_counter() - started
+        return graph

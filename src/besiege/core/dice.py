@@ -1,4 +1,4 @@
-"""Chance without state: every draw is a hash of seed, sample, purpose and counter.
+"""Random numbers without state: every draw is a hash of seed, sample, purpose and counter.
 
 A sample's draws therefore do not depend on its neighbours, on the batch size, on the order of
 the batch or on what was drawn before, and the global random state is never touched.
@@ -28,7 +28,7 @@ _BITS = (1 << 24) - 1
 
 
 def _fold_(x: Tensor, bits: int, spare: Tensor) -> Tensor:
-    # Right shifts of int64 are arithmetic in torch: the mask takes the copied sign bits away.
+    # Right shifts of int64 are arithmetic in torch: the mask clears the copied sign bits.
     torch.bitwise_right_shift(x, bits, out=spare)
     return x.bitwise_xor_(spare.bitwise_and_((1 << (64 - bits)) - 1))
 
@@ -48,12 +48,12 @@ def _word(*purpose: str | int) -> int:
 
 @dataclass(frozen=True)
 class Dice:
-    """A stream of chances for every row.
+    """A stream of random numbers for every row.
 
     Parameters
     ----------
     key : Tensor
-        int64 ``[rows]``, what the row's draws are hashed from.
+        int64 ``[rows]``, the seed of each row's hash.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Dice:
         return Dice(_mix_(self.key + _word(*purpose)))
 
     def counted(self, counter: Tensor) -> Dice:
-        """The same rows for the counter-th time, ``[rows]``."""
+        """The same rows with other draws for every value of a counter, ``[rows]``."""
         return Dice(self._words(1, counter)[:, 0])
 
     def at(self, rows: Tensor) -> Dice:
@@ -132,23 +132,19 @@ class Dice:
         key = self.key
         if isinstance(counter, Tensor) and counter.dim() == 2:
             key = key[:, None]
-        stride = (
-            _signed((counter + 1) * _GOLDEN)
-            if isinstance(counter, int)
-            else ((counter + 1) * _GOLDEN)
-        )
-        start = _mix_(key + stride)
+        stride = (counter + 1) * _GOLDEN
+        start = _mix_(key + (_signed(stride) if isinstance(stride, int) else stride))
         index = torch.arange(1, count + 1, device=key.device) * _GOLDEN
         return _mix_(start[..., None] + index)
 
     def _lanes(self, shape: tuple[int, ...], counter: Tensor | int) -> Tensor:
-        """32 random bits, as int32, for every number wanted: two from every hashed word."""
+        """32 random bits, as int32, for every number requested: two from every hashed word."""
         count = math.prod(shape)
         lanes = self._words((count + 1) // 2, counter).view(torch.int32)
         return lanes[..., :count].reshape(*lanes.shape[:-1], *shape)
 
 
 def random_targets(ids: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """A class other than the label for every sample, fixed by its id and the class count alone."""
+    """A class other than the label for every sample; depends on id and number of classes only."""
     offset = Dice.throw(0, ids).of("target", classes).integers(classes - 1)
     return (labels + 1 + offset) % classes

@@ -1,6 +1,6 @@
-"""The door to a model: what it may answer, and what is said when it raises.
+"""Checks of a model's answers, and the errors that describe a model that fails.
 
-Whatever a model does, its caller sees logits in float32 or a `VictimError` of one sentence.
+Whatever a model does, its caller receives float32 logits or a `VictimError` of one sentence.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _IN_PLACE = "modified by an inplace operation"
 
 
 def logits_of(answer: object, rows: int, name: str, outputs: str = "logits") -> Tensor:
-    """What a module answered to so many images, as logits in float32; refused if it is not that."""
+    """A module's answer to `rows` images as float32 logits; anything else is refused."""
     if not isinstance(answer, Tensor) or answer.ndim != 2 or len(answer) != rows:
         shape = list(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise VictimError(
             f"{name} answered {shape} to {rows} images, but a classifier answers a "
-            "tensor [rows, classes]: wrap the module so that it returns its logits alone"
+            "tensor [rows, classes]: wrap the module so that it returns only its logits"
         )
     must_be_real(answer, name)
     if answer.dtype != torch.float64:
@@ -34,7 +34,7 @@ def logits_of(answer: object, rows: int, name: str, outputs: str = "logits") -> 
 
 
 def must_be_real(logits: Tensor, name: str = "the model") -> None:
-    """Refuse logits that are no floating-point numbers in memory."""
+    """Refuse logits that are not dense floating-point numbers in memory."""
     if logits.is_meta:
         raise VictimError(
             f"{name} answered a meta tensor, which has no values: load its weights first"
@@ -48,10 +48,10 @@ def must_be_real(logits: Tensor, name: str = "the model") -> None:
 
 
 def rounded(logits: Tensor) -> Tensor:
-    """Logits of float64 in float32, with the same class on top.
+    """float64 logits in float32, with the same largest class.
 
-    Rounding makes ties of what differs. Where the largest logit ties with one that was smaller, it
-    is raised by the smallest amount there is, so that every label and margin has the right sign.
+    Rounding can create ties. Where the largest logit ties with one that was smaller, it is raised
+    to the next float32 number, so that labels and the signs of margins stay the same.
     """
     short = logits.float()
     with torch.no_grad():
@@ -64,16 +64,16 @@ def rounded(logits: Tensor) -> Tensor:
 
 
 def tops(logits: Tensor) -> Tensor:
-    """The sum of every row's largest logit: finite if and only if every row names a class.
+    """The sum of every row's largest logit: finite if and only if every row has a valid one.
 
-    NaN and infinity are the largest of their row, and so is -inf, for a class that is ruled out,
-    where all are. One number, so that a GPU need not be waited for.
+    NaN and infinity are the largest of their row; -inf, which rules a class out, is the largest
+    only where every class is. A single number, which a GPU can copy without waiting.
     """
     return logits.detach().amax(1).sum(dtype=torch.float64)
 
 
 def not_numbers() -> VictimError:
-    """What is said of such logits."""
+    """The error for logits whose `tops` are not finite."""
     return VictimError(
         "the model answered NaN or infinite logits (or -inf for every class), so nothing can be "
         "said about its robustness; check its weights and its normalisation"
@@ -81,17 +81,17 @@ def not_numbers() -> VictimError:
 
 
 def is_theirs(problem: BaseException) -> bool:
-    """Whether the model is to blame for what was raised while it ran."""
+    """Whether an exception raised while the model ran is the model's fault."""
     ours = isinstance(problem, (BesiegeError, KeyboardInterrupt, GeneratorExit))
     return not ours and not out_of_memory(problem)
 
 
 def raised(problem: BaseException, shape: tuple[int, ...]) -> VictimError:
-    """What is said of a model that raised when it was given images of a shape."""
-    if isinstance(problem, RuntimeError) and type(problem) is RuntimeError:
-        said = described(problem).removeprefix("RuntimeError: ")
+    """The error for a model that raised when it was given images of a shape."""
+    if type(problem) is RuntimeError:
+        message = described(problem).removeprefix("RuntimeError: ")
         return VictimError(
-            f"the model could not take images {shape}: {said}{_where(problem)}. Images are "
+            f"the model could not take images {shape}: {message}{_where(problem)}. Images are "
             "[rows, channels, height, width]; for channels last, pass images.permute(0, 3, 1, 2)"
         )
     return VictimError(
@@ -100,7 +100,7 @@ def raised(problem: BaseException, shape: tuple[int, ...]) -> VictimError:
 
 
 def raised_backwards(problem: BaseException) -> VictimError:
-    """What is said where no gradient came back through a model."""
+    """The error for a model whose backward pass raised."""
     if _IN_PLACE in str(problem):
         return VictimError(
             "the model changes its images, or another tensor that its gradient needs, in place "
@@ -112,7 +112,7 @@ def raised_backwards(problem: BaseException) -> VictimError:
 
 
 def _where(problem: BaseException) -> str:
-    """The place in the model's own code, where there is one."""
+    """File and line in the model's own code, where there is one."""
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
         parts = Path(frame.filename).parts
         if not {"torch", "besiege"} & set(parts) and not frame.filename.startswith("<"):
@@ -122,14 +122,8 @@ def _where(problem: BaseException) -> str:
 
 def out_of_memory(problem: BaseException) -> bool:
     """Whether memory ran out, so that smaller batches may help."""
-    # Of the CPU allocator there is only the message, and that depends on the system.
-    if isinstance(problem, MemoryError):
+    if isinstance(problem, (MemoryError, torch.OutOfMemoryError)):
         return True
-    if not isinstance(problem, RuntimeError):
-        return False
-    said = described(problem)
-    return (
-        isinstance(problem, torch.OutOfMemoryError)
-        or "not enough memory" in said
-        or "can't allocate memory" in said
-    )
+    # The CPU allocator raises a RuntimeError, whose message depends on the operating system.
+    signs = ("not enough memory", "can't allocate memory")
+    return isinstance(problem, RuntimeError) and any(s in described(problem) for s in signs)

@@ -1,4 +1,4 @@
-"""What can go wrong: one tree of exceptions, and findings, which are recorded, not raised."""
+"""The exceptions of besiege, and findings: warnings that are recorded, not raised."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Level = Literal["error", "warning", "note"]
 
 
 class BesiegeError(Exception):
-    """Root of everything besiege raises on purpose."""
+    """Base class of everything besiege raises on purpose."""
 
 
+# The text of this class is part of the digest of the layer `adapt`: an edit changes keys.
 class InputError(BesiegeError):
     """Images, labels, targets or ids that cannot be attacked as given."""
 
@@ -23,7 +24,7 @@ class ThreatError(BesiegeError):
 
 
 class UnknownNameError(BesiegeError):
-    """A name nobody registered."""
+    """A name that is not registered."""
 
 
 class AttackError(BesiegeError):
@@ -31,7 +32,7 @@ class AttackError(BesiegeError):
 
 
 class AccessError(AttackError):
-    """An attack asks the victim for more than the threat grants."""
+    """An attack that needs more access to the victim than the threat grants."""
 
 
 class VictimError(BesiegeError):
@@ -39,13 +40,13 @@ class VictimError(BesiegeError):
 
 
 class StochasticError(VictimError):
-    """A gradient attack on a randomised victim without an expectation over its chances."""
+    """A gradient attack on a stochastic victim without averaging over its randomness."""
 
 
 class EndpointError(VictimError):
-    """A victim behind a wall that cannot be asked any more: gone, refusing, or answering nonsense.
+    """A black-box victim that cannot be queried any more: gone, refusing, or answering nonsense.
 
-    What it answered before is kept; the same run goes on from there.
+    Its earlier answers are kept; the same run resumes from there.
     """
 
 
@@ -61,8 +62,8 @@ class StoreError(BesiegeError):
 class Finding:
     """A warning about a result: which rule fired, what was seen, what to do about it.
 
-    The ids are those of the rules in ``docs/warnings.md``. An ``error`` says that a figure must
-    not be quoted, a ``warning`` that it may be too good, a ``note`` that it should be known.
+    The ids are those of the rules in ``docs/warnings.md``. An ``error`` means that a figure must
+    not be quoted, a ``warning`` that it may be overstated; a ``note`` is for information.
     """
 
     id: str
@@ -75,16 +76,17 @@ class Finding:
 
 
 def described(problem: BaseException) -> str:
-    """The type of an exception of somebody else's, and the first line of what it says."""
+    """The type of an exception and the first line of its message, on one printable line."""
     try:
-        said = (str(problem).strip().splitlines() or [""])[0]
-    except Exception:  # even this may be somebody else's code
-        said = ""
-    said = "".join(letter if letter.isprintable() else " " for letter in said)
-    said = said if len(said) <= 300 else said[:299] + "…"
-    return f"{type(problem).__name__}: {said}" if said else type(problem).__name__
+        message = (str(problem).strip().splitlines() or [""])[0]
+    except Exception:  # `__str__` of another package's exception may raise, too
+        message = ""
+    message = "".join(letter if letter.isprintable() else " " for letter in message)
+    message = message if len(message) <= 300 else message[:299] + "…"
+    return f"{type(problem).__name__}: {message}" if message else type(problem).__name__
 
 
+# The text of this function is part of the digest of the layer `adapt`: an edit changes keys.
 def near(name: object, known: Iterable[str]) -> str:
     """A half-sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))

@@ -1,7 +1,7 @@
 """Checks of single dataclass fields, declared at the field: ``steps: int = whole_number(100)``.
 
 `check_fields` runs them all. A check that relates two fields stays in the class's own
-`__post_init__`, which calls the one above it first.
+`__post_init__`, which calls the inherited one first.
 """
 
 from __future__ import annotations

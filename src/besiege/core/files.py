@@ -1,4 +1,4 @@
-"""Files: whether one can be read, found out before it is opened, and writing one as a whole."""
+"""Reading plain files only, and writing files atomically."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR:
 
 
 def must_be_file(path: str | os.PathLike[str]) -> int:
-    """The size of a file in bytes; what is no plain file is refused.
+    """The size of a plain file in bytes; anything else is refused.
 
-    Reading a pipe waits for somebody to write, and a device may never end.
+    Reading a pipe would wait for a writer, and reading a device may never end.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise DataError(f"{os.fspath(path)} cannot be read ({why}): check the path") from None
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
         raise DataError(f"{os.fspath(path)} is {kind}, not a file: remove it, or name a file")
-    return found.st_size
+    return status.st_size
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a plain file; a pipe or a device is refused, never waited for.
+    """The bytes of a plain file; a pipe or a device is refused without waiting for it.
 
     Raises
     ------
     OSError
-        As opening does; with EINVAL for what is neither a file nor a folder.
+        As opening does; with EINVAL for a path that is neither a file nor a folder.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(handle).st_mode
@@ -47,14 +47,14 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all, a power cut included.
+    """Write a file atomically: after a crash or power cut it has its old or its new content.
 
     Raises
     ------
     OSError
-        Where it cannot be written; the file is then what it was before.
+        Where it cannot be written; the file then has its old content.
     """
-    # Named after the process, so that two never write the same one.
+    # The name is unique, so that two processes never write the same partial file.
     partial = path.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with partial.open("wb") as file:
@@ -64,7 +64,7 @@ def replace_file(path: Path, content: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    # The new name is only safe once its folder is, where the system can say so of folders.
+    # The rename survives a power cut only once the folder is flushed, where folders can be.
     if hasattr(os, "O_DIRECTORY"):
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:

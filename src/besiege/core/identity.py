@@ -1,9 +1,9 @@
-"""What identifies a module or a value: source, attributes, parameters and buffers.
+"""Digests of modules and values, from source, attributes, parameters and buffers.
 
-Two modules with one fingerprint answer alike, in this process and in any other. What cannot be read
-(a class typed into a console, an attribute that is an object of its own) is therefore equal to
-itself alone, for as long as this process lives, and `noting` hears of it. Module and file names are
-left out where the source is read: a file that is moved or touched still holds the same network.
+Two modules with the same fingerprint answer alike, in this process and in any other. Code and
+objects that cannot be read (a class typed into a console, an object written in C) therefore equal
+only themselves, and only in this process; `noting` reports them. Module and file names are left out
+where the source is read: a file that is moved or touched still holds the same network.
 """
 
 from __future__ import annotations
@@ -39,30 +39,32 @@ from besiege.core.sourcing import (
 from besiege.core.sourcing import lasts as lasts
 from besiege.core.sourcing import noting as noting
 
-# Modules whose fingerprint is being taken, and all their parts: what hangs on one may lead back.
+# Modules whose fingerprint is being computed, and their parts: attributes may refer back to them.
 _open = threading.local()
 
-# What every module has; the tensors and parts among them are covered elsewhere.
+# Attributes of every module; the tensors and parts among them are hashed separately.
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-_HEAP = 1 << 9  # set for classes that were made by a class statement
+_HEAP = 1 << 9  # the flag of classes that were made by a class statement
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+# Types whose repr is their value.
+_PRINTED = (bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, Enum)
 _BUILT_IN = frozenset(
     {bool, int, float, str, bytes, tuple, list, dict, set, type(None), Tensor, nn.Parameter}
 )
-# How a thing prints and what its annotations say decides no answer.
+# Printing and annotations decide no answer.
 _IDLE = ("__repr__", "__str__", "__annotate__", "__annotate_func__")
 
 
 def fingerprint(module: nn.Module, *about: object) -> str:
-    """SHA-256, as hexadecimal text, of all that decides what a module answers.
+    """SHA-256, as hexadecimal text, of everything that decides a module's answers.
 
     Parameters
     ----------
     module : nn.Module
-        Its classes go in with their source and what that uses of its own file, its parts with
-        their attributes, its parameters and buffers with every bit, wherever they are.
+        Hashed are the source of its classes with what that uses of its own file, the attributes
+        of its parts, and every bit of its parameters and buffers, on any device.
     *about
-        What else distinguishes it, such as a normalisation; printable.
+        Further values that distinguish it, such as a normalisation; printable.
     """
     outer: frozenset[int] = getattr(_open, "modules", frozenset())
     parts: frozenset[int] = getattr(_open, "parts", frozenset())
@@ -118,8 +120,8 @@ def remember(module: nn.Module) -> None:
 def code(thing: Any, seen: set[Any] | None = None) -> str:
     """Source of a class or function, of its bases, and of what it uses of its own module.
 
-    torch's own and Python's things go by name alone. Of installed modules what is used directly is
-    read, of other files of the user's all that is reached.
+    Things of torch and Python go in by name only. Of installed modules, what is used directly is
+    read; of the user's other files, everything that is reached.
     """
     seen = set() if seen is None else seen
     parts: list[str] = []
@@ -152,11 +154,11 @@ def code(thing: Any, seen: set[Any] | None = None) -> str:
 
 
 def _inside(thing: Any) -> list[Any]:
-    """What is the user's in a class of torch's: bases of one made on the fly, a forward put in."""
+    """The user's code in a class of torch: bases of a run-time class, a replaced forward."""
     if not inspect.isclass(thing) or not issubclass(thing, nn.Module):
         return []
     mine = [base for base in thing.__mro__ if issubclass(base, nn.Module) and not is_foreign(base)]
-    graph = issubclass(thing, fx.GraphModule)  # whose forward is written from its code
+    graph = issubclass(thing, fx.GraphModule)  # its forward is generated from its code
     put = [vars(base).get("forward") for base in thing.__mro__ if is_foreign(base) and not graph]
     return mine[:1] + [one for one in put if isinstance(one, FunctionType) and not is_foreign(one)]
 
@@ -165,13 +167,11 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
     """Text of a value that may decide what a module computes."""
     top = seen is None
     seen = set() if seen is None else seen
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, range, slice)):
-        return repr(value) + _added(value, seen)
-    if isinstance(value, (torch.dtype, torch.device, Enum)):
+    if value is None or isinstance(value, _PRINTED):
         return repr(value) + _added(value, seen)
     if isinstance(value, Tensor):
-        whole = hashlib.sha256(b"".join(_contents(value))).hexdigest()
-        return f"{value.dtype}{tuple(value.shape)}{whole}{_added(value, seen)}"
+        digest = hashlib.sha256(b"".join(_contents(value))).hexdigest()
+        return f"{value.dtype}{tuple(value.shape)}{digest}{_added(value, seen)}"
     array: Any = value
     if type(value).__module__ == "numpy" and hasattr(value, "dtype") and not array.dtype.hasobject:
         return f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
@@ -195,27 +195,27 @@ def plain(value: object, seen: set[Any] | None = None) -> str:
     kind = type(value)
     if kind is object:
         return "object"
-    # A plain object is what its class and its attributes are; one written in C hides what it is.
+    # An object is determined by its class and attributes; one written in C hides its state.
     if hasattr(value, "__dict__") and _is_python(kind):
         held = vars(value)
         return _once(value, seen, lambda: code(kind, seen) + plain(held, seen))
-    # Equal to itself alone.
+    # Equal only to itself.
     return unread(f"{kind.__module__}.{kind.__qualname__}", id(value))
 
 
 def _routine(value: Any, seen: set[Any], top: bool) -> str | None:
-    """The text of a class, function or method; None of what is neither."""
+    """The text of a class, function or method; None for anything else."""
     bound = getattr(value, "__self__", None)
-    # A method of something else than a module or a class: its object decides as well.
-    whole = bound is None or isinstance(bound, (nn.Module, type, ModuleType))
-    if inspect.ismethod(value) and not whole:
+    # A method of an object that is no module and no class depends on that object, too.
+    free = bound is None or isinstance(bound, (nn.Module, type, ModuleType))
+    if inspect.ismethod(value) and not free:
         return f"{code(value.__func__, seen)} of {plain(bound, seen)}"
-    if not (inspect.isclass(value) or whole):
+    if not (inspect.isclass(value) or free):
         return None
     text = code(value, seen)
     if top or not isinstance(bound, nn.Module) or id(bound) in getattr(_open, "parts", ()):
         return text
-    return f"{text} of {plain(bound, seen)}"  # the method of another network, with its weights
+    return f"{text} of {plain(bound, seen)}"  # a method of another network depends on its weights
 
 
 def _once(value: object, seen: set[Any], text: Callable[[], str]) -> str:
@@ -227,7 +227,7 @@ def _once(value: object, seen: set[Any], text: Callable[[], str]) -> str:
 
 
 def _is_python(kind: type) -> bool:
-    """Whether a class and its bases are written in Python, so that attributes are all there is."""
+    """Whether a class and its bases are written in Python, so that attributes are all its state."""
     return all(
         base is object or base is SimpleNamespace or bool(base.__flags__ & _HEAP)
         for base in kind.__mro__
@@ -238,7 +238,7 @@ def _container(value: Any, seen: set[Any]) -> str:
     if id(value) in seen:
         return "again"  # it contains itself
     seen.add(id(value))
-    # As the built-in class holds them: a subclass may show something else.
+    # Read with the methods of the built-in class: a subclass may override them.
     base: Any = next(base for base in type(value).__mro__ if is_foreign(base))
     if isinstance(value, dict):
         texts = [f"{plain(k, seen)}:{plain(v, seen)}" for k, v in base.items(value)]
@@ -248,7 +248,7 @@ def _container(value: Any, seen: set[Any]) -> str:
     seen.discard(id(value))  # the next one may live at the same address
     if isinstance(value, (set, frozenset)):
         texts.sort()
-    # A list and a tuple of the same things decide the same.
+    # A list and a tuple of the same values count as equal.
     ends = "()" if isinstance(value, (tuple, list)) else "{}"
     return ends[0] + ",".join(texts) + ends[1] + added
 
@@ -284,15 +284,14 @@ def _attributes(part: nn.Module) -> Iterator[tuple[str, object]]:
         yield "code", part.code
     if isinstance(part, torch.jit.ScriptModule):
         yield from _scripted(part)
-    elif any(not is_foreign(base) for base in type(part).__mro__):
+    else:
         hidden = _OF_EVERY_MODULE
-        yield from sorted((k, v) for k, v in vars(part).items() if k not in hidden)
-    else:  # a class of torch derives its private attributes from the others
-        hidden = _OF_EVERY_MODULE | {key for key in vars(part) if key.startswith("_")}
+        if all(map(is_foreign, type(part).__mro__)):  # torch derives its private attributes
+            hidden |= {key for key in vars(part) if key.startswith("_")}
         yield from sorted((k, v) for k, v in vars(part).items() if k not in hidden)
     for hooks in _HOOKS:
         for number, hook in getattr(part, hooks).items():
-            # torch's own hooks, such as weight normalisation's, are objects with plain fields.
+            # Hooks of torch, such as weight normalisation, are objects with plain attributes.
             known = type(hook).__module__.startswith("torch.") and hasattr(hook, "__dict__")
             yield hooks, (type(hook), vars(hook)) if known else hook
             if number in getattr(part, f"{hooks}_with_kwargs", ()):
@@ -311,7 +310,7 @@ def _scripted(part: Any) -> Iterator[tuple[str, object]]:
 
 
 def _uses(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What a class or function refers to, by name: its bases and members, or its surroundings."""
+    """What a class or function refers to, by name: bases and members, or closure and globals."""
     if inspect.isclass(thing):
         yield from ((base.__qualname__, base) for base in thing.__mro__[1:-1])
         for name, member in vars(thing).items():
@@ -333,8 +332,7 @@ def _uses(thing: Any) -> Iterator[tuple[str, Any]]:
             surroundings[name] = function.__globals__[name]
     for name, value in surroundings.items():
         used = inspect.unwrap(value) if callable(value) else value
-        silent = isinstance(used, logging.Logger)
-        if not silent and type(used).__module__ != "typing":
+        if not isinstance(used, logging.Logger) and type(used).__module__ != "typing":
             yield name, used
 
 
@@ -348,13 +346,13 @@ def _functions(member: Any) -> Iterator[FunctionType]:
     """The functions behind a member of a class: methods of every kind, properties."""
     wrapped = (getattr(member, name, None) for name in ("__func__", "fget", "fset"))
     for function in (member, *wrapped):
-        # What dataclasses write for a class has no file, and follows from the class's source.
+        # Methods that `dataclass` generates have no file; they follow from the class's source.
         if isinstance(function, FunctionType) and not function.__code__.co_filename.startswith("<"):
             yield function
 
 
 def _globals_read(body: CodeType) -> set[str]:
-    """Names of its module that a function reads and never sets, those of inner functions too."""
+    """Global names that a function reads and never sets, those of inner functions included."""
     steps = list(dis.get_instructions(body))
     read = {str(s.argval) for s in steps if s.opname == "LOAD_GLOBAL"}
     kept = {str(s.argval) for s in steps if s.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
@@ -365,13 +363,13 @@ def _globals_read(body: CodeType) -> set[str]:
 
 
 def _contents(tensor: Tensor) -> list[memoryview]:
-    """The bits of a tensor; of a sparse one those of its parts, of one without values none."""
+    """The bits of a tensor: of a sparse one those of its parts, of a meta tensor none."""
     tensor = tensor.detach()
     if tensor.is_meta:
         return [memoryview(b"meta")]
     try:
         return [_bits(part) for part in _parts(tensor)]
-    except Exception:  # a tensor class of somebody else's
+    except Exception:  # a tensor subclass of another package
         return [memoryview(unread(f"a tensor {tensor.dtype}", id(tensor)).encode())]
 
 

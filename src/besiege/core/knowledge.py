@@ -1,4 +1,4 @@
-"""What an attacker has besides the victim: images to start from, and a model of its own."""
+"""What an attacker has besides the victim: images to start from, and a substitute model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Knowledge:
     Attributes
     ----------
     starts : Samples, optional
-        Images of known classes, from which an attack may start that must start beyond the
-        boundary. They are the same for every sample and every batch, and each one that is sent to
-        the victim is a query of the sample it is sent for.
+        Images of known classes, for attacks that must start beyond the boundary. They are the same
+        for every sample and every batch. Each one that is sent to the victim is a query of the
+        sample it is sent for.
     substitute : Victim, optional
-        A model whose gradients are free: what it computes is counted separately, and is no query.
+        A model whose gradients are free: its passes are counted separately and are no queries.
     """
 
     starts: Samples | None = None
@@ -29,5 +29,5 @@ class Knowledge:
 
     @cached_property
     def oracle(self) -> Oracle | None:
-        """The substitute as the attack queries it."""
+        """The substitute, as the attack queries it."""
         return None if self.substitute is None else Oracle(self.substitute)

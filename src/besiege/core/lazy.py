@@ -1,6 +1,6 @@
-"""Names of a package that are imported when they are first asked for.
+"""Names of a package that are imported on first use.
 
-So that ``import besiege`` and what only lists or prints never import torch.
+Therefore ``import besiege`` and commands that only list or print never import torch.
 """
 
 from __future__ import annotations

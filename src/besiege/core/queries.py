@@ -24,20 +24,20 @@ Kind = Literal["labels", "logits", "gradient", "gradients"]
 
 
 class Question(NamedTuple):
-    """What is asked about every image of a request."""
+    """What a request wants to know about every image."""
 
     kind: Kind
     loss: Loss | None = None
     through: Through | None = None
     survey: bool = False
-    """Whether this is the clean check, by which later answers are measured."""
+    """Whether this is the clean check, whose logits set the scale of rounding."""
 
 
 class Batch(NamedTuple):
-    """Images of a request, and of each: its row, its number among copies, its place, its classes.
+    """Images of a request, and for each: its row, its number among copies, its place, its classes.
 
     ``place`` counts the images of the same sample before it (`Answered`); ``classes`` are those
-    whose gradients are asked for.
+    whose gradients are requested.
     """
 
     images: Tensor
@@ -55,24 +55,18 @@ class Batch(NamedTuple):
         return self._each(lambda part: part.repeat_interleave(times, 0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(
-            change(self.images),
-            change(self.rows),
-            change(self.slot),
-            None if self.place is None else change(self.place),
-            None if self.classes is None else change(self.classes),
-        )
+        return Batch._make([None if part is None else change(part) for part in self])
 
 
 class Queries:
-    """The requests of a siege: sends what may be sent, charges it and has it looked at.
+    """The requests of a siege: sends images, charges them and has the tracker examine the answers.
 
     Parameters
     ----------
     oracle : Oracle
-        Who answers.
+        The victim, as it is queried.
     tracker : Tracker
-        Who is told of every answer, and knows which samples are done.
+        Examines every answer, and knows which samples are done.
     terms : Terms
         How many answers are averaged, and the caller's function to show progress.
     several : bool
@@ -89,12 +83,12 @@ class Queries:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether candidates of a row are sent one after the other, never ahead of a decision."""
+        """Whether candidates of a row are sent one by one, never ahead of a decision."""
         victim = self.oracle.victim
         return victim.metered or victim.stochastic or self.several
 
     def alive(self, active: ActiveRows) -> Tensor:
-        """Which rows may still be asked about: not done, and with queries left."""
+        """Which rows may still be sent: not done, and with queries left."""
         return self._payable(active.samples, None)
 
     def staying(self, active: ActiveRows) -> Tensor | None:
@@ -110,11 +104,11 @@ class Queries:
 
     @property
     def _selective(self) -> bool:
-        """Whether there may be rows that are not to be sent."""
+        """Whether there may be rows that must not be sent."""
         return self._tracker.some_done or self._record.meter.budget is not None
 
     def _payable(self, samples: Tensor, place: Tensor | None) -> Tensor:
-        """Which images may be sent: of samples not done, in order, up to the budget of each."""
+        """Which images may be sent: those of samples not done, in order, up to each budget."""
         chosen = ~self._tracker.done(samples)
         if self._record.meter.budget is not None:
             chosen &= self._record.meter.left(samples) >= upto(place, self._draws)
@@ -128,17 +122,17 @@ class Queries:
         rows: Tensor | None = None,
         classes: Tensor | None = None,
     ) -> Answer:
-        """The answer about points ``[rows, ...]`` or candidates ``[rows, k, ...]``.
+        """The answer to points ``[rows, ...]`` or candidates ``[rows, k, ...]``.
 
-        `rows` are the numbers of the rows asked about, all by default; `classes`, ``[rows, c]``,
-        those whose gradients are asked for. Rows that may not be sent have a blank answer.
+        `rows` are the numbers of the rows that are sent, all by default; `classes`, ``[rows, c]``,
+        those whose gradients are requested. Rows that may not be sent have a blank answer.
         """
         owners = len(active) if rows is None else len(rows)
         check_shape(active, x, owners)
         one = active.ball.center.dim()
         plain = rows is None and question.through is None and x.dim() == one
         if not (plain and self._terms.keep == "first" and not self._selective):
-            self._record.catch_up()  # what was broken one request ago is not asked about again
+            self._record.catch_up()  # rows broken by the last request are not sent again
         several = self.several or (rows is not None and _repeats(rows))
         k = x.shape[1] if x.dim() > one else None
         at = active.numbers if rows is None else rows
@@ -166,7 +160,7 @@ class Queries:
         images = _received(active, batch.images, batch.rows)
         logits, value, gradient = self._answers(active, question, batch._replace(images=images))
         if gradient is not None and value is not None:
-            self._record.climb(samples, value.detach())
+            self._record.note_losses(samples, value.detach())
         slopes = 1 if batch.classes is None else batch.classes.shape[1]
         labels = self._classes(logits, samples, question.survey)
         hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
@@ -205,7 +199,7 @@ class Queries:
         if n == 1:
             return logits, value, gradient
         if kind == "labels":
-            # The mean of labels is a vote, which shows no scores.
+            # The mean of labels is a vote, which reveals no scores.
             logits = functional.one_hot(logits.argmax(1), logits.shape[1]).to(logits)
         parts = (logits, value, gradient)
         mean = [None if p is None else p.reshape(-1, n, *p.shape[1:]).mean(1) for p in parts]
@@ -213,7 +207,7 @@ class Queries:
         return mean[0], mean[1], mean[2]
 
     def _classes(self, logits: Tensor, samples: Tensor, survey: bool) -> Tensor:
-        """The classes answered; of a search for the smallest change, those rounding cannot turn."""
+        """The classes answered; near the boundary only those that rounding cannot change."""
         if survey:
             self._record.scale[samples] = largest(logits).to(self._record.scale)
         elif self._tracker.closes_in:
@@ -221,7 +215,7 @@ class Queries:
         return logits.argmax(1)
 
     def _chances(self, active: ActiveRows, rows: Tensor) -> Dice | None:
-        """The randomness of a stochastic victim: of (seed, sample, how often asked)."""
+        """The dice of a stochastic victim, from seed, sample and number of earlier forwards."""
         if not self.oracle.victim.stochastic:
             return None
         samples = active.samples_at(rows)
@@ -234,13 +228,15 @@ class Queries:
         meter, n = self._record.meter, self._draws
         price = meter.price(n, backwards * n)
         if samples is active.samples and place is None and len(active) == meter.tab.shape[0]:
-            meter.tab += price  # every sample once: a plain addition, which small networks notice
+            meter.tab += (
+                price  # every sample once: a plain addition is faster, which small networks notice
+            )
         else:
             meter.tab.index_add_(0, samples, price.expand(len(samples), 4))
             if place is not None:  # several images, but one request
                 meter.asked.index_add_(0, samples, (place > 0).to(torch.int64), alpha=-1)
         over = self._tracker.overtaken(samples)
-        if over is not None:  # this request decided nothing about them
+        if over is not None:  # already broken: this request was not needed for them
             meter.queries.index_add_(0, samples, over.to(torch.int64), alpha=-n)
             self._record.asked[samples] -= over.to(torch.int64)
         self._report()
@@ -251,7 +247,7 @@ class Queries:
             self._terms.watch(self._record)
 
     def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
-        """Record rows whose gradient vanished or is not finite; make zero what is not finite."""
+        """Record rows whose gradient vanished or is not finite; set such values to zero."""
         record = self._record
         if record.zero_share is None:
             record.zero_share = torch.full_like(record.distance, torch.nan)
@@ -279,10 +275,10 @@ class Queries:
         loss: Loss | None,
         each: bool,
     ) -> tuple[Answer, Tensor, Tensor]:
-        """Answer candidates at once, counting only what asking one by one would have seen.
+        """Compute all candidates at once; count only those that sending one by one would have used.
 
-        Gives back the answers, which candidate each row took (k if none) and which it saw last.
-        Where `each` is a step, it counts them.
+        Returns the answers, which candidate each row took (k if none) and which it used last.
+        With `each`, every candidate used counts as a step.
         """
         r, k = part.shape[:2]
         at = rows.repeat_interleave(k)
@@ -301,8 +297,8 @@ class Queries:
         hit = self._tracker.would_hit(flat, samples, labels)
         answer = Answer(hit, labels, logits=logits if scored else None, loss=value)
         answer = answer.blank(r * k).put(sent, answer).shaped(r, k)
-        whole = answer.blank(len(active)).put(rows, answer)
-        stop = accept(whole)[rows] & payable.view(r, k)
+        every_row = answer.blank(len(active)).put(rows, answer)
+        stop = accept(every_row)[rows] & payable.view(r, k)
         if self._terms.leave == "success":
             stop = stop | answer.hit
         taken = torch.where(stop.any(1), stop.int().argmax(1), torch.full_like(rows, k))
@@ -321,12 +317,12 @@ class Queries:
     def _count(
         self, answered: Answered, labels: Tensor, logits: Tensor, owners: Tensor, each: bool
     ) -> None:
-        """Have the candidates looked at that asking one by one would have sent; charge them."""
+        """Have the candidates examined that sending one by one would have used; charge them."""
         record, meter, samples = self._record, self._record.meter, answered.samples
         unhit = owners[record.first_step[owners] < 0]
         self._tracker.look(answered, labels, logits)
         if each:
-            # A success was noted with the steps before the scan: add the candidates before it.
+            # A success was recorded with the steps before the scan: add the candidates before it.
             new = unhit[record.first_step[unhit] >= 0]
             before = (record.first_query[new] - meter.queries[new]) // self._draws - 1
             record.first_step[new] += before
@@ -335,18 +331,18 @@ class Queries:
 
 
 def check_shape(active: ActiveRows, x: Tensor, owners: int) -> None:
-    """Refuse what are not images ``[rows, ...]`` or ``[rows, k, ...]`` of so many rows."""
+    """Refuse tensors that are not images ``[rows, ...]`` or ``[rows, k, ...]`` of so many rows."""
     one = active.ball.center.dim()
     shape = active.ball.center.shape[1:]
     if len(x) != owners or x.dim() - one not in (0, 1) or x.shape[1 - one :] != shape:
         raise AttackError(
-            f"images of shape {tuple(x.shape)} were asked about, but {owners} rows of images "
+            f"images of shape {tuple(x.shape)} were sent, but {owners} rows of images "
             f"{tuple(shape)} are expected"
         )
 
 
 def _repeats(rows: Tensor) -> bool:
-    """Whether a row number is given several times; they must ascend."""
+    """Whether a row number is given several times; the numbers must ascend."""
     least = int((rows[1:] - rows[:-1]).min()) if len(rows) > 1 else 1
     if least < 0:
         raise AttackError("rows= was given numbers out of order: sort them and x with them")
@@ -354,7 +350,7 @@ def _repeats(rows: Tensor) -> bool:
 
 
 def _received(active: ActiveRows, images: Tensor, rows: Tensor) -> Tensor:
-    """The images as the victim receives them: on its grid, in one piece of memory."""
+    """The images as the victim receives them: on its grid, contiguous in memory."""
     if active.ball.grid is not None:
         images = active.ball.at(rows).received(images)
     return images.contiguous()

@@ -1,4 +1,4 @@
-"""What a siege has found and spent so far, for every sample of the batch."""
+"""The results and costs of a siege so far, for every sample of the batch."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch import Tensor
 
 from besiege.core import criterion
 from besiege.core.dice import Dice
-from besiege.core.oracle import Meter
+from besiege.core.meter import Meter
 
 Keep = Literal["first", "smallest", "highest", "last"]
 Leave = Literal["success", "end"]
 
 _MARKS = 64
-"""Moments of the climb that are kept; with more, every other one is dropped."""
+"""Most points of the loss curve that are kept; then every other one is dropped."""
 
 COSTS = (
     *range(1, 10),
     *(m * 10**k for k in range(5) for m in (10, 12, 15, 20, 25, 30, 40, 50, 60, 80)),
     10**6,
 )
-"""Passes at which the smallest distance so far is noted: round numbers, ten to a decade."""
+"""Passes at which the smallest distance so far is recorded: round numbers, ten per decade."""
 
 ROUNDING = 64 * torch.finfo(torch.float32).eps
-"""Of a row's largest logit: by how much a class must lead for rounding not to turn the answer.
-Other batch sizes, a twin and float64 moved leads by 12 units of float32 at most, on 20 networks."""
+"""By which share of a row's largest logit a class must lead, so that rounding cannot change the
+answer. On 20 networks, other batch sizes, a twin and float64 moved leads by at most 12 epsilons."""
 
 
 class Record:
-    """Kept images, hits and costs, in the order of the batch.
+    """Kept images, successes and costs, in the order of the batch.
 
     Attributes
     ----------
@@ -42,19 +42,19 @@ class Record:
     distance : Tensor
         Its distance if it did, else infinite.
     first_step, first_query : Tensor
-        Requests answered before the first hit, and the number of the query that it was; -1 where
-        there was none. A run with that many queries would have found it too.
+        Requests answered before the first success, and the number of the query that was the
+        success; -1 without one. A run with that many queries has this success too.
     vanished : Tensor
         Whether a gradient was exactly zero.
     no_start : Tensor
-        Whether an attack found no point from which to begin.
+        Whether an attack found no starting point.
     substitute_passes : Tensor
-        Gradients of a substitute taken on the sample's behalf.
+        Gradients of a substitute that were computed for the sample.
     best : Tensor
-        The highest loss any gradient was asked at, -inf where none was.
+        The highest loss at which a gradient was requested, -inf where none was.
     best_by_cost : Tensor, optional
-        ``[rows, marks]``, where the smallest change is kept: the distance of the last one that
-        was kept between one mark of `COSTS` and the next, infinite without one. See `descent`.
+        ``[rows, marks]``, where the smallest perturbation is kept: the distance of the last one
+        kept between one mark of `COSTS` and the next, infinite without one. See `descent`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Record:
         self.chances = chances
         self.logits: Tensor | None = None
         self.scale = torch.zeros(n, device=device)
-        """The largest logit of each clean image, without its sign."""
+        """The largest absolute logit of each clean image."""
         self.endless = False
         """Whether there is no budget."""
         self.images = images.clone()
@@ -80,50 +80,50 @@ class Record:
         self.loss = torch.full((n,), -torch.inf, device=device)
         self.best = torch.full_like(self.loss, -torch.inf)
         self.best_by_cost: Tensor | None = None
-        self._climb: list[Tensor] = []
-        self._climbed = 0
+        self._curve: list[Tensor] = []
+        self._requests = 0
         self._stride = 1
         self.asked = meter.asked
         self.substitute_passes = torch.zeros_like(self.asked)
         self.first_step = torch.full_like(self.asked, -1)
         self.first_query = torch.full_like(self.asked, -1)
         self.zero_share: Tensor | None = None
-        """Which share of each sample's first gradient is exactly zero; NaN where none was asked."""
+        """Which share of each sample's first gradient is exactly zero; NaN without a gradient."""
         self.pending: Callable[[], bool] | None = None
-        """What is still to be done about the latest answer, where nobody waited for it."""
+        """Examines the latest answer, where that was deferred (`Oracle.deferred`)."""
 
     def catch_up(self) -> bool:
-        """Look at the answer that is still pending; whether it held a new hit."""
+        """Examine the answer that is still pending; whether it held a new success."""
         pending, self.pending = self.pending, None
         return pending is not None and pending()
 
-    def climb(self, samples: Tensor, loss: Tensor) -> None:
-        """Note the losses of a request, for `ascent`; a sample may stand for several of them."""
+    def note_losses(self, samples: Tensor, loss: Tensor) -> None:
+        """Record the losses of a request, for `ascent`; a sample may have several of them."""
         self.best.scatter_reduce_(0, samples, loss.to(self.best.dtype), "amax")
-        if self._climbed % self._stride == 0:
-            self._climb.append(self.best.clone())
-            if len(self._climb) == _MARKS:  # every other one, so that any length fits
-                self._climb = self._climb[::2]
+        if self._requests % self._stride == 0:
+            self._curve.append(self.best.clone())
+            if len(self._curve) == _MARKS:  # every other one, so that any length fits
+                self._curve = self._curve[::2]
                 self._stride *= 2
-        self._climbed += 1
+        self._requests += 1
 
     def ascent(self) -> Tensor | None:
         """The best loss at the first request, after three quarters of them and at the end.
 
-        ``[rows, 3]``, or None where no gradient was asked.
+        ``[rows, 3]``, or None where no gradient was requested.
         """
-        if not self._climb:
+        if not self._curve:
             return None
-        late = self._climb[min(len(self._climb) - 1, (3 * self._climbed) // (4 * self._stride))]
-        return torch.stack((self._climb[0], late, self.best), 1)
+        late = self._curve[min(len(self._curve) - 1, (3 * self._requests) // (4 * self._stride))]
+        return torch.stack((self._curve[0], late, self.best), 1)
 
-    def descend(self, samples: Tensor, spent: Tensor, distance: Tensor) -> None:
-        """Note smaller changes than all before, and the passes spent up to each."""
+    def note_distances(self, samples: Tensor, spent: Tensor, distance: Tensor) -> None:
+        """Record new smallest distances, and the passes spent up to each."""
         if self.best_by_cost is None:
             shape = (len(self.labels), len(COSTS) + 1)
             self.best_by_cost = torch.full(shape, torch.inf, device=distance.device)
             self._costs = torch.tensor(COSTS, device=distance.device)
-        # Each is smaller than what stands there: of a stretch, the last one is the smallest.
+        # Distances only fall, so the last write to a bucket is its minimum.
         self.best_by_cost[samples, torch.bucketize(spent, self._costs)] = distance.to(
             self.best_by_cost.dtype
         )
@@ -132,16 +132,16 @@ class Record:
         """The smallest distance found within so many passes, for every mark of `COSTS` and in all.
 
         ``[rows, marks + 1]``, falling from left to right and infinite before the first success;
-        None where nothing was found and the smallest change not `wanted`. Passes are the queries
-        and backwards of the sample, up to the forward that showed the change to work.
+        None where there was no success and the curve is not `wanted`. Passes are the queries and
+        backwards of the sample, up to the forward that showed the success.
         """
-        if self.best_by_cost is None and wanted:  # nothing was found
+        if self.best_by_cost is None and wanted:
             shape = (len(self.labels), len(COSTS) + 1)
             return torch.full(shape, torch.inf, device=self.distance.device)
         return None if self.best_by_cost is None else self.best_by_cost.cummin(1).values
 
     def reached(self, samples: Tensor, labels: Tensor) -> Tensor:
-        """Whether answers of these labels are what the attacker wants."""
+        """Whether the classes answered reach the attacker's goal."""
         return criterion.reached(labels, self.labels, self.targets, samples)
 
     def sure(self, logits: Tensor, samples: Tensor) -> Tensor:
@@ -150,14 +150,14 @@ class Record:
         return sure(logits, self.labels[samples], targets, self.hair(logits, samples))
 
     def hair(self, logits: Tensor, samples: Tensor) -> Tensor:
-        """What rounding may move the leads of these answers by.
+        """How far rounding may move the leads of these answers.
 
-        Measured by the clean image's logits too: at the boundary all of them may be nearly zero.
+        Depends on the clean image's logits too: at the boundary all logits may be nearly zero.
         """
         return ROUNDING * torch.maximum(largest(logits), self.scale[samples].to(logits))
 
     def note_first(self, samples: Tensor, asked: Tensor, queries: Tensor) -> None:
-        """Remember when each of these samples, never hit before and given once, was hit."""
+        """Record the first success of each of these samples; each is given once."""
         self.first_step[samples] = asked
         self.first_query[samples] = queries
 
@@ -170,9 +170,9 @@ class Record:
         loss: Tensor | None,
         spent: Tensor | None = None,
     ) -> None:
-        """Keep images by a rule; `distance` is infinite for those that are no success.
+        """Keep images by a rule; `distance` is infinite for failures.
 
-        `spent` is the passes up to each of them, for `descent`.
+        `spent` is the number of passes up to each image, for `descent`.
         """
         good = distance < torch.inf
         n = len(samples)
@@ -183,7 +183,7 @@ class Record:
             pick = _best(samples, good, -distance)
             pick = pick[distance[pick] < self.distance[samples[pick]]]
             if spent is not None and len(pick):
-                self.descend(samples[pick], spent[pick], distance[pick])
+                self.note_distances(samples[pick], spent[pick], distance[pick])
         elif rule == "last":
             pick = _best(samples, torch.ones_like(good), torch.arange(n, device=x.device))
         else:  # highest: a success before any failure, then by loss
@@ -203,10 +203,10 @@ class Record:
 
 
 def sure(logits: Tensor, labels: Tensor, targets: Tensor | None, hair: Tensor) -> Tensor:
-    """The classes answered, but beyond the goal only those that rounding cannot turn back.
+    """The classes answered, where the goal counts as reached only if rounding cannot undo it.
 
-    A search for the smallest change ends at the boundary itself, where the batch size would decide.
-    Answers that reach the goal by less than a hair count as the best class on its other side.
+    A search for the smallest perturbation ends at the boundary itself, where the batch size would
+    decide. An answer that reaches the goal by less than `hair` counts as the best other class.
 
     Examples
     --------
@@ -225,12 +225,12 @@ def sure(logits: Tensor, labels: Tensor, targets: Tensor | None, hair: Tensor) -
 
 
 def largest(logits: Tensor) -> Tensor:
-    """The largest logit of every row without its sign; classes that are ruled out do not count."""
+    """The largest absolute logit of every row; classes that are ruled out (-inf) do not count."""
     return logits.abs().masked_fill(torch.isinf(logits), 0.0).amax(1)
 
 
 def _ranks(score: Tensor) -> Tensor:
-    """The place of each score among all from below, from 1 to n; of equal ones the first wins."""
+    """The rank of each score from below, from 1 to n; of equal ones the first ranks higher."""
     order = score.argsort(descending=True, stable=True)
     places = torch.arange(len(order), 0, -1, device=score.device)
     return torch.empty_like(order).scatter_(0, order, places)
@@ -241,7 +241,7 @@ def _best(samples: Tensor, among: Tensor, score: Tensor) -> Tensor:
     where = among.nonzero()[:, 0]
     owner = samples[where]
     if len(where) == 0 or not bool((owner[1:] == owner[:-1]).any()):
-        return where  # every sample at most once: the plain case
+        return where  # the usual case: every sample at most once
     where = where[score[where].argsort(descending=True, stable=True)]
     where = where[samples[where].argsort(stable=True)]
     first = torch.ones_like(where, dtype=torch.bool)

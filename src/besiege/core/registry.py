@@ -1,4 +1,4 @@
-"""Names to things: lazy, open to entry points, and helpful about misspelt names."""
+"""Registries of objects by name: loaded on first use, and open to other packages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ V = TypeVar("V")
 
 
 class Registry(Generic[T]):
-    """What is known under a name, filled by decorators, by modules of ours and by entry points.
+    """Objects by name, added by decorators, by besiege's own modules and by entry points.
 
     Parameters
     ----------
     kind : str
-        What the names stand for, as errors should say it.
+        What the names stand for, as error messages call it.
     modules : tuple of str
         Modules whose import registers the built-in names; imported on the first look-up.
     group : str, optional
@@ -37,7 +37,7 @@ class Registry(Generic[T]):
     def add(self, name: str, thing: T) -> None:
         """Give a name to a thing; the same name for another thing is refused."""
         old = self._known.get(name)
-        # A file that is loaded twice defines its classes anew: that is the same thing again.
+        # A file that is loaded twice defines its classes again: these count as the same.
         if old is not None and old is not thing and not _same(old, thing):
             raise BesiegeError(
                 f"the {self.kind} '{name}' is registered already; choose another name"
@@ -54,7 +54,7 @@ class Registry(Generic[T]):
         return keep
 
     def get(self, name: str) -> T:
-        """The thing of that name, or an error that names the nearest ones."""
+        """The thing of that name; the error for an unknown name lists the nearest ones."""
         self._load()
         if name not in self._known and name in self._broken:
             raise BesiegeError(
@@ -82,7 +82,7 @@ class Registry(Generic[T]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True  # at once: what is imported may look names up
+        self._loaded = True  # set first: an imported module may look names up
         try:
             for module in self._modules:
                 import_module(module)
@@ -92,13 +92,11 @@ class Registry(Generic[T]):
         for point in entry_points(group=self._group) if self._group is not None else ():
             try:
                 self.add(point.name, point.load())
-            except Exception as problem:  # another package's fault must not hide our own names
+            except Exception as problem:  # another package's error must not hide our own names
                 self._broken[point.name] = f"{type(problem).__name__}: {problem}"
 
 
 def _same(old: object, new: object) -> bool:
-    named = (getattr(old, "__qualname__", None), getattr(old, "__module__", None))
-    return None not in named and named == (
-        getattr(new, "__qualname__", None),
-        getattr(new, "__module__", None),
-    )
+    names = ("__qualname__", "__module__")
+    first, second = ([getattr(thing, name, None) for name in names] for thing in (old, new))
+    return None not in first and first == second

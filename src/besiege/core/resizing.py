@@ -16,6 +16,7 @@ def breadth(size: Tensor, height: int, width: int) -> Tensor:
     return (2 * width * size + height).div(2 * height, rounding_mode="floor")
 
 
+# The text of this function is part of the digest of the layer `resize_pad`: an edit changes keys.
 def random_resize_pad(x: Tensor, dice: Dice, least: float, probability: float = 1.0) -> Tensor:
     """Shrink each image to a random height and pad it with zeros at a random place.
 

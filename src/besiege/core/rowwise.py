@@ -1,4 +1,4 @@
-"""Numbers of rows beside images of rows."""
+"""Per-row numbers and masks, shaped to combine with images."""
 
 from __future__ import annotations
 

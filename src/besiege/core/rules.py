@@ -1,6 +1,6 @@
 """Warning rules that are applied to single batches as well as to whole evaluations.
 
-What craft and judge see of one batch, the metrics see of all rows; thresholds and words are these.
+Craft and judge apply them to one batch, the metrics to all rows; thresholds and words are the same.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final
 from besiege.core.errors import Finding
 
 FEW: Final = 20
-"""Below so many samples a share says nothing."""
+"""With fewer samples, a share is too uncertain to warn about."""
 _TAIL: Final = 0.025
-"""Of the exact 95 % interval."""
+"""Each side of the exact 95 % interval."""
 
 
 def vanished(gone: int, samples: str) -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def vanished(gone: int, samples: str) -> Iterator[Finding]:
 
 
 def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
-    """W15: a model no better than chance was not given the images it was trained on.
+    """W15: a model that is no better than guessing was probably given wrongly prepared images.
 
     It fires where the lower end of the exact 95 % interval of the accuracy is not above chance:
     exactly where guessing would be right on so many images, or more, in 2.5 % of all cases.
@@ -41,8 +41,8 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
         return
     yield Finding(
         "W15",
-        f"the model is right on only {100 * right / count:.1f} % of the clean images, which is "
-        f"hardly more than chance ({100 * guess:.1f} %).",
+        f"the model classifies only {100 * right / count:.1f} % of the clean images correctly, "
+        f"hardly more than guessing would ({100 * guess:.1f} %).",
         "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
         "channels, and the order of the classes.",
         "error",
@@ -50,7 +50,7 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
 
 
 def _at_least(right: int, count: int, guess: float) -> float:
-    """The probability that guesses are right on so many images, or more; above the mean."""
+    """The probability that guesses are right on so many images or more, if above the mean."""
     ways = lgamma(count + 1) - lgamma(right + 1) - lgamma(count - right + 1)
     term = exp(ways + right * log(guess) + (count - right) * log(1 - guess))
     total = 0.0
@@ -63,12 +63,12 @@ def _at_least(right: int, count: int, guess: float) -> float:
 
 
 def reproduced(lost: int, claimed: int, attack: str) -> Iterator[Finding]:
-    """W17: a success must be one when the model is asked again."""
+    """W17: a success must be reproduced when the model is queried again."""
     if lost:
         yield Finding(
             "W17",
-            f"{lost} of {claimed} successes {attack} saw do not hold when the model is "
-            "asked again.",
+            f"{lost} of {claimed} successes of {attack} are not reproduced when the model is "
+            "queried again.",
             "They are not counted, and these samples left early: their robustness is "
             "overstated. The model is not deterministic, or the attack breaks the rules.",
             "error",

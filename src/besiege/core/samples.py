@@ -1,4 +1,4 @@
-"""What is attacked: images, labels and stable ids, checked before any work starts."""
+"""Samples to attack: images, labels and stable ids, checked before any work starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from besiege.core.errors import InputError
 
 _SLACK = 1e-6
-"""How far a pixel may lie outside the box by rounding; it is cut back silently."""
+"""How far rounding may put a pixel outside the box; it is clamped silently."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Samples:
         ids: Any = None,
         targets: Any = None,
     ) -> Samples:
-        """Samples from what a caller has in hand, or an error that says what to change.
+        """Samples from a caller's tensors or arrays; an error says what to change in them.
 
         The caller's tensors are copied, never changed.
         """
@@ -66,18 +66,15 @@ class Samples:
             n = len(pixels)
             classified = _whole(labels, "labels", n, pixels.device)
             aims = None if targets is None else _whole(targets, "targets", n, pixels.device)
-            if ids is None:
-                numbers = torch.arange(n, device=pixels.device)
-            else:
-                numbers = _whole(ids, "ids", n, pixels.device)
-                if len(torch.unique(numbers)) != n:
-                    raise InputError("the ids are not unique: every sample needs an id of its own")
+            numbers = _whole(torch.arange(n) if ids is None else ids, "ids", n, pixels.device)
+            if len(torch.unique(numbers)) != n:
+                raise InputError("the ids are not unique: every sample needs an id of its own")
             samples = cls(pixels, classified, numbers, aims)
             samples.check_classes(classes)
             return samples
 
     def check_classes(self, classes: int | None) -> None:
-        """Refuse labels and targets the victim cannot answer, as far as its classes are known."""
+        """Refuse labels and targets outside the victim's classes, as far as these are known."""
         for name, values in (("labels", self.labels), ("targets", self.targets)):
             if values is None:
                 continue
@@ -134,11 +131,11 @@ def _images(images: Any, box: tuple[float, float]) -> Tensor:
         raise InputError(f"images have the shape {tuple(pixels.shape)}: they have no pixels")
     pixels = pixels.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     flat = pixels.flatten(1)
-    broken = ~torch.isfinite(flat).all(1)
-    if bool(broken.any()):
-        row = int(broken.nonzero()[0, 0])
+    invalid = ~torch.isfinite(flat).all(1)
+    if bool(invalid.any()):
+        row = int(invalid.nonzero()[0, 0])
         raise InputError(
-            f"images[{row}] has pixels that are NaN or infinite ({int(broken.sum())} of "
+            f"images[{row}] has pixels that are NaN or infinite ({int(invalid.sum())} of "
             f"{len(pixels)} images do): clean the data first"
         )
     low, high = float(flat.min()), float(flat.max())

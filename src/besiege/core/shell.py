@@ -1,4 +1,4 @@
-"""Words as a shell reads them back."""
+"""Quoting words for a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 def shell(words: Iterable[object]) -> str:
-    r"""Words as a shell reads them back: paths that would be options, and letters nobody can see.
+    r"""A command line that a shell splits into these words.
+
+    Paths that look like options and characters that cannot be printed are quoted, too.
 
     Examples
     --------

@@ -1,9 +1,9 @@
-"""One attack on one batch: what an attack works with.
+"""One attack on one batch: the interface that attacks work with.
 
-An attack asks (`gradient`, `logits`, `labels`, `offer`, `scan`), moves, and settles. The siege
-charges every image, looks at every answer, notes the rows that reach their goal inside their
-ball, keeps the image the caller wants kept and lets rows leave when the caller wants them to. No
-attack contains bookkeeping, and none holds the model.
+An attack queries (`gradient`, `logits`, `labels`, `offer`, `scan`), moves, and settles. The siege
+charges every image, examines every answer, records the rows that reach their goal inside their
+ball, keeps the images and drops the rows that the caller's terms say. Attacks therefore contain no
+bookkeeping, and never hold the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from besiege.core.ball import Ball
 from besiege.core.blocks import together
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
-from besiege.core.oracle import Access, Meter, Oracle
+from besiege.core.meter import Meter
+from besiege.core.oracle import Access, Oracle
 from besiege.core.queries import Queries, Question, check_shape
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.state import check_rows, rows_of
@@ -42,7 +43,7 @@ class Siege:
     Attributes
     ----------
     record : Record
-        What is known of every sample of the batch.
+        The results and costs of every sample of the batch.
     keeps, leaves : str
         Which image is kept, and when a row leaves.
     knowledge : Knowledge
@@ -93,14 +94,14 @@ class Siege:
         samples = torch.arange(len(ball), device=ball.center.device)
         return cls(oracle, record, ActiveRows(samples, ball, Aim(labels, targets), dice), terms)
 
-    # What an attack may know.
+    # The state that an attack may read.
 
     def __len__(self) -> int:
         return len(self._active)
 
     @property
     def rows(self) -> Tensor:
-        """The position in the batch of each row that is still there."""
+        """The position in the batch of each row that is still attacked."""
         return self._active.samples
 
     @property
@@ -125,7 +126,7 @@ class Siege:
 
     @property
     def classes(self) -> int:
-        """How many classes the victim tells apart."""
+        """How many classes the victim has."""
         classes = self._queries.oracle.classes
         if classes is None:
             raise AttackError("the number of classes is not known before the clean check")
@@ -133,7 +134,7 @@ class Siege:
 
     @property
     def broken(self) -> Tensor:
-        """Which of the rows this siege began with were hit in it, within their radii."""
+        """Which of the rows this siege started with were broken in it, within their radii."""
         self.record.catch_up()
         return self._tracker.hit(self._entered)
 
@@ -144,25 +145,25 @@ class Siege:
         return self.record.distance[self.rows]
 
     def ranked(self) -> Tensor:
-        """The other classes of each row, ``[rows, classes - 1]``, likeliest when clean first.
+        """The other classes of each row, ``[rows, classes - 1]``, by falling clean scores.
 
-        Decision access shows no likelihoods: then in order of their number after the label.
+        Decision access shows no scores: then in order of their number, starting after the label.
         """
         labels, clean = self.aim.labels, self.aim.clean
         if clean is None:
             after = torch.arange(1, self.classes, device=labels.device)
             return (labels[:, None] + after) % self.classes
-        # The label first, whatever the scores, and then without it.
+        # The label is put first, whatever its score, and then left out.
         ranked = clean.scatter(1, labels[:, None], torch.inf)
         return ranked.argsort(dim=1, descending=True, stable=True)[:, 1:]
 
-    # Asking.
+    # Queries.
 
     def survey(self, targets: Callable[[Siege], Tensor] | None = None) -> Answer:
         """The clean check: one answer for the clean images, charged, not counted as a step.
 
-        `targets` chooses the class each row must reach, for goals that are rules on what the
-        clean check tells: the clean scores, the number of classes.
+        `targets` chooses the class each row must reach, for goals that depend on the clean check:
+        on the clean scores or the number of classes.
         """
         scored = self._queries.oracle.access >= Access.SCORE
         question = Question("logits" if scored else "labels", survey=True)
@@ -195,19 +196,19 @@ class Siege:
     def gradient(
         self, x: Tensor, loss: Loss, through: Through | None = None, rows: Tensor | None = None
     ) -> Answer:
-        """The gradient of a loss, and all that a forward tells.
+        """The gradient of a loss, with the loss, the logits and the labels.
 
         Parameters
         ----------
         x : Tensor
             Points ``[rows, ...]``, or k candidates per row, ``[rows, k, ...]``.
         loss : callable
-            Logits and aim to one number per image, to be raised.
+            A function of logits and aim: one number per image, to be maximised.
         through : callable, optional
-            A differentiable map in front of the victim: answers through it steer, but are not
-            looked at for success.
+            A differentiable map in front of the victim: answers through it guide the attack, but
+            are not examined for success.
         rows : Tensor, optional
-            Ask for some rows only: their numbers, ascending, repeats allowed.
+            Query some rows only: their numbers, ascending, repeats allowed.
         """
         self._needs_gradient()
         return self._queries.ask(self._active, Question("gradient", loss, through), x, rows)
@@ -230,7 +231,7 @@ class Siege:
         return self._queries.ask(self._active, Question("labels"), x, rows)
 
     def offer(self, x: Tensor, loss: Loss | None = None) -> Answer:
-        """Have points looked at: one charged forward each. The loss is for keep 'highest'."""
+        """Have points examined: one charged forward each. The loss is for keep 'highest'."""
         if self._queries.oracle.access >= Access.SCORE:
             return self.logits(x, loss=loss)
         return self.labels(x)
@@ -243,14 +244,14 @@ class Siege:
         *,
         each: bool = False,
     ) -> Scan:
-        """Candidates ``[rows, k, ...]`` in order, up to the first that `accept` takes.
+        """Query candidates ``[rows, k, ...]`` in order, up to the first that `accept` takes.
 
-        The same choices, hits and queries as asking one by one. A local victim computes all k
-        at once (forwards say so); a metered or stochastic one is asked one by one. A hit ends a
-        row's scan where rows leave at success. `accept` is given answers ``[rows, j]`` to j
-        candidates of every row, blank where a row was not asked, and says which it would take.
-        With `loss` the answers hold it. A scan is one step of its attack, or, with `each`, every
-        candidate that was seen is one.
+        Choices, successes and queries are the same as one by one. A local victim computes all k
+        at once (and counts k forwards); a metered or stochastic one is queried one by one. A
+        success ends a row's scan where rows leave at success. `accept` is given the answers
+        ``[rows, j]`` to j candidates of every row, blank where a row was not sent, and returns
+        which it would take. With `loss`, the answers contain it. A scan is one step of its attack
+        or, with `each`, every candidate used is one.
         """
         active, queries = self._active, self._queries
         check_shape(active, x, len(self))
@@ -271,7 +272,7 @@ class Siege:
             accepted = taken < part.shape[1]
             choice[rows[accepted]] = start + taken[accepted]
         if not each:
-            self.record.asked[asked] += 1  # one request, however it was sent
+            self.record.asked[asked] += 1  # one request, however many calls it took
         if latest is None:
             never = None if loss is None else x.new_full((r,), -torch.inf)
             hit, labels = torch.zeros_like(choice, dtype=torch.bool), torch.full_like(choice, -1)
@@ -279,9 +280,9 @@ class Siege:
         return Scan(choice, latest)
 
     def ahead(self, chance: float) -> int:
-        """How many candidates per row make a scan quickest, if each is taken with this chance.
+        """How many candidates per row make a scan fastest, if each is taken with this probability.
 
-        One where they are asked one by one, and where there are rows enough to fill a call.
+        One where they are sent one by one, and where there are enough rows to fill a call.
         """
         if not len(self) or self._queries.one_by_one:
             return 1
@@ -293,25 +294,25 @@ class Siege:
         return iter(torch.split(rows, self.block(k)) if len(self) else ())
 
     def block(self, k: int) -> int:
-        """How many rows with k candidates each are made and asked at once."""
+        """How many rows with k candidates each are made and sent at once."""
         return together(self.ball, k, self._queries.oracle.together)
 
     def advice(self, x: Tensor, loss: Loss) -> Tensor:
-        """The gradient that a substitute has at points ``[rows, ...]``: free, counted apart.
+        """The substitute's gradient at points ``[rows, ...]``: free, and counted separately.
 
-        Rows that are done are not computed: theirs is zero.
+        Rows that are done are not computed: their gradient is zero.
         """
         substitute = self.knowledge.oracle
         if substitute is None:
             raise AttackError(
-                "this attack takes advice from a substitute, and none was given: pass "
+                "this attack needs the gradients of a substitute, and none was given: pass "
                 "substitute='zoo:NAME' or another model"
             )
         check_shape(self._active, x, len(self))
         rows = self._queries.alive(self._active).nonzero()[:, 0]
         gradient = torch.zeros_like(x)
         some = self.ball.at(rows).received(x[rows]) if self.ball.grid is not None else x[rows]
-        there = substitute.victim.device  # an endpoint's images are here, a substitute may not be
+        there = substitute.victim.device  # the substitute may be on another device
         slope, _, _ = substitute.gradient(
             some.contiguous().to(there), loss, self.aim.at(rows).to(there)
         )
@@ -325,11 +326,11 @@ class Siege:
         oracle.allow(Access.GRADIENT, fitting)
         if oracle.victim.stochastic and self._terms.draws == 1:
             raise StochasticError(
-                "this victim answers by chance, and one gradient of it is one draw: attack its "
+                "this victim is stochastic, and one gradient of it is one random draw: attack its "
                 "expectation, for example averaged(pgd, 20)"
             )
 
-    # Going on.
+    # Dropping rows.
 
     @overload
     def settle(self, state: T, /) -> T: ...
@@ -340,15 +341,15 @@ class Siege:
     def settle(  # type: ignore[misc]  # mypy does not see that Any covers a TypeVarTuple
         self, *state: Any
     ) -> Any:
-        """Let the rows that are done leave; return the state of the rows that stay.
+        """Drop the rows that are done; return the state of the rows that stay.
 
         A state is a tensor or an answer with the rows first, or a tuple of such, named or not,
-        nested to any depth. As many come back, each in its own shape (one not in a tuple). Called
-        once per outer step, right after the answer. It only saves work: a row that is done is not
-        sent any more, settled or not.
+        nested to any depth. As many states are returned, each in its own shape; a single one is
+        not put into a tuple. Call it once per outer step, right after the answer. It only saves
+        work: a row that is done is never sent again, settled or not.
 
-        Behind a GPU the latest answer may not have been looked at yet; settling once more, with
-        nothing asked in between, waits for it.
+        On a GPU the latest answer may not have been examined yet. Settling once more, without a
+        query in between, waits for it.
         """
         check_rows(state, len(self))
         rows = self._queries.staying(self._active)
@@ -358,16 +359,16 @@ class Siege:
         return state[0] if len(state) == 1 else state
 
     def leave(self, mask: Tensor) -> None:
-        """An attack's own stop rule: these rows leave."""
+        """Drop rows by a stop rule of the attack."""
         self.record.catch_up()
         self._tracker.drop(self.rows[mask])
 
     def give_up(self, mask: Tensor) -> None:
-        """Rows for which no starting point was found: they leave, and the record says why."""
+        """Drop rows for which no starting point was found; the record says why."""
         self.record.no_start[self.rows[mask]] = True
         self.leave(mask)
 
-    # Other terms.
+    # Views.
 
     def view(
         self,
@@ -380,7 +381,7 @@ class Siege:
         leave: Leave | None = None,
         draws: int | None = None,
     ) -> Siege:
-        """The same record and meter on other terms: what combinators are made of.
+        """A siege with the same record and meter on other terms, for combinators.
 
         Parameters
         ----------
@@ -389,7 +390,7 @@ class Siege:
             may stand several times, side by side, for several aims of one sample: they leave
             together.
         radius, aim, dice : optional
-            Other radii, target classes to steer to, or chances, for those rows.
+            Other radii, target classes to steer to, or dice, for those rows.
         keep, leave, draws : optional
             Other settings.
         """
@@ -413,15 +414,15 @@ class Siege:
         return view
 
     def averaged(self, draws: int) -> Siege:
-        """The same siege with every answer a mean over fresh chances of a stochastic victim."""
+        """The same siege, where every answer is a mean over draws of a stochastic victim."""
         return self.view(draws=draws * self._terms.draws)
 
 
 def target_class(siege: Siege, goal: Goal) -> Tensor:
-    """The class of each row by a rule on the clean scores: least likely, or second."""
+    """The target class of each row by its clean scores: the least likely, or the second."""
     if siege.aim.clean is None:
         raise ThreatError(
-            f"the class of '{goal}' is read off the clean scores, which decision access does not "
+            f"the class of '{goal}' depends on the clean scores, which decision access does not "
             "give; use a threat of score access, or give the targets"
         )
     return siege.ranked()[:, -1 if goal is Goal.LEAST_LIKELY else 0]

@@ -1,7 +1,7 @@
-"""Solvers behind the balls: how far each entry moves when a total is to be reached.
+"""Solvers of the balls' projections and moves: how far each pixel value moves to reach a total.
 
-All work row by row in one pass over the batch. A row that has found its answer repeats its own
-arithmetic while others go on, so that no row depends on its neighbours.
+All rows of a batch are solved together. A row that has converged repeats its own arithmetic while
+others continue, so that no row depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 def never_alone(rows: Tensor) -> Tensor:
-    """A single row twice: torch splits the sum of a lone long row among its threads."""
+    """A single row is repeated: torch splits the sum of one long row among its threads."""
     return rows.expand(2, -1) if rows.shape[0] == 1 else rows
 
 
@@ -24,41 +24,39 @@ def _sums(rows: Tensor) -> Tensor:
 
 
 def forward_plane(w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The plane seen from the side where c is positive, scaled so that max|w| is one."""
+    """The same plane with positive c, scaled so that max|w| is one."""
     largest = w.flatten(1).abs().amax(1).clamp_min_(torch.finfo(w.dtype).tiny)
     scale = rowwise(torch.copysign(largest, c).to(w.dtype), w)
     return w / scale, c.abs().double() / largest
 
 
 def flood(p: Tensor | None, r: Tensor, weight: Tensor, amount: Tensor, power: int) -> Tensor:
-    """Fill entries at speeds p up to their rooms r until ``sum(weight * d**power) = amount``.
+    """Raise values at speeds p up to their rooms r until ``sum(weight * d**power) = amount``.
 
     d = min(tau * p, r), with p one everywhere for None. Starting from the tau that ignores all
-    rooms, every round adds the entries found full and solves for tau again; tau only rises and
-    stops within a few rounds. A row that has stopped repeats its own arithmetic, so its
-    neighbours cannot change it.
+    rooms, every round marks the values that are full and solves for tau again; tau only rises and
+    stops within a few rounds.
     """
     shape, r, weight = r.shape, r.flatten(1), weight.flatten(1)
     p = None if p is None else p.flatten(1)
     amount = amount.to(r.dtype)
-    rate, filled = weight, weight * _power(r, power)
-    if p is not None:
-        rate = weight * _power(p, power)
-    # Finite, or entries of speed zero would be 0 * inf.
+    rate = weight if p is None else weight * _power(p, power)
+    filled = weight * _power(r, power)
+    # Finite, because values of speed zero would be 0 * inf.
     most = torch.finfo(r.dtype).max
     tau = _root(amount / _sums(rate).clamp_min_(_TINY), power).clamp_max_(most)
     level = tau[:, None] if p is None else p * tau[:, None]
     full = _reaches(level, r)
-    # A GPU would be waited for; rounds too many change nothing.
-    patience = 1 if r.device.type == "cpu" else 4
+    # On a GPU convergence is tested every 4 rounds; extra rounds change nothing.
+    rounds = 1 if r.device.type == "cpu" else 4
     for turn in range(r.shape[1]):
         left = (amount - _sums(filled * full)).clamp_min_(0.0)
-        # Where all are full, what is left makes tau very large, and nothing comes of it.
+        # Where all are full, tau becomes very large, which changes nothing.
         speed = _sums(rate * (1.0 - full)).clamp_min_(_TINY)
         tau = torch.maximum(tau, _root(left / speed, power).clamp_max_(most))
         before, level = full, tau[:, None] if p is None else p * tau[:, None]
         full = _reaches(level, r)
-        if (turn + 1) % patience == 0 and torch.equal(before, full):
+        if (turn + 1) % rounds == 0 and torch.equal(before, full):
             break
     return torch.minimum(level, r).view(shape)
 
@@ -72,14 +70,14 @@ def _root(base: Tensor, power: int) -> Tensor:
 
 
 def _reaches(a: Tensor, b: Tensor) -> Tensor:
-    """1 where a >= b, else 0: products with it do not branch on every entry, as masks do."""
+    """1 where a >= b, else 0: products with it do not branch on every value, as masks do."""
     return torch.ge(a, b, out=torch.empty_like(b))
 
 
 def threshold(size: Tensor, amount: Tensor) -> Tensor:
     """max(size - lam, 0) with lam such that each row sums to its amount, at most its own sum.
 
-    `shrink` without rooms: the sum is convex in lam, so that Newton's step never goes too far.
+    `shrink` without rooms: the sum is convex in lam, so that Newton's step never overshoots.
     """
     shape, a = size.shape, size.flatten(1).double()
     lam = torch.zeros_like(amount)
@@ -97,9 +95,9 @@ def threshold(size: Tensor, amount: Tensor) -> Tensor:
 def shrink(size: Tensor, room: Tensor, amount: Tensor) -> Tensor:
     """min(max(size - lam, 0), room) with lam such that each row sums to its amount.
 
-    The sum falls piecewise linearly in lam: Newton's step lands exactly once it is in the right
-    piece, and a bracket catches it where the room bends the curve the other way. Rows of amount
-    zero and rows that have landed keep their lam.
+    The sum falls piecewise linearly in lam: Newton's step is exact once it is in the right piece,
+    and bisection replaces it where the rooms make the curve concave. Rows of amount zero and rows
+    that have converged keep their lam.
     """
     shape = size.shape
     a, r = size.flatten(1).double(), room.flatten(1).double()
@@ -125,11 +123,11 @@ def shrink(size: Tensor, room: Tensor, amount: Tensor) -> Tensor:
 def greedy(score: Tensor, value: Tensor, room: Tensor, amount: Tensor) -> Tensor:
     """Spend rooms in the order of falling score until the values gathered reach the amount.
 
-    The last entry is taken in part. Entries of value zero are left alone. As a rule a few entries
-    are enough, so a row's highest are sorted first, and more of them only where they were not.
+    The last room is spent in part; rooms of value zero are not spent. Usually a few are enough, so
+    only the highest scores of a row are sorted first, and more where they were not enough.
     """
     shape = score.shape
-    # Entries of value zero go to the end, where they do not crowd out others.
+    # Elements of value zero go to the end, where they do not displace others.
     score = (score * torch.sign(value)).flatten(1)
     value, room, amount = value.flatten(1), room.flatten(1), amount.double()
     spent = torch.zeros_like(room)
@@ -144,14 +142,14 @@ def greedy(score: Tensor, value: Tensor, room: Tensor, amount: Tensor) -> Tensor
         spent[rows] = torch.zeros_like(spent[rows]).scatter_(1, order, parts)
         if count >= score.shape[1]:
             break
-        # Others may share the last score: what lies strictly above it must do, rounding included.
+        # Others may share the last score: those strictly above it must suffice, despite rounding.
         sure = (own * (ranked > ranked[:, -1:])).sum(1) > amount[rows] * (1.0 + 1e-9)
         rows, count = rows[~sure], 8 * count
     return spent.view(shape)
 
 
 def _highest(score: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest scores of each row in falling order and where they are; the first of equals."""
+    """The highest scores of each row in falling order and their positions; ties go to the first."""
     if count >= score.shape[1]:
         return score.sort(dim=1, descending=True, stable=True)
     where = score.topk(count, dim=1, sorted=False).indices.sort(dim=1).values

@@ -1,7 +1,7 @@
-"""The code behind a thing as text: source, the user's files it reaches, TorchScript.
+"""Code as text: the source of a class or function, the user's files it reaches, TorchScript.
 
-Code that cannot be read is marked: its text is another one in every process, so that nothing
-recorded of it is used by the next one, and whoever takes a digest is told (`noting`).
+Code that cannot be read gets a text that differs in every process, so that no record of it is used
+by another process. `noting` reports it to the caller that computes a digest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 from zipfile import ZipFile
 
-# Stands in for code that cannot be read: what one process calls by a name, another may not.
+# Part of the text of unreadable code: the same name may mean other code in another process.
 _THIS_PROCESS = os.urandom(16).hex()
 
-# Read once: a file that is edited later does not change what was made of it before.
+# Read once: editing a file later does not change objects that were made from it before.
 _sources: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _files: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
-# Functions without what they wrap; kept, since texts remember them by their address.
+# Wrappers without the functions they wrap; kept alive, since `seen` holds addresses.
 _bare: WeakKeyDictionary[FunctionType, FunctionType] = WeakKeyDictionary()
 
 _heard = threading.local()
@@ -38,7 +38,7 @@ _MANGLED = re.compile(r"___torch_mangle_\d+\.?")
 
 
 def unread(what: str, own: object = "") -> str:
-    """The text of something that cannot be read; `own` tells it from others of this process."""
+    """The text of something unreadable; `own` distinguishes it from others of this process."""
     getattr(_heard, "names", []).append(what)
     return f"{what}\nunread {_THIS_PROCESS} {own}"
 
@@ -50,7 +50,7 @@ def lasts(text: str) -> bool:
 
 @contextmanager
 def noting() -> Iterator[list[str]]:
-    """Collect the names of what could not be read meanwhile, in this thread."""
+    """Collect the names of what could not be read inside the block, in this thread."""
     outer = getattr(_heard, "names", None)
     names: list[str] = []
     _heard.names = names
@@ -65,20 +65,20 @@ def noting() -> Iterator[list[str]]:
 
 
 def is_foreign(thing: Any) -> bool:
-    """Whether it is torch's or Python's, whose versions are recorded elsewhere."""
+    """Whether it belongs to torch or Python, whose versions are recorded elsewhere."""
     home = str(getattr(thing, "__module__", None)).split(".")[0]
     return home == "torch" or home in sys.stdlib_module_names
 
 
 def is_own(file: str, home: str) -> bool:
-    """Whether a file is a user's: not Python's, not installed, not ours."""
+    """Whether a file is the user's: not of Python, not installed, not of besiege."""
     where = Path(file).parts
     installed = "site-packages" in where or "dist-packages" in where
     return not (installed or home in ("torch", "besiege") or home in sys.stdlib_module_names)
 
 
 def named_source(thing: Any) -> str:
-    """The name and the source of a class or function; of what is foreign the name alone."""
+    """The name and the source of a class or function; only the name where it is foreign."""
     name = f"{thing.__module__}.{thing.__qualname__}"
     if is_foreign(thing) or inspect.isbuiltin(thing):
         return name
@@ -88,7 +88,7 @@ def named_source(thing: Any) -> str:
         return f"{thing.__qualname__}{_place(thing)}\n{_sources[thing]}"
     except (OSError, TypeError):
         if inspect.isclass(thing) and issubclass(thing, tuple) and hasattr(thing, "_fields"):
-            # What namedtuple makes has no file, and is its fields.
+            # A class made by namedtuple has no file; its fields determine it.
             defaults = getattr(thing, "_field_defaults", {})
             if all(value is None or isinstance(value, (int, str)) for value in defaults.values()):
                 return f"{thing.__qualname__} {thing._fields} {defaults}"
@@ -96,7 +96,7 @@ def named_source(thing: Any) -> str:
 
 
 def _place(thing: Any) -> str:
-    """Where in its lines a lambda stands: two on one line have the same source."""
+    """Where in its lines a lambda begins: two on one line have the same source."""
     if getattr(thing, "__name__", "") != "<lambda>":
         return ""
     body: CodeType = thing.__code__
@@ -106,7 +106,7 @@ def _place(thing: Any) -> str:
 
 
 def wrappers(thing: Any) -> Iterator[FunctionType]:
-    """The functions of the user's own that a decorator put around one, from the outside."""
+    """The user's functions that decorators put around one, from the outside in."""
     while (inner := getattr(thing, "__wrapped__", None)) is not None:
         if isinstance(thing, FunctionType):
             home = str(thing.__globals__.get("__name__", "")).split(".")[0]
@@ -125,15 +125,15 @@ def wrappers(thing: Any) -> Iterator[FunctionType]:
 
 
 def own_file(thing: Any, seen: set[Any]) -> str:
-    """The whole file a module, class or function lives in, and those it reaches.
+    """The file of a module, class or function, and the user's files that it reaches.
 
-    Nothing where it is not a user's file, or was read before.
+    Empty where it is not the user's file, or was read before.
     """
     try:
         file = inspect.getsourcefile(inspect.unwrap(thing) if callable(thing) else thing)
     except TypeError:  # built in
         file = None
-    if file is None:  # compiled, perhaps: then its bytes are what is known of it
+    if file is None:  # perhaps compiled: then its bytes are hashed
         home = thing if isinstance(thing, ModuleType) else _home(thing)
         file = getattr(home, "__file__", None)
     name = str(getattr(thing, "__module__", None) or getattr(thing, "__name__", ""))
@@ -150,7 +150,7 @@ def own_file(thing: Any, seen: set[Any]) -> str:
 
 
 def imports(function: FunctionType, seen: set[Any]) -> list[str]:
-    """The user's files that a function imports while it runs, and those they reach.
+    """The user's files that a function imports when it runs, and those that they reach.
 
     They are looked up and read, not imported: the text is the same before and after the first run.
     """
@@ -159,7 +159,7 @@ def imports(function: FunctionType, seen: set[Any]) -> list[str]:
 
 
 def _imports_of_file(file: str, text: str, name: str, seen: set[Any]) -> list[str]:
-    """The same for all that a file imports anywhere; what its names lead to was read before."""
+    """The same for all imports anywhere in a file; its global names were followed before."""
     if not file.endswith(".py"):
         return []
     try:
@@ -175,9 +175,9 @@ def _imported(body: CodeType, package: str, seen: set[Any]) -> list[str]:
     for name in _names_imported(body, package):
         for spec in _specs(name, str(Path(body.co_filename).parent)):
             file = spec.origin
-            if file is None or file in seen or not is_own(file, name.split(".")[0]):
+            if file is None or file in seen or not Path(file).is_file():
                 continue
-            if not Path(file).is_file():
+            if not is_own(file, name.split(".")[0]):
                 continue
             seen.add(file)
             text = _text(file, sys.modules.get(spec.name))
@@ -186,7 +186,7 @@ def _imported(body: CodeType, package: str, seen: set[Any]) -> list[str]:
 
 
 def _names_imported(body: CodeType, package: str) -> Iterator[str]:
-    """Full names of what byte code imports, inner functions included: modules, and perhaps more."""
+    """Full names that byte code imports, inner functions included; some may not be modules."""
     steps = list(dis.get_instructions(body))
     for place, step in enumerate(steps):
         if step.opname != "IMPORT_NAME":
@@ -205,7 +205,7 @@ def _names_imported(body: CodeType, package: str) -> Iterator[str]:
 
 
 def _specs(name: str, folder: str) -> Iterator[ModuleSpec]:
-    """Where a module and the packages around it lie; nothing is imported to find out."""
+    """The specs of a module and of the packages around it, found without importing them."""
     words, places = name.split("."), None
     if words[0] in sys.stdlib_module_names or words[0] in ("torch", "besiege", ""):
         return
@@ -214,7 +214,7 @@ def _specs(name: str, folder: str) -> Iterator[ModuleSpec]:
         spec = getattr(sys.modules.get(full), "__spec__", None)
         if not isinstance(spec, ModuleSpec):
             spec = None
-            with suppress(Exception):  # finders of others may raise anything
+            with suppress(Exception):  # finders of other packages may raise anything
                 spec = PathFinder.find_spec(full, places)
                 if spec is None and places is None:
                     spec = PathFinder.find_spec(full, [folder])
@@ -225,16 +225,15 @@ def _specs(name: str, folder: str) -> Iterator[ModuleSpec]:
 
 
 def _text(file: str, thing: Any) -> str:
-    """A file as text; of a compiled one the digest of its bytes."""
+    """A file as text; for a compiled one, the digest of its bytes."""
     try:
         if thing is not None and thing in _files:
             return _files[thing]
-        content = Path(file).read_bytes()
-        text = (
-            Path(file).read_text()
-            if file.endswith(".py")
-            else f"{Path(file).name.split('.')[0]} {hashlib.sha256(content).hexdigest()}"
-        )
+        path = Path(file)
+        if file.endswith(".py"):
+            text = path.read_text()
+        else:
+            text = f"{path.name.split('.')[0]} {hashlib.sha256(path.read_bytes()).hexdigest()}"
         if thing is not None:
             _files[thing] = text
         return text
@@ -256,14 +255,14 @@ def _home(thing: Any) -> ModuleType | None:
 
 
 def script(thing: Any, name: str) -> str:
-    """The code and the constants of a TorchScript module or function, all that it calls included.
+    """The code and the constants of a TorchScript module or function and of all that it calls.
 
-    Numbers that torch appends to names, to tell them from others of this process, are left out,
-    and the order in which it writes definitions does not count.
+    Left out are the numbers that torch appends to names to make them unique in a process. The
+    order in which torch writes definitions does not matter.
     """
     try:
         content = bytes(thing.save_to_buffer())
-    except Exception:  # what calls back into Python cannot be saved
+    except Exception:  # a script that calls back into Python cannot be saved
         return unread(name)
     blocks, digest = [], hashlib.sha256()
     with ZipFile(BytesIO(content)) as held:
@@ -278,7 +277,7 @@ def script(thing: Any, name: str) -> str:
 
 
 def methods(part: Any) -> str:
-    """The code of the methods of one TorchScript module, whose parts have the same names."""
+    """The code of the methods of one TorchScript module, without its parts."""
     names = sorted(part._c._method_names())
     texts = [f"{name}\n{part._c._get_method(name).code}" for name in names]
     return _MANGLED.sub("", "\n".join(texts))

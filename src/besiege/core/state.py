@@ -10,7 +10,7 @@ from besiege.core.errors import AttackError
 
 
 def check_rows(state: tuple[Any, ...], rows: int) -> None:
-    """Refuse a state of which a part has another number of rows."""
+    """Refuse a state with a part that has another number of rows."""
     for part in state:
         if isinstance(part, tuple):
             check_rows(part, rows)
@@ -24,7 +24,7 @@ def check_rows(state: tuple[Any, ...], rows: int) -> None:
 
 
 def rows_of(state: Any, rows: Tensor) -> Any:
-    """Some rows of a state, in the same shape; named tuples stay what they are."""
+    """Some rows of a state, in the same structure; named tuples keep their type."""
     if isinstance(state, Tensor):
         return state[rows]
     if not isinstance(state, tuple):

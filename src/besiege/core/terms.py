@@ -1,4 +1,4 @@
-"""What a siege is made of besides the victim: its rows, and the caller's settings."""
+"""The caller's settings of a siege, and the rows that it attacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Terms:
     keep, leave : str
         Which image is kept of every row, and when a row leaves.
     queries : int, optional
-        The most answers any sample may use.
+        Most queries per sample.
     draws : int
         How many answers of a stochastic victim are averaged for one.
     watch : callable, optional
@@ -71,7 +71,7 @@ class ActiveRows:
 
     @cached_property
     def numbers(self) -> Tensor:
-        """All row numbers: always the same tensor, by which the methods below know them."""
+        """All row numbers: always the same tensor, which the methods below recognise."""
         return torch.arange(len(self), device=self.samples.device)
 
     def samples_at(self, rows: Tensor) -> Tensor:

@@ -36,11 +36,11 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 Call = Callable[[str, list[Any], dict[str, Any]], Any]
 
 MOST = 2**63 - 1
-"""The largest whole number: tensors and tables hold 64 bits."""
+"""The largest whole number that tensors and tables can hold."""
 LONGEST, DEEPEST = 10_000, 50
 """Characters of a text, and levels of its syntax tree; a call inside a call takes two levels."""
 _EXACT, _FLOAT32 = 2**53, 3.4e38
-"""The largest whole number that a float holds exactly, and the largest of float32."""
+"""The largest whole number that a float represents exactly, and the largest float32 number."""
 _LONGEST_NUMBER = 500
 _DIGITS = "[0-9](?:_?[0-9])*"
 _NUMBER = re.compile(
@@ -51,7 +51,7 @@ _NUMBER = re.compile(
 def number(text: str) -> Fraction:
     """The exact value of a number: ASCII digits, a fraction, a decimal point or an exponent.
 
-    Every number that a user types outside a call is read here. The length is bounded before the
+    Every number that a user types outside a call is parsed here. The length is bounded before the
     value is computed, because ``1e999999999`` has a billion digits.
 
     Examples
@@ -78,14 +78,14 @@ def whole(text: str, name: str, least: int = 1, most: int = MOST) -> int:
     try:
         value = number(text)
     except InputError:
-        value = Fraction(1, 2)  # no whole number either
+        value = Fraction(1, 2)  # refused below, as any fraction is
     if value.denominator != 1 or not least <= value <= most:
         raise InputError(f"{name} is '{short(text)}', but {whole_range(least, most)} is needed")
     return int(value)
 
 
 def check_whole(value: object, name: str, least: int = 1, most: int = MOST) -> None:
-    """Refuse a value that is no whole number in a range."""
+    """Refuse a value that is not a whole number in a range."""
     if not is_whole(value, least, most):
         raise InputError(f"{name} is {quoted(value)}, but {whole_range(least, most)} is needed")
 
@@ -96,7 +96,7 @@ def is_whole(value: object, least: int, most: int) -> bool:
 
 
 def quoted(value: object) -> str:
-    """A value as a message quotes it."""
+    """A value as error messages quote it."""
     # A number of thousands of digits cannot even be printed.
     if isinstance(value, int) and abs(value) > 10**_LONGEST_NUMBER:
         return "far too large"
@@ -104,13 +104,13 @@ def quoted(value: object) -> str:
 
 
 def whole_range(least: int, most: int) -> str:
-    """The whole numbers in a range, as a message names them."""
+    """A range of whole numbers, as error messages name it."""
     low = "" if least < -MOST else f" from {least}"
     return f"a whole number{low}" + (" of at most 64 bits" if most == MOST else f" to {most:,}")
 
 
 def short(text: str, length: int = 60) -> str:
-    """A text as a message quotes it: its beginning, where it is long.
+    """A text as error messages quote it: only the beginning of a long one.
 
     Examples
     --------
@@ -121,9 +121,9 @@ def short(text: str, length: int = 60) -> str:
 
 
 class Vocabulary:
-    """Registered names as a language.
+    """A language of registered names.
 
-    A name stands for a class, whose call makes the value, or for a value, whose call changes some
+    A name stands for a class, whose call makes a value, or for a value, whose call changes some
     of its fields. Fields marked ``positional`` are printed without their names, those marked
     ``each`` as one argument per element.
 
@@ -141,7 +141,7 @@ class Vocabulary:
         return [name for registry in self.registries for name in registry.names()]
 
     def name_of(self, value: object) -> str:
-        """The registered name of a value, or the name of its class if nobody registered it."""
+        """The registered name of a value, or the name of its class if it has none."""
         own = getattr(value, "name", None)
         if isinstance(own, str) and own:
             return own
@@ -179,7 +179,7 @@ class Vocabulary:
 
     def call(self, thing: Any, source: str, args: list[Any], given: dict[str, Any]) -> Any:
         """Make a value of a class, or change some fields of a value."""
-        has_fields = is_dataclass(thing)
+        has_fields = is_dataclass(thing)  # a name of its own: mypy would narrow the type wrongly
         if not has_fields:
             kind = "class" if isinstance(thing, type) else type(thing).__name__
             raise InputError(
@@ -191,9 +191,9 @@ class Vocabulary:
             if name not in known:
                 raise InputError(f"'{source}' has no parameter '{name}': {near(name, known)}")
             if not _is_number(value, known[name]):
-                said = short(self.text(value))
+                shown = short(self.text(value))
                 raise InputError(
-                    f"'{source}' cannot be built: {name} is {said}, but a number is needed"
+                    f"'{source}' cannot be built: {name} is {shown}, but a number is needed"
                 )
         try:
             if not isinstance(thing, type):
@@ -205,8 +205,8 @@ class Vocabulary:
             return thing(*args, **given)
         except (TypeError, ValueError) as problem:
             missing = re.search(r"missing .* argument: '(\w+)'", str(problem))
-            said = f"it needs an {missing[1]}, such as {source}(pgd)" if missing else str(problem)
-            raise InputError(f"'{source}' cannot be built: {said}") from None
+            reason = f"it needs an {missing[1]}, such as {source}(pgd)" if missing else str(problem)
+            raise InputError(f"'{source}' cannot be built: {reason}") from None
 
     def _find(self, name: str) -> Any:
         return next((r.get(name) for r in self.registries if name in r), None)
@@ -215,10 +215,9 @@ class Vocabulary:
         """The value of a call of a registered name."""
         thing = self._find(name)
         if thing is None:
-            first = self.registries[0]
             close = near(name, self.names())
             if not close.startswith("did you mean"):
-                close = near(name, first.names())  # not the whole language, what was wanted
+                close = near(name, self.registries[0].names())  # not all names of the language
             kinds = " or ".join(registry.kind for registry in self.registries)
             raise UnknownNameError(f"no {kinds} is called '{short(name)}': {close}")
         return self.call(thing, name, args, given)
@@ -235,7 +234,7 @@ def read(source: str, call: Call | None = None) -> Any:
     quoted = short(source)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Python warns of some texts that it could misread
+            warnings.simplefilter("error")  # refuse texts that Python finds ambiguous
             node = ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         raise InputError(f"'{quoted}' cannot be read: write for example pgd(steps=20)") from None
@@ -247,7 +246,7 @@ def read(source: str, call: Call | None = None) -> Any:
 
 
 def bounded(source: str) -> str:
-    """The text itself; one that is longer than anybody types is refused before it is read."""
+    """The text itself; one longer than `LONGEST` is refused before it is parsed."""
     if len(source) > LONGEST:
         raise InputError(
             f"'{short(source)}' has {len(source):,} characters: write at most {LONGEST:,}"
@@ -256,7 +255,7 @@ def bounded(source: str) -> str:
 
 
 def _shallow(node: ast.AST) -> bool:
-    """Whether a tree has no more levels than `_value` may descend; told without recursion."""
+    """Whether a tree has no more levels than `_value` may descend; computed without recursion."""
     level: list[ast.AST] = [node]
     for _ in range(DEEPEST):
         level = [child for parent in level for child in ast.iter_child_nodes(parent)]
@@ -277,9 +276,9 @@ def read_arguments(source: str) -> dict[str, Any]:
 
 
 def from_file(source: str) -> tuple[Any, str]:
-    """The thing that ``path/to/file.py:name`` names, and the text ``name`` with what follows.
+    """The object that ``path/to/file.py:name`` names, and the text from ``name`` on.
 
-    Runs the file, once for every version of it. Its neighbours can be imported by it.
+    Runs the file, once for every version of it. It can import the files beside it.
     """
     where, _, rest = source.rpartition(".py:")
     path = Path(where + ".py")
@@ -295,7 +294,7 @@ def from_file(source: str) -> tuple[Any, str]:
 
 
 def _module(path: Path, source: str) -> Any:
-    # One name per file and version, so that the classes inside can find their source again.
+    # One module name per file and version, so that Python finds the source of its classes.
     stamp = f"{path}\n{path.stat().st_mtime_ns}"
     name = f"besiege_file_{sha256(stamp.encode()).hexdigest()[:16]}"
     if name in sys.modules:
@@ -319,7 +318,7 @@ def _module(path: Path, source: str) -> Any:
 def _is_number(value: Any, f: Field[Any]) -> bool:
     """Whether a field that takes a number was given one that float32 holds.
 
-    Other fields take what their classes check.
+    Other fields are checked by their classes.
     """
     kinds = set(str(f.type).split(" | "))  # as it is written in the class
     if "float" not in kinds or not kinds <= {"float", "int", "None"}:
@@ -350,11 +349,11 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
             return -_number(part, source)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             try:
-                found = _OPERATORS[type(op)](_number(left, source), _number(right, source))
-                return _held(found, source)
+                result = _OPERATORS[type(op)](_number(left, source), _number(right, source))
+                return _held(result, source)
             except ZeroDivisionError:
-                said = short(ast.unparse(node))
-                raise InputError(f"'{said}' in '{source}' divides by 0") from None
+                shown = short(ast.unparse(node))
+                raise InputError(f"'{shown}' in '{source}' divides by 0") from None
         case ast.Name(id=name) if call is not None:
             return call(name, [], {})
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if call is not None:
@@ -370,7 +369,7 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
 
 
 def _held(value: float, source: str) -> float:
-    """A number that 64 bits hold."""
+    """The number itself; one that does not fit into 64 bits is refused."""
     if -MOST <= value <= MOST if isinstance(value, int) else math.isfinite(value):
         return value
     raise InputError(f"a number in '{source}' is too large: it must be finite and fit into 64 bits")
@@ -389,14 +388,14 @@ _HARMFUL = re.compile(
 
 
 def harmless(text: str) -> str:
-    r"""A text for a terminal: what would steer it, or turn the direction of writing, is spelled.
+    r"""A text that is safe to print: control and text-direction characters are escaped.
 
     Examples
     --------
     >>> print(harmless("a \x1b[31mname"))
     a \x1b[31mname
     """
-    return _HARMFUL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _HARMFUL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def side(text: str | None, option: str) -> int | tuple[int, int] | None:
@@ -409,7 +408,7 @@ def side(text: str | None, option: str) -> int | tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"([1-9][0-9]{0,5})(?:x([1-9][0-9]{0,5}))?", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})(?:x([1-9][0-9]{0,5}))?", text)
+    if match is None:
         raise InputError(f"{option} is '{short(text)}': write a length such as 224, or 224x224")
-    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+    return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))

@@ -1,10 +1,11 @@
-"""What an attacker may do: norm, budget, goal and access, with texts that read back exactly."""
+"""What an attacker may do: norm, budget, goal and access, as text that parses back exactly."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
+from itertools import count
 from typing import TypeVar
 
 from besiege.core.errors import Finding, InputError, ThreatError, near
@@ -14,7 +15,7 @@ E = TypeVar("E", bound=Enum)
 
 
 class Norm(Enum):
-    """How the size of a change is measured."""
+    """How the size of a perturbation is measured."""
 
     Linf = "linf"
     L2 = "l2"
@@ -60,7 +61,7 @@ class Goal(Enum):
 ALL_GOALS = frozenset(Goal)
 
 _SMALLEST = Fraction(1, 2**126)
-"""The smallest normal float32 number: a smaller budget is lost in any image."""
+"""The smallest normal float32 number: no image can use a smaller budget."""
 _BITS = 256
 """Bits of a budget's numerator and denominator: enough for every float32 number."""
 
@@ -72,10 +73,10 @@ class Threat:
     Parameters
     ----------
     norm : Norm
-        How a change is measured.
+        How a perturbation is measured.
     eps : Fraction, float or None
-        The largest change allowed, kept as an exact fraction; None asks for the smallest change
-        that works.
+        The largest perturbation allowed, kept as an exact fraction; None searches for the smallest
+        one that succeeds.
     goal : Goal
         What counts as a success.
     access : Access
@@ -112,26 +113,26 @@ class Threat:
             object.__setattr__(self, "written", _show(eps))
         if self.norm is L0 and eps.denominator != 1:
             raise ThreatError(
-                f"the l0 budget is {_show(eps)}, but it counts changed entries: "
+                f"the l0 budget is {_show(eps)}, but it counts changed pixel values: "
                 "write a whole number, for example 'l0:20'"
             )
 
     def _check_size(self, eps: Fraction) -> None:
-        """Refuse a budget that means nothing, or that float32 images cannot spend."""
+        """Refuse a budget that is not positive, or that float32 images cannot use."""
         example = f"write for example '{self.norm}:{20 if self.norm is L0 else '8/255'}'"
         if eps <= 0:
             why = "but a budget cannot be negative" if eps else "which changes nothing"
-            raise ThreatError(f"the budget is {_about(eps)}, {why}: {example}")
-        if not _SMALLEST <= eps <= 1 / _SMALLEST:
-            raise ThreatError(
-                f"the budget is {_about(eps)}, which float32 pixels cannot hold: {example}"
-            )
-        if max(eps.numerator, eps.denominator).bit_length() > _BITS:
-            raise ThreatError(f"the budget {_about(eps)} has too many digits: {example}")
+        elif not _SMALLEST <= eps <= 1 / _SMALLEST:
+            why = "which float32 pixels cannot hold"
+        elif max(eps.numerator, eps.denominator).bit_length() > _BITS:
+            why = "which has too many digits"
+        else:
+            return
+        raise ThreatError(f"the budget is {_about(eps)}, {why}: {example}")
 
     @classmethod
     def parse(cls, text: str | Threat) -> Threat:
-        """Read ``NORM[:EPS] [GOAL] [ACCESS]``; what is absent is untargeted and gradient."""
+        """Parse ``NORM[:EPS] [GOAL] [ACCESS]``; the defaults are untargeted and gradient."""
         if isinstance(text, Threat):
             return text
         if not isinstance(text, str):
@@ -145,22 +146,17 @@ class Threat:
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
         levels = {str(a): a for a in Access}
-        chosen: list[Goal] = []
-        granted: list[Access] = []
         for word in words[1:]:
-            if word in goals:
-                chosen.append(goals[word])
-            elif word in levels:
-                granted.append(levels[word])
-            else:
+            if word not in goals and word not in levels:
                 raise ThreatError(
                     f"'{short(word)}' in the threat '{text}' is neither a goal nor an access: "
                     + near(word, [*goals, *levels])
                 )
+        chosen = [goals[word] for word in words[1:] if word in goals]
+        granted = [levels[word] for word in words[1:] if word in levels]
         if len(chosen) > 1 or len(granted) > 1:
             raise ThreatError(f"the threat '{text}' names two goals or two accesses: choose one")
-        goal = chosen[0] if chosen else Goal.UNTARGETED
-        access = granted[0] if granted else Access.GRADIENT
+        goal, access = [*chosen, Goal.UNTARGETED][0], [*granted, Access.GRADIENT][0]
         return cls(norm, eps, goal, access, budget if colon else None)
 
     def __str__(self) -> str:
@@ -176,11 +172,11 @@ class Threat:
 
     @property
     def radius(self) -> float:
-        """The budget as a number, infinite when the smallest change is sought."""
+        """The budget as a number, infinite when the smallest perturbation is searched for."""
         return float("inf") if self.eps is None else float(self.eps)
 
     def check_units(self, box: tuple[float, float], values: int) -> None:
-        """Refuse a budget that no pixel notices, or that turns any image into any other."""
+        """Refuse a budget below float32 resolution, or one that turns any image into any other."""
         if self.eps is None or self.norm is L0:
             return
         width = box[1] - box[0]
@@ -202,17 +198,16 @@ class Threat:
         )
 
     def findings(self, box: tuple[float, float]) -> list[Finding]:
-        """A warning when the budget is so large that it is probably not meant (rule W28)."""
+        """A warning when the budget is so large that it is probably a mistake (rule W28)."""
         width = box[1] - box[0]
         if self.norm is not Linf or self.eps is None or self.radius < 0.5 * width:
             return []
         seen = f"the budget {self} spans half of the pixel range {box} or more."
+        advice = "Any image fits such a budget; use a smaller one."
         if self.radius >= width:
             meant = _show(_exact(self.eps) / 255)
-            return [
-                Finding("W28", seen, f"If it is in units of 1/255, write 'linf:{meant}' instead.")
-            ]
-        return [Finding("W28", seen, "Any image fits such a budget; use a smaller one.")]
+            advice = f"If it is in units of 1/255, write 'linf:{meant}' instead."
+        return [Finding("W28", seen, advice)]
 
 
 def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
@@ -238,7 +233,7 @@ def _exact(eps: Fraction | float) -> Fraction:
         return eps
     try:
         value = float(eps)
-        # A float that is a whole number of 255ths was meant as one: 8/255 has no short decimal.
+        # A float that equals a multiple of 1/255 means that fraction: 8/255 has no short decimal.
         pixels = round(value * 255)
         if pixels / 255 == value:
             return Fraction(pixels, 255)
@@ -257,19 +252,18 @@ def _about(eps: Fraction) -> str:
 
 
 def _show(eps: Fraction) -> str:
-    whole = eps.denominator
+    rest = eps.denominator
     for prime in (2, 5):
-        while whole % prime == 0:
-            whole //= prime
-    if whole == 1:
-        digits = len(str(eps.denominator)) * 4
-        return f"{eps.numerator}" if eps.denominator == 1 else _decimal(eps, digits)
+        while rest % prime == 0:
+            rest //= prime
+    if rest == 1:
+        return f"{eps.numerator}" if eps.denominator == 1 else _decimal(eps)
     if 255 % eps.denominator == 0:
         return f"{eps * 255}/255"
     return f"{eps.numerator}/{eps.denominator}"
 
 
-def _decimal(eps: Fraction, digits: int) -> str:
-    places = next(p for p in range(1, digits + 1) if (eps * 10**p).denominator == 1)
+def _decimal(eps: Fraction) -> str:
+    places = next(p for p in count(1) if (eps * 10**p).denominator == 1)
     scaled = str(abs((eps * 10**places).numerator)).rjust(places + 1, "0")
     return f"{'-' if eps < 0 else ''}{scaled[:-places]}.{scaled[-places:]}"

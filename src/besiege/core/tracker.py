@@ -1,4 +1,4 @@
-"""Which answers were successes, and what is kept of them."""
+"""Which answers were successes, and which images are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from besiege.core.terms import ActiveRows, Terms
 
 
 class Answered(NamedTuple):
-    """Images that were answered: the sample of each, and its loss where one was asked for.
+    """Images that were answered: the sample of each, and its loss where one was requested.
 
     Where one request holds several images of a sample, ``place`` is how many of its own come
     before each; None where every sample has one at most.
@@ -29,12 +29,8 @@ class Answered(NamedTuple):
 
     def at(self, rows: Tensor) -> Answered:
         """Some of the images."""
-        return Answered(
-            self.x.index_select(0, rows),
-            self.samples[rows],
-            None if self.loss is None else self.loss[rows],
-            None if self.place is None else self.place[rows],
-        )
+        parts = [None if part is None else part.index_select(0, rows) for part in self]
+        return Answered._make(parts)
 
 
 class Tracker:
@@ -94,16 +90,16 @@ class Tracker:
         return self._hit[samples]
 
     def done(self, samples: Tensor) -> Tensor:
-        """Which of these samples are not asked about any more."""
+        """Which of these samples are not sent any more."""
         return self._done[samples]
 
     def drop(self, samples: Tensor) -> None:
-        """Ask no more about these samples."""
+        """Send these samples no more."""
         self._done[samples] = True
         self.some_done = True
 
     def overtaken(self, samples: Tensor) -> Tensor | None:
-        """Which of the samples just asked about had been broken one request ago; None for none."""
+        """Which of the samples just sent had been broken by the request before; None for none."""
         late, self._late = self._late, False
         return self._done[samples] if late else None
 
@@ -121,10 +117,10 @@ class Tracker:
         *,
         charged: bool = False,
     ) -> Tensor | Callable[[], Tensor]:
-        """Record the rows that reached their goal inside their ball; keep what is to be kept.
+        """Record the rows that reached their goal inside their ball, and keep their images.
 
-        Returns which images did, or a function that computes it. `ball` is that of the images
-        where they are one of every active row; `charged` says that the meter counts them already.
+        Returns which images did, or a function that computes it. `ball` is the ball of the images
+        if they are one for every active row; `charged` says that the meter counts them already.
         """
         record, samples = self.record, answered.samples
         reached = record.reached(samples, labels)
@@ -132,10 +128,10 @@ class Tracker:
             record.catch_up()
             self.must_be_numbers(logits)
             return self._note(answered, reached, charged)
-        # Only the first success of a row matters: as a rule few are new, often none.
+        # Only the first success of a row matters: usually few are new, often none.
         new = reached & ~(self._hit[samples] & record.success[samples])
         if self._deferred and record.meter.budget is None and not charged:
-            x = answered.x.clone()  # an attack may write over its own points
+            x = answered.x.clone()  # an attack may overwrite its own points
             if self._wanders:
                 new &= ball.inside(x)
             self._late = self._defer(answered._replace(x=x), new, logits)
@@ -154,8 +150,8 @@ class Tracker:
     def _defer(self, answered: Answered, new: Tensor, logits: Tensor) -> bool:
         """Examine this answer after the next request; whether the last one held a new success.
 
-        By then the GPU has computed it, and nothing waits. Rows that it broke are asked about
-        once more than needed.
+        By then the GPU has computed it, and nothing waits. Rows that it broke are sent once more
+        than needed.
         """
         record, device = self.record, answered.x.device
         flags = torch.stack((new.any().double(), tops(logits))).to("cpu", non_blocking=True)
@@ -167,10 +163,10 @@ class Tracker:
         def pending() -> bool:
             if ready is not None:
                 ready.synchronize()
-            news, whole = flags.tolist()
-            if not math.isfinite(whole):
+            any_new, checksum = flags.tolist()
+            if not math.isfinite(checksum):
                 raise not_numbers()
-            if news:
+            if any_new:
                 rows = new.nonzero()[:, 0]
                 some = answered.at(rows)
                 _, _, queries, asked = before[rows].unbind(1)
@@ -179,7 +175,7 @@ class Tracker:
                 )
                 # Successes outside the ball do not count; do not synchronise for them again.
                 self._wanders = self._wanders or not bool(hit.any())
-            return bool(news)
+            return bool(any_new)
 
         late = record.catch_up()
         record.pending = pending
@@ -192,14 +188,15 @@ class Tracker:
         charged: bool,
         when: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Record what was reached, here and in the parents; None for `reached` means all.
+        """Record successes, here and in the parents; None for `reached` means all images.
 
-        `when` is how many requests and queries there had been, where the meter has moved on.
+        `when` is the number of requests and queries at the time, if the meter has moved on since.
         """
         record, samples = self.record, answered.samples
-        whole = self._keep in ("highest", "last")  # these keep what is no success, too
-        anywhere = distance = self._distances(answered.x, samples, None if whole else reached)
-        if whole and reached is not None:
+        failures_too = self._keep in ("highest", "last")
+        wanted = None if failures_too else reached
+        anywhere = distance = self._distances(answered.x, samples, wanted)
+        if failures_too and reached is not None:
             distance = torch.where(reached, anywhere, torch.nan)
         limit: Tensor | None = None
         for level in self._chain():
@@ -213,13 +210,13 @@ class Tracker:
                 level._hit[won] = True
                 if level._leaves_at_success:
                     level.drop(won)
-        # What counts in the end is the root's ball: `inside` is now that of the root.
+        # The root's ball counts in the end: `inside` is now that of the root.
         if won.shape[0]:
             self._note_first(answered, inside, charged, when)
-        elif not whole:
+        elif not failures_too:
             return hit
         distance = torch.where(inside, distance, torch.full_like(distance, torch.inf))
-        if whole:
+        if failures_too:
             fit = (anywhere <= level._limit[samples]).nonzero()[:, 0]
             answered, distance = answered.at(fit), distance[fit]
         spent = None
@@ -229,18 +226,14 @@ class Tracker:
         return hit
 
     def _chain(self) -> Iterator[Tracker]:
-        """The tracker itself and those of the sieges its own is a view of, the root last."""
+        """The tracker itself and those of the sieges that its siege is a view of, the root last."""
         level: Tracker | None = self
         while level is not None:
             yield level
             level = level._parent
 
     def _note_first(
-        self,
-        answered: Answered,
-        inside: Tensor,
-        charged: bool,
-        when: tuple[Tensor, Tensor] | None,
+        self, answered: Answered, inside: Tensor, charged: bool, when: tuple[Tensor, Tensor] | None
     ) -> None:
         """Record step and query of the samples that had no success before."""
         record, samples = self.record, answered.samples
@@ -261,7 +254,7 @@ class Tracker:
     def _distances(self, x: Tensor, samples: Tensor, reached: Tensor | None) -> Tensor:
         """The distance of every image that reaches its goal in the box.
 
-        NaN for the others, which is within no limit, not even an infinite one.
+        NaN for the others, since NaN is within no limit, not even an infinite one.
         """
         if reached is not None:
             distance = torch.full(samples.shape, torch.nan, dtype=torch.float64, device=x.device)
@@ -281,11 +274,11 @@ def upto(place: Tensor | None, draws: int) -> Tensor | int:
 
 
 def order(owners: Tensor) -> Tensor:
-    """The place of each entry among those of the same owner; an owner's stand together."""
+    """The place of each element among those of its owner, which must be contiguous."""
     place = torch.arange(len(owners), device=owners.device)
     if len(owners) == 0:
         return place
     new = torch.ones_like(owners, dtype=torch.bool)
     new[1:] = owners[1:] != owners[:-1]
-    began = torch.where(new, place, torch.zeros_like(place)).cummax(0).values
-    return place - began
+    start = torch.where(new, place, torch.zeros_like(place)).cummax(0).values
+    return place - start

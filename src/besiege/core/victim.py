@@ -17,22 +17,21 @@ from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.identity import code, plain
-from besiege.core.threat import Access
+from besiege.core.threat import Access, Threat
 
 if TYPE_CHECKING:
     from besiege.core.samples import Samples
-    from besiege.core.threat import Threat
 
 AnyVictim = TypeVar("AnyVictim", bound="Victim")
 
 DERIVE = "derive from besiege.core.victim.Victim"
-"""What an error says to the author of an object that behaves like a victim and is none."""
+"""The advice to the author of an object that behaves like a victim and is none."""
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 _COPIED = (
     *("box", "grid", "classes", "outputs", "access", "metered", "stochastic", "rejects"),
     *("passes", "together"),
 )
-# What the digest of a victim does not depend on: how it is called and where it computes.
+# Attributes that the digest does not depend on: the name, and where the victim computes.
 _IDLE = ("name", "device", "captures")
 
 
@@ -50,16 +49,16 @@ class Victim(ABC):
     grid : float, optional
         Step of the pixel values it can receive, such as 1/255. Default: none.
     classes : int, optional
-        How many classes there are. Default: found on first use.
+        How many classes there are. Default: determined on first use.
     outputs : str
-        What its network answers, ``"logits"`` or ``"probabilities"``; `__call__` always returns
+        The output of its network, ``"logits"`` or ``"probabilities"``; `__call__` always returns
         logits. Default: ``"logits"``.
     access : Access
         The most that it grants. Default: gradients.
     metered : bool
         Whether every image is paid for: then no padding is sent. Default: no.
     stochastic : bool
-        Whether answers depend on the dice given with the question. Default: no.
+        Whether answers depend on the dice given with the images. Default: no.
     rejects : bool
         Whether it answers one column more than `classes`, the last: larger than all others exactly
         when it rejects the image. Default: no.
@@ -222,7 +221,7 @@ def frozen(module: nn.Module, name: str) -> Iterator[None]:
         )
     try:
         for part, _ in modes:
-            # The flag itself: train() would also run what a module overrides it with.
+            # The flag itself: a module may override train().
             part.training = False
         for parameter, _ in grads:
             parameter.requires_grad_(False)
@@ -235,7 +234,7 @@ def frozen(module: nn.Module, name: str) -> Iterator[None]:
 
 
 def floating(module: nn.Module) -> Tensor | None:
-    """Any floating-point parameter or buffer: it tells where and in what type the module works."""
+    """Any floating-point parameter or buffer: it shows the device and type of the module."""
     tensors = chain(module.parameters(), module.buffers())
     return next((t for t in tensors if t.is_floating_point()), None)
 
@@ -243,7 +242,7 @@ def floating(module: nn.Module) -> Tensor | None:
 def _move(module: nn.Module, device: str | torch.device) -> None:
     try:
         module.to(torch.device(device))
-    # torch says in several ways that a device is unknown or missing.
+    # torch raises several types for an unknown or missing device.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         kind = str(device).partition(":")[0]
         reason = str(error).strip().splitlines()[0] if kind in _DEVICES else near(kind, _DEVICES)

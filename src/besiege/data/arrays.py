@@ -1,4 +1,4 @@
-"""Samples from arrays in hand: a pair of images and labels, or an ``.npz`` file that holds one."""
+"""Reads data from arrays: a pair of images and labels, or an ``.npz`` file with both."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from besiege.core.files import must_be_file
 from besiege.data.dataset import Data
 
 _SLACK = 1e-6
-"""How far a pixel may lie outside [0, 1] by rounding; it is cut back."""
+"""How far rounding may put a pixel value outside the box; it is clipped."""
 _UNIT = (0.0, 1.0)
 _CHANNELS = (1, 3)
 LAYOUTS = ("nchw", "nhwc")
 MOST_CLASSES = 100_000
 _PACKED = 64 << 20
-"""Bytes of an array above which its compression is looked at."""
+"""Bytes of an array above which its compression ratio is checked."""
 _TIMES = 200
-"""How far images are compressed at most: ten times is usual, a bomb is a thousand times larger."""
+"""Largest compression ratio of images: ten is usual, a decompression bomb has a thousand."""
 _WRITTEN = "write it with numpy.savez(path, x=images, y=labels)"
 
 
@@ -38,10 +38,10 @@ def from_pair(
 ) -> Data:
     """Samples of a pair of tensors or arrays; ids count them from 0.
 
-    Images are bytes, or floating point numbers in the box; ``[rows, height, width]`` is grey, and
-    of four dimensions the second or the last is the channels, whichever alone has 1 or 3
-    entries; where both or neither do, the second of a tensor is, and of an array `layout` must
-    say. The arrays are copied.
+    Images are bytes, or floating point numbers in the box; ``[rows, height, width]`` is grey. Of
+    four dimensions, the channels are the second or the last, whichever has size 1 or 3; if both or
+    neither have, the second one of a tensor, and `layout` must say it of an array. The arrays are
+    copied.
     """
     return _samples("tensors", "all", images, labels, layout=layout, box=box)
 
@@ -51,13 +51,13 @@ def from_npz(
 ) -> Data:
     """Samples of an ``.npz`` file with ``x`` and ``y``, or ``x_test`` and ``y_test`` and so on.
 
-    It may hold ``ids`` (whole numbers, none twice) and ``class_names`` too. Nothing is unpickled,
-    and no array is read before its header says that it fits. Where the file is not `labelled`
-    every label is -1.
+    It may also hold ``ids`` (unique whole numbers) and ``class_names``. Nothing is unpickled, and
+    no array is read before its header shows that it fits into memory. If the file is not
+    `labelled`, every label is -1.
     """
     must_be_file(path)
     try:
-        # Opened here, because numpy leaves a file open that it cannot read.
+        # Opened here, because numpy does not close a file that it cannot read.
         with path.open("rb") as content:
             part, held = _read(content, split, path, labelled)
     except (DataError, KeyboardInterrupt):
@@ -67,7 +67,7 @@ def from_npz(
             f"{path} is damaged or not an .npz file ({type(error).__name__}): write it again"
         ) from None
     images = held["x"]
-    if not labelled:  # checked with the images, and taken away afterwards
+    if not labelled:  # placeholders for the checks below, replaced afterwards
         held["y"] = np.broadcast_to(np.int64(0), images.shape[:1])
     try:
         data = _samples(
@@ -85,7 +85,7 @@ def from_npz(
 
 
 def has_labels(path: Path, split: str = "test") -> bool:
-    """Whether an ``.npz`` file holds labels; also of one that is damaged, which its reader says."""
+    """Whether an ``.npz`` file holds labels; True if it is damaged, which `from_npz` reports."""
     try:
         with zipfile.ZipFile(path) as file:
             held = {name.removesuffix(".npy") for name in file.namelist()}
@@ -96,12 +96,12 @@ def has_labels(path: Path, split: str = "test") -> bool:
 
 
 def _part(held: Collection[str], split: str) -> str:
-    """What follows the names of the arrays that make up a split."""
+    """The suffix of the names of a split's arrays."""
     return "" if "x" in held or f"x_{split}" not in held else f"_{split}"
 
 
 def from_bytes(pixels: NDArray[np.uint8]) -> Tensor:
-    """Bytes as float32 numbers in [0, 1], each the nearest to a whole number of 255ths."""
+    """Bytes as float32 numbers in [0, 1]: correctly rounded multiples of 1/255."""
     images = pixels.astype(np.float32, order="C")
     np.divide(images, np.float32(255), out=images)
     return torch.from_numpy(images)
@@ -110,9 +110,9 @@ def from_bytes(pixels: NDArray[np.uint8]) -> Tensor:
 def _read(
     content: IO[bytes], split: str, path: Path, labelled: bool
 ) -> tuple[str, dict[str, NDArray[Any]]]:
-    """The arrays that make up a split, and which split it is."""
+    """The name of the split, and its arrays."""
     if content.read(6) == npy.MAGIC_PREFIX:
-        raise DataError(f"{path} holds one array alone: {_WRITTEN}")
+        raise DataError(f"{path} holds only one array: {_WRITTEN}")
     with zipfile.ZipFile(content) as file:
         members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
         part = _part(members, split)
@@ -134,7 +134,7 @@ def _read(
 
 
 def _claimed(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> int:
-    """How many numbers an array has, by its header, which agrees with the archive."""
+    """The number of values of an array, from its header, checked against the archive."""
     key = info.filename.removesuffix(".npy")
     with file.open(info) as array:
         readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -185,7 +185,7 @@ def _samples(
     box: tuple[float, float] = _UNIT,
 ) -> Data:
     array = _as_array(images, "images")
-    # Where the shape leaves it open, tensors are as torch has them.
+    # If the shape is ambiguous, tensors have torch's layout.
     usual = "nchw" if isinstance(images, Tensor) else None
     pixels = _pixels(_channels_first(array, layout, usual), box)
     rows = len(pixels)
@@ -196,7 +196,8 @@ def _samples(
     if class_names is None:
         if classified.max() >= MOST_CLASSES:
             raise InputError(
-                f"labels reach {classified.max()}, but classes are counted from 0: are these ids?"
+                f"labels go up to {classified.max()}, but classes are counted from 0: are these "
+                "ids?"
             )
         names = tuple(str(label) for label in range(int(classified.max()) + 1))
     else:
@@ -204,13 +205,10 @@ def _samples(
     wrong = (classified < 0) | (classified >= len(names))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
+        named = f" to {len(names) - 1}: there are {len(names)} names"
         raise InputError(
             f"labels[{row}] is {classified[row]}, but classes are whole numbers from 0"
-            + (
-                f" to {len(names) - 1}: there are {len(names)} names"
-                if class_names is not None
-                else ""
-            )
+            + ("" if class_names is None else named)
         )
     order = np.argsort(numbers, kind="stable")
     if (order[1:] < order[:-1]).any():
@@ -227,7 +225,7 @@ def _samples(
 
 
 def _as_array(values: Any, name: str) -> NDArray[Any]:
-    """Tensors and lists as arrays; half precisions that numpy lacks are widened."""
+    """Tensors and lists as arrays; types that numpy lacks (bfloat16) become float32."""
     try:
         if isinstance(values, Tensor):
             held = values.detach().cpu()
@@ -250,36 +248,31 @@ def _pixels(array: NDArray[Any], box: tuple[float, float]) -> NDArray[np.float32
     if array.dtype == np.uint8 and box == _UNIT:
         if array.max() == 1:
             raise InputError(
-                "images are bytes of 0 and 1 alone, but bytes reach from 0 to 255: pass floating "
-                "point numbers if 1 is white"
+                "images are bytes of only 0 and 1, but bytes go from 0 to 255: pass floating point "
+                "numbers if 1 is white"
             )
         return from_bytes(array).numpy()
     if array.dtype.kind != "f":
-        raise InputError(
-            f"images are {array.dtype}, but "
-            + (
+        wanted = f"floating point numbers in the box {box} are expected: convert them"
+        if box == _UNIT:
+            wanted = (
                 "bytes (uint8) or floating point numbers in [0, 1] are expected: for values from "
                 "0 to 255, convert them to uint8"
-                if box == _UNIT
-                else f"floating point numbers in the box {box} are expected: convert them"
             )
-        )
+        raise InputError(f"images are {array.dtype}, but {wanted}")
     images = np.array(array, dtype=np.float32, order="C")
     low, high = float(images.min()), float(images.max())
     if not np.isfinite([low, high]).all():
         row = int(np.flatnonzero(~np.isfinite(images).reshape(len(images), -1).all(1))[0])
         raise InputError(f"images[{row}] has pixels that are NaN or infinite: clean the data first")
     if low < box[0] - _SLACK or high > box[1] + _SLACK:
+        advice = (
+            "if they are normalised already, undo that (x * std + mean) and give the "
+            "normalisation to the model: Classifier(net, mean=..., std=...)"
+        )
         if box == _UNIT and low >= 0 and 2 < high <= 255:
             advice = "these look like bytes: divide them by 255, or store them as uint8"
-        else:
-            advice = (
-                "if they are normalised already, undo that (x * std + mean) and put it into the "
-                "model: Classifier(net, mean=..., std=...)"
-            )
-        raise InputError(
-            f"images reach from {low:.4g} to {high:.4g}, but {box} is expected: {advice}"
-        )
+        raise InputError(f"images go from {low:.4g} to {high:.4g}, but {box} is expected: {advice}")
     return np.clip(images, *box, out=images)
 
 
@@ -295,14 +288,12 @@ def _channels_first(array: NDArray[Any], layout: str | None, usual: str | None) 
         )
     if layout is None:
         first, middle, last = (size in _CHANNELS for size in array.shape[1:])
-        if first != last and not (last and middle):
-            layout = "nchw" if first else "nhwc"
-        else:
-            layout = usual
+        clear = first != last and not (last and middle)
+        layout = ("nchw" if first else "nhwc") if clear else usual
         if layout is None:
             raise InputError(
-                f"images have the shape {array.shape}, which leaves open whether the second or "
-                "the last dimension is the channels: pass layout='nchw' or layout='nhwc'"
+                f"images have the shape {array.shape}, and either the second or the last "
+                "dimension may be the channels: pass layout='nchw' or layout='nhwc'"
             )
     return array if layout == "nchw" else np.moveaxis(array, 3, 1)
 
@@ -320,5 +311,5 @@ def _whole(array: NDArray[Any], name: str, rows: int) -> NDArray[np.int64]:
             + (f"; for one-hot {name}, pass {name}.argmax(1)" if array.ndim == 2 else "")
         )
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise InputError(f"{name} reach beyond 63 bits")
+        raise InputError(f"{name} exceed 63 bits")
     return array.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What is known about the named data sets: facts, files and addresses. Needs no torch."""
+"""The catalogue of named data sets: facts, files and addresses. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set lies in a data root.
+    """One arrangement of a data set's files in a data root.
 
     Parameters
     ----------
     reader : str
-        Which reader understands the files.
+        Name of the reader of the files.
     folders : tuple of str
-        Where they may lie, relative to the root.
+        Possible folders, relative to the root.
     files : mapping
-        Of a split to its files, in the order the reader takes them.
+        From a split to its files, in the order the reader takes them.
     suffixes : tuple of str
-        What may follow a file's name.
+        Possible suffixes of a file's name.
     """
 
     reader: str
@@ -36,10 +36,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: its name below the address, where it goes, its size and checksum.
+    """A published file: its name below the address, its size and checksum, and its place here.
 
-    An archive has `members`, the files taken out of it, relative to the root; of others `file`
-    is written to `folder`.
+    An archive has `members`, the files to extract, relative to the root; other files are written
+    to `folder`.
     """
 
     file: str
@@ -56,21 +56,21 @@ class Entry:
     Parameters
     ----------
     name, title : str
-        What it is called here, and by its authors.
+        Its name here, and the authors' name.
     images : mapping
-        Of a split to the number of its images.
+        From a split to the number of its images.
     shape : tuple of int
         Channels, height, width.
     class_names : tuple of str
         In the order of the labels.
     threats : tuple of str
-        The budgets it is usually attacked with, one per norm.
+        The usual perturbation budgets, one per norm.
     layouts : tuple of Layout
-        How it may lie on disk, the preferred one first; none for a set that is shipped.
+        Possible layouts on disk, the preferred one first; none for a set that is shipped.
     addresses : tuple of str
-        Where its files are published; the first that answers is taken.
+        Where its files are published; the first that answers is used.
     remotes : mapping
-        Of a split to the files to fetch.
+        From a split to the files to fetch.
     """
 
     name: str
@@ -85,16 +85,16 @@ class Entry:
 
     @property
     def classes(self) -> int:
-        """How many classes it has."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def shipped(self) -> bool:
-        """Whether it comes with what is installed."""
+        """Whether it comes with an installed package."""
         return not self.layouts
 
     def eps(self, norm: Norm | str) -> Fraction | None:
-        """The usual budget in a norm, where there is one.
+        """The usual budget in a norm; None if there is none.
 
         Examples
         --------
@@ -116,13 +116,14 @@ def entry(name: str) -> Entry:
 
 
 def check_split(split: str) -> str:
-    """The split, if the named data sets have it."""
+    """The split, validated: the named data sets have 'test' and 'train'."""
     if split not in SPLITS:
         raise InputError(f"the split is '{split}': write 'test' or 'train'")
     return split
 
 
 _DIGITS = tuple(str(digit) for digit in range(10))
+_PARTS = {"test": "t10k", "train": "train"}
 _CIFAR = "cifar-10-batches"
 _BATCHES = {"test": ("test_batch",), "train": tuple(f"data_batch_{i}" for i in range(1, 6))}
 _CIFAR_PYTHON = Remote(
@@ -138,32 +139,24 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _idx(*folders: str) -> tuple[Layout, ...]:
-    """Idx files as published, and as some programs unpack them: with a dot before 'idx'."""
-    parts = {"test": "t10k", "train": "train"}
-    return tuple(
-        Layout(
-            "idx",
-            folders,
-            {
-                s: (f"{p}-images{mark}idx3-ubyte", f"{p}-labels{mark}idx1-ubyte")
-                for s, p in parts.items()
-            },
-            ("", ".gz"),
-        )
-        for mark in "-."
-    )
+    """Layouts of idx files: as published, and with a dot before 'idx' as some tools have it."""
+
+    def files(mark: str) -> dict[str, tuple[str, ...]]:
+        kinds = (f"images{mark}idx3-ubyte", f"labels{mark}idx1-ubyte")
+        return {split: tuple(f"{part}-{kind}" for kind in kinds) for split, part in _PARTS.items()}
+
+    return tuple(Layout("idx", folders, files(mark), ("", ".gz")) for mark in "-.")
 
 
 def _idx_remotes(
     folder: str, published: Mapping[str, tuple[int, str]]
 ) -> dict[str, tuple[Remote, ...]]:
-    parts = {"test": "t10k", "train": "train"}
     return {
         split: tuple(
             Remote(f"{file}-ubyte.gz", *published[file], folder=folder)
             for file in (f"{part}-images-idx3", f"{part}-labels-idx1")
         )
-        for split, part in parts.items()
+        for split, part in _PARTS.items()
     }
 
 
@@ -226,7 +219,7 @@ CATALOGUE: dict[str, Entry] = {
             class_names=_DIGITS,
             threats=("linf:0.3", "l2:2"),
             layouts=_idx("MNIST/raw", "mnist", "MNIST", "mnist/raw"),
-            # The authors' own server has often been out of reach; PyTorch keeps the same files.
+            # The authors' own server is often unavailable; PyTorch hosts the same files.
             addresses=(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
                 "http://yann.lecun.com/exdb/mnist/",

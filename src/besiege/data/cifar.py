@@ -1,4 +1,4 @@
-"""CIFAR-10 in its public layouts: python pickles, read without trusting them, and binary."""
+"""Reads CIFAR-10 in its public layouts: Python pickles (restricted to arrays) and binary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 _SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
 _CLASSES = 10
-# All that a pickled array of plain numbers refers to, under numpy's old and new module names.
+# The names that a pickled array of numbers refers to, in numpy's old and new modules.
 _ADMITTED = {
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
@@ -26,19 +26,19 @@ _ADMITTED = {
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Reads numpy arrays and plain containers; anything else a pickle could call is refused."""
+    """Reads numpy arrays and plain containers; everything else a pickle could call is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Resolve what a numpy array needs, and nothing more."""
+        """Resolve the names that numpy arrays need, and no others."""
         if (module, name) == ("_codecs", "encode"):
-            # Newer pickles write bytes this way; the codec is fixed so that none other is reached.
+            # Newer pickles write bytes this way; only one codec is allowed.
             return _latin1
         if (module, name) not in _ADMITTED:
             raise DataError(
-                f"a CIFAR-10 file refers to {module}.{name}, but it holds arrays alone: "
-                "the file was not what it claims to be and was not read"
+                f"a CIFAR-10 file refers to {module}.{name}, but should hold only arrays: "
+                "it is not what it claims to be and was not read"
             )
-        # Resolved here by numpy's present name: the old one warns.
+        # Resolved here by numpy's present module name: the old one warns.
         if name == "_reconstruct":
             return np.empty(0).__reduce__()[0]
         return getattr(np, name)
@@ -56,7 +56,7 @@ def read_python(files: Sequence[Path]) -> Batch:
 
 
 def read_binary(files: Sequence[Path]) -> Batch:
-    """The same of the binary layout: a byte for the label, then the image, and so on."""
+    """The same from the binary layout: for every image a byte for the label, then the pixels."""
     return _joined([_binary(path) for path in files])
 
 
@@ -85,7 +85,7 @@ def _binary(path: Path) -> Batch:
     except OSError as error:
         raise _damaged(path, type(error).__name__) from None
     if len(content) == 0 or len(content) % (1 + _PIXELS):
-        raise _damaged(path, f"{len(content)} bytes are no multiple of {1 + _PIXELS}")
+        raise _damaged(path, f"{len(content)} bytes are not a multiple of {1 + _PIXELS}")
     rows = content.reshape(-1, 1 + _PIXELS)
     if rows[:, 0].max() >= _CLASSES:
         raise _damaged(path, f"a label is {rows[:, 0].max()}")
@@ -98,5 +98,5 @@ def _joined(batches: Sequence[Batch]) -> Batch:
 
 
 def _damaged(path: Path, why: str = "") -> DataError:
-    seen = f" ({why})" if why else ""
-    return DataError(f"{path} is damaged or not a CIFAR-10 batch{seen}: unpack it again")
+    reason = f" ({why})" if why else ""
+    return DataError(f"{path} is damaged or not a CIFAR-10 batch{reason}: unpack it again")

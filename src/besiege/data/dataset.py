@@ -1,4 +1,4 @@
-"""Samples: images with labels and ids that stay the same wherever they are used."""
+"""`Data`: images with labels and ids, in memory or decoded from disk on first use."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from besiege.core.errors import InputError
 from besiege.core.text import MOST, check_whole
 
 _AT_A_TIME = 256
-"""How many undecoded images a digest looks at together."""
+"""How many undecoded images a digest decodes at a time."""
 
 
 class Pixels(Protocol):
-    """Images that stay where they are until they are looked at."""
+    """Images that are decoded when they are needed."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -37,8 +37,8 @@ class Pixels(Protocol):
 class Data:
     """Samples of a data set, in ascending order of their ids.
 
-    Images are in memory, or (`lazy`) on disk until `images` is first looked at; `take`, `subset`
-    and `shards` of undecoded samples decode nothing.
+    Images are in memory, or (`lazy`) on disk until `images` is first read; `take`, `subset` and
+    `shards` of undecoded samples decode nothing.
 
     Parameters
     ----------
@@ -47,16 +47,16 @@ class Data:
     images : Tensor
         float32 ``[rows, channels, height, width]`` in [0, 1], contiguous.
     labels, ids : Tensor
-        int64 ``[rows]``; the id is the index in the public order of a named set, 63 bits of the
-        hash of the relative path for a file.
+        int64 ``[rows]``; the id is the index in the public order of a named set, or 63 bits of the
+        hash of a file's relative path.
     classes : int
-        How many classes the data set has.
+        Number of classes of the data set.
     class_names : tuple of str
         Their names, in the order of the labels.
     total : int
-        How many samples the split has as a whole; by default as many as these.
+        Number of samples in the whole split; by default the number of these.
     chosen_by : int, optional
-        The seed by which these were chosen of that whole, if they were.
+        The seed that chose these samples from the split, if they are a subset.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Data:
             object.__setattr__(self, "total", len(self.ids))
         given = self.__dict__["images"]
         if not isinstance(given, Tensor):
-            # Taken away, so that the first look at `images` finds none and decodes them.
+            # Removed, so that the first access to `images` reaches `__getattr__`, which decodes.
             del self.__dict__["images"]
             object.__setattr__(self, "pixels", given)
 
@@ -91,7 +91,7 @@ class Data:
 
     @classmethod
     def lazy(cls, pixels: Pixels, **others: Any) -> Data:
-        """Samples whose images are decoded when they are first looked at.
+        """Samples whose images are decoded when `images` is first read.
 
         The other fields are those of `Data`, by name.
         """
@@ -116,7 +116,7 @@ class Data:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of images, labels and ids, as hexadecimal text; undecoded images are streamed."""
+        """SHA-256 of images, labels and ids, as hexadecimal text; decodes a few at a time."""
         digest = hashlib.sha256()
         if self.decoded:
             _feed(digest, self.images)
@@ -146,20 +146,20 @@ class Data:
         index = index.to(torch.int64)
         if len(index) and not (-len(self) <= int(index.min()) <= int(index.max()) < len(self)):
             raise InputError(
-                f"rows {int(index.min())} to {int(index.max())} were asked of {len(self)} samples: "
-                f"they are counted from 0 to {len(self) - 1}"
+                f"rows {int(index.min())} to {int(index.max())} of {len(self)} samples do not "
+                f"exist: rows are counted from 0 to {len(self) - 1}"
             )
         return self._at(index, self.chosen_by)
 
     def subset(self, count: int, seed: int = 0) -> Data:
-        """A seeded choice of samples; a larger count contains every smaller one."""
+        """A random subset by seed; a larger count contains every smaller one."""
         rows = choose(self.ids.tolist(), count, seed, f"{self.name} ({self.split})")
         return self._at(torch.tensor(rows), seed)
 
     def shards(self, size: int) -> Iterator[Data]:
-        """The samples in pieces of this many, in order; the last may be smaller.
+        """The samples in shards of this size, in order; the last may be smaller.
 
-        Undecoded images are decoded piece by piece, so that no more than one is in memory.
+        Undecoded images are decoded shard by shard, so that only one is in memory.
 
         Examples
         --------
@@ -174,18 +174,15 @@ class Data:
         )
 
     def _at(self, rows: Tensor, chosen_by: int | None) -> Data:
-        some: Any
-        if self.decoded or self.pixels is None:
-            some = self.images[rows]
-        else:
-            some = self.pixels.at(rows.tolist())
+        lazy = None if self.decoded else self.pixels
+        some: Any = self.images[rows] if lazy is None else lazy.at(rows.tolist())
         return replace(
             self, images=some, labels=self.labels[rows], ids=self.ids[rows], chosen_by=chosen_by
         )
 
 
 def choose(ids: Sequence[int], count: int, seed: int, what: str) -> list[int]:
-    """The rows of a seeded choice, in ascending order of ids, or an error that names `what`."""
+    """The rows of a random subset by seed, in ascending order of ids; errors name `what`."""
     try:
         wanted, seed = whole(count), whole(seed)
     except TypeError:
@@ -197,14 +194,15 @@ def choose(ids: Sequence[int], count: int, seed: int, what: str) -> list[int]:
     check_whole(seed, "the seed", -MOST - 1)
     if not 1 <= wanted <= len(ids):
         raise InputError(
-            f"{wanted} samples were asked of {what}, which has {len(ids)}: ask for 1 to {len(ids)}"
+            f"{wanted} samples of {what} were requested, which has {len(ids)}: request 1 to "
+            f"{len(ids)}"
         )
     ranked = sorted(range(len(ids)), key=lambda row: rank(seed, ids[row]))
     return sorted(ranked[:wanted], key=lambda row: ids[row])
 
 
 def rank(*parts: int) -> bytes:
-    """A key to sort by that looks random and never changes with a library's version."""
+    """A pseudo-random sort key that does not depend on any library's version."""
     return hashlib.sha256(":".join(map(str, parts)).encode()).digest()
 
 

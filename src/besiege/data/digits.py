@@ -1,4 +1,4 @@
-"""The 8x8 digits that come with scikit-learn: 1,797 images, no download."""
+"""Reads the 8x8 digits that come with scikit-learn: 1,797 images, no download."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from besiege.data.dataset import Data, rank
 
 def _table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The 64 pixel values of every image, and the labels."""
-    # The file without the package: importing scikit-learn takes longer than all the rest.
-    found = find_spec("sklearn")
-    places = [] if found is None else found.submodule_search_locations or []
-    for place in places:
+    # Read the file without the package: importing scikit-learn would take most of the time.
+    spec = find_spec("sklearn")
+    for place in (spec and spec.submodule_search_locations) or ():
         path = Path(place, "datasets", "data", "digits.csv.gz")
         if path.is_file():
             table = np.loadtxt(path, delimiter=",")
@@ -32,8 +31,8 @@ def _table() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def read(known: Entry, split: str) -> Data:
     """A split of digits: 1,400 images for training and the other 397 for testing.
 
-    scikit-learn publishes no split; this one takes the images in the order of a hash of their
-    index, so that it depends on no random generator. Ids are scikit-learn's order.
+    scikit-learn publishes no split; this one orders the images by a hash of their index, so that
+    it depends on no random generator. Ids are indices in scikit-learn's order.
     """
     pixels, labels = _table()
     order = sorted(range(len(labels)), key=rank)

@@ -1,4 +1,4 @@
-"""Fetches published data sets into the user's cache, checksums and all. Needs no torch."""
+"""Downloads published data sets into the user's cache and checks them. Needs no torch."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from besiege.data.places import Place, cache_root, data_root, expected, locate
 Watch = Callable[[str, int, int], None]
 _CHUNK = 1 << 20
 _PATIENCE = 20.0
-"""Seconds without a byte after which an address counts as out of reach."""
+"""Seconds without a byte after which a download is given up."""
 
 
 class _OutOfReach(Exception):
-    """An address did not answer, or not with the published file."""
+    """An address did not answer, or its answer is not the published file."""
 
 
 def fetch(name: str, split: str = "test", watch: Watch | None = None) -> Path:
     """Make sure that a named data set is on this machine.
 
-    What is neither in the data root (``BESIEGE_DATA``) nor in the cache is downloaded into the
-    cache and checked against its published checksum. With ``BESIEGE_OFFLINE`` set, nothing is
-    ever downloaded.
+    Files that are neither in the data root (``BESIEGE_DATA``) nor in the cache are downloaded into
+    the cache and checked against their published checksum. With ``BESIEGE_OFFLINE`` set, nothing
+    is ever downloaded.
 
     Parameters
     ----------
     name : str
-        Which data set.
+        Name of the data set.
     split : {"test", "train"}
-        Which part of it.
+        Part of the data set.
     watch : callable, optional
-        Called with the file's name, the bytes that came and the bytes expected, now and then.
+        Called now and then with the file's name, the bytes received and the bytes expected.
 
     Returns
     -------
@@ -64,13 +64,13 @@ def fetch(name: str, split: str = "test", watch: Watch | None = None) -> Path:
 
 
 def found(known: Entry, split: str, watch: Watch | None = None) -> Place:
-    """The files of a split, downloaded if they are nowhere on this machine."""
+    """The files of a split, downloaded if they are not on this machine."""
     place = locate(known, split)
     if place is None:
         _download(known, split, watch)
         place = locate(known, split)
     if place is None:
-        raise _missing(known, split, "what was downloaded is not complete")
+        raise _missing(known, split, "the download is not complete")
     return place
 
 
@@ -95,12 +95,13 @@ def _download(known: Entry, split: str, watch: Watch | None) -> None:
     except OSError as error:
         raise DataError(
             f"{known.name} was being downloaded to {root}, but writing failed "
-            f"({error.strerror or error}): make room there, or set XDG_CACHE_HOME to another folder"
+            f"({error.strerror or error}): free disk space there, or set XDG_CACHE_HOME to another "
+            "folder"
         ) from None
 
 
 def _from_any(known: Entry, remote: Remote, partial: Path, watch: Watch | None) -> None:
-    """Write the file from the first address that gives it as published."""
+    """Write the file from the first address that has the published file."""
     reasons = []
     for address in known.addresses:
         try:
@@ -112,27 +113,27 @@ def _from_any(known: Entry, remote: Remote, partial: Path, watch: Watch | None) 
 
 
 def _from_one(address: str, remote: Remote, partial: Path, watch: Watch | None) -> None:
-    # The checksum is the one its authors published; it guards against damage.
+    # The authors published an MD5 checksum; it detects damage, not tampering.
     digest = hashlib.md5(usedforsecurity=False)
-    come = 0
+    received = 0
     with partial.open("wb") as file:
         for chunk in _chunks(address):
             file.write(chunk)
             digest.update(chunk)
-            come += len(chunk)
+            received += len(chunk)
             if watch is not None:
-                watch(remote.file, come, remote.bytes)
+                watch(remote.file, received, remote.bytes)
     if digest.hexdigest() != remote.md5:
         raise _OutOfReach(
-            f"{address} gave {come} bytes with MD5 {digest.hexdigest()}, but the published file "
-            f"has {remote.md5}"
+            f"{address} gave {received} bytes with MD5 {digest.hexdigest()}, but the published "
+            f"file has {remote.md5}"
         )
 
 
 def _chunks(address: str) -> Iterator[bytes]:
-    """What an address answers; whatever goes wrong on the way is one kind of error."""
+    """The content at an address; every network error becomes `_OutOfReach`."""
     try:
-        # Some servers refuse urllib's own name.
+        # Some servers refuse urllib's own user agent.
         request = Request(address, headers={"User-Agent": "besiege"})
         with urlopen(request, timeout=_PATIENCE) as answer:
             while chunk := answer.read(_CHUNK):
@@ -144,7 +145,7 @@ def _chunks(address: str) -> Iterator[bytes]:
 
 
 def _unpack(archive: Path, remote: Remote, root: Path) -> None:
-    """Take the wanted members out of an archive, in one pass; whatever else it holds stays in."""
+    """Extract the wanted members of an archive in one pass, and nothing else."""
     wanted = set(remote.members)
     try:
         with tarfile.open(archive, "r|*") as tar:
@@ -169,7 +170,7 @@ def _write(target: Path, source: IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def _partial(target: Path) -> Iterator[Path]:
-    """A name to write under until the file is whole; of this process, so that two never mix."""
+    """A temporary name until the file is complete; another one in every process."""
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -178,7 +179,7 @@ def _partial(target: Path) -> Iterator[Path]:
 
 
 def _missing(known: Entry, split: str, reason: str) -> DataError:
-    """What to put where, when a data set is not there and cannot be fetched."""
+    """The error for a data set that cannot be fetched: which file to put where."""
     remotes = (known.remotes or {})[split]
     named = data_root()
     root = cache_root() if named is None else named

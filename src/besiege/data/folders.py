@@ -1,4 +1,4 @@
-"""A folder with one sub-folder of images per class."""
+"""Reads data from a folder with one sub-folder of images per class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from besiege.core.errors import DataError, InputError, near
 from besiege.data.catalogue import CATALOGUE, SPLITS
 from besiege.data.dataset import Data, choose
-from besiege.data.pictures import ENDINGS, Fit, Header, Pictures, header, shown
+from besiege.data.pictures import ENDINGS, Fit, Pictures, header, shown
 from besiege.data.places import locate_in
 
 SPLIT_FOLDERS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev")
@@ -25,14 +25,14 @@ LISTS = ("classes.txt", "labels.txt")
 _LOOKED_AT = 256
 """How many files, spread over the folder, decide whether its images are grey."""
 _AT_ONCE = 256 << 20
-"""Bytes of pixels up to which images are decoded when they are loaded."""
+"""Size in bytes up to which images are decoded when they are loaded."""
 
 
 @dataclass(frozen=True)
 class Listed:
     """The files of a folder with their labels and ids, in ascending order of ids.
 
-    Files are texts relative to the root: of millions of them, `Path` would take seconds.
+    Files are text relative to the root: millions of `Path` objects would take seconds.
     """
 
     root: Path
@@ -51,9 +51,9 @@ def from_folder(
 ) -> Data:
     """Samples of a folder of class folders.
 
-    Files are listed, some are chosen by seed, the headers of these are read, and images are
-    decoded when they are looked at; at once if they take up to 256 MiB, so that a damaged file
-    shows early. A folder of ``train/`` and ``test/`` (or the like) holds splits.
+    Files are listed, a subset is chosen by seed, and the headers of these files are read. Images
+    are decoded when `images` is first read; at once if they take up to 256 MiB, so that a damaged
+    file is reported early. A folder of ``train/`` and ``test/`` (or similar) holds splits.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def from_folder(
     split, count, seed
         As for `besiege.data.load`.
     fit : Fit, optional
-        How images are brought to one size.
+        How images are resized, cropped and converted.
     """
     fit = fit or Fit()
     root, name, part = _class_root(folder, split)
@@ -89,15 +89,15 @@ def from_folder(
 
 def file_id(relative: str) -> int:
     """The id of a file: 63 bits of the hash of its path below the folder of class folders."""
-    # Composed, because some systems take file names apart into letters and accents.
+    # Normalised, because some systems store letters and accents of file names separately.
     text = unicodedata.normalize("NFC", relative)
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()[:8]) >> 1
 
 
 def named_number(line: str) -> tuple[str, str] | None:
-    """The name and the number of a line such as ``cat 3`` or ``cat, 3``, or nothing.
+    """The name and the number of a line such as ``cat 3`` or ``cat, 3``; None for other lines.
 
-    Taken apart from the end, because a pattern takes minutes for some lines.
+    Parsed from the end, because a regular expression would take minutes for some lines.
     """
     before = line.rstrip("0123456789")
     name = before.rstrip()
@@ -109,57 +109,53 @@ def named_number(line: str) -> tuple[str, str] | None:
 
 
 def _class_root(folder: Path, split: str) -> tuple[Path, str, str]:
-    """The folder that holds the class folders, the name of the data, and of the split it is."""
-    whole = Path(os.path.abspath(folder))
+    """The folder that holds the class folders, the name of the data, and that of the split."""
+    full = Path(os.path.abspath(folder))
     inside = {path.name.lower(): path for path in _folders(folder)}
-    # Classes may be called 'train' too; but classes hold images, and splits hold folders.
+    # A class may be called 'train' too; but class folders hold images, and splits hold folders.
     splits = bool(inside) and all(
         name in SPLIT_FOLDERS and _folders(path) and not _loose(path)
         for name, path in inside.items()
     )
     if not splits:
-        if whole.name.lower() in SPLIT_FOLDERS:
-            return folder, whole.parent.name, whole.name.lower()
-        return folder, whole.name, "all"
+        if full.name.lower() in SPLIT_FOLDERS:
+            return folder, full.parent.name, full.name.lower()
+        return folder, full.name, "all"
     if split not in inside:
         other = next(iter(inside))
         raise InputError(
             f"{folder} has no split '{split}': it has {' and '.join(inside)}; pass "
             f"split='{other}', or the folder {inside[other]}"
         )
-    return inside[split], whole.name, split
+    return inside[split], full.name, split
 
 
 def _listed(root: Path) -> Listed:
     images = {path.name: _images(root, path.name) for path in _folders(root)}
     numbers = _numbered(root, images)
-    found: dict[int, tuple[str, int]] = {}
+    by_id: dict[int, tuple[str, int]] = {}
     for name, label in numbers.items():
         for file in images.get(name, ()):
             number = file_id(file)
-            if number in found:
+            if number in by_id:
                 raise DataError(
-                    f"{root / file} and {root / found[number][0]} get the same id: rename one"
+                    f"{root / file} and {root / by_id[number][0]} get the same id: rename one"
                 )
-            found[number] = (file, label)
-    if not found:
+            by_id[number] = (file, label)
+    if not by_id:
         raise DataError(f"{root} holds no images of the classes listed: {_known_kinds()}")
-    ids = sorted(found)
+    ids = sorted(by_id)
+    files, labels = zip(*(by_id[number] for number in ids), strict=True)
     names = {label: name for name, label in numbers.items()}
-    return Listed(
-        root=root,
-        files=tuple(found[number][0] for number in ids),
-        labels=tuple(found[number][1] for number in ids),
-        ids=tuple(ids),
-        class_names=tuple(names.get(label, str(label)) for label in range(max(names) + 1)),
-    )
+    class_names = tuple(names.get(label, str(label)) for label in range(max(names) + 1))
+    return Listed(root, files, labels, tuple(ids), class_names)
 
 
 def _numbered(root: Path, images: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Class folders and their numbers: as a list beside them says, or in the order of names."""
+    """The number of every class folder: from a list beside them, or in the order of names."""
     for place in (root, root.parent):
         for file in LISTS:
-            # Beside the splits it holds for each of them.
+            # A list beside the split folders applies to each of them.
             if (place / file).is_file() and (place == root or root.name.lower() in SPLIT_FOLDERS):
                 return _as_listed(place / file, root, images)
     if not images:
@@ -170,24 +166,24 @@ def _numbered(root: Path, images: Mapping[str, Sequence[str]]) -> dict[str, int]
             f"{root} holds folders without images: {_known_kinds()}"
         )
     if empty:
-        # Left in, it would silently move the numbers of all classes after it.
+        # Counting it as a class would silently shift the numbers of all classes after it.
         raise DataError(
-            f"{root / empty[0]} holds no images: remove it if it is no class, or number the "
+            f"{root / empty[0]} holds no images: remove it if it is not a class, or number the "
             f"classes in {root / LISTS[0]}, one name a line; {_known_kinds()}"
         )
     if len(images) == 1:
         (name,) = images
         hint = f"pass {root / name} if its folders are the classes, or "
         raise DataError(
-            f"{root} has one class folder alone, '{name}', so its number is unknown: "
-            f"{hint if _folders(root / name) else ''}write '{name} 0' (or whichever number it is) "
-            f"into {root / LISTS[0]}"
+            f"{root} has only one class folder, '{name}', so its number is unknown: "
+            f"{hint if _folders(root / name) else ''}write '{name} 0' (or its real number) into "
+            f"{root / LISTS[0]}"
         )
     return _ordered(root, images)
 
 
 def _ordered(root: Path, names: Iterable[str]) -> dict[str, int]:
-    """Classes in the order of their names; names that are numbers in the order of these."""
+    """Classes in alphabetical order, or in numerical order if all names are numbers."""
     if not all(re.fullmatch("[0-9]+", name) for name in names):
         return {name: label for label, name in enumerate(sorted(names))}
     order = sorted(names, key=lambda name: (int(name), name))
@@ -201,7 +197,7 @@ def _ordered(root: Path, names: Iterable[str]) -> dict[str, int]:
 
 
 def _as_listed(file: Path, root: Path, images: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """What a list says: a folder a line, counted from 0, or a folder and its number a line."""
+    """Class numbers from a list: a folder a line, counted from 0, or folder and number a line."""
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
@@ -209,7 +205,7 @@ def _as_listed(file: Path, root: Path, images: Mapping[str, Sequence[str]]) -> d
     lines = [line for line in lines if line and not line.startswith("#")]
     pairs = [named_number(line) for line in lines]
     read = [(pair[0], int(pair[1])) for pair in pairs if pair is not None and len(pair[1]) <= 6]
-    # Names may end in numbers too: only with a folder of the shorter name it is a number.
+    # Names may end in digits: these are a number only if a folder has the shorter name.
     if len(read) < len(lines) or not any(name in images for name, _ in read):
         read = [(line, label) for label, line in enumerate(lines)]
     numbers = dict(read)
@@ -232,11 +228,10 @@ def _as_listed(file: Path, root: Path, images: Mapping[str, Sequence[str]]) -> d
 
 
 def _pictures(listed: Listed, rows: Sequence[int], fit: Fit) -> Pictures:
-    """The chosen files as pixels of one shape, all headers checked."""
+    """The chosen files as images of one shape, all headers checked."""
     channels = fit.channels
     if channels is None:
-        # Looked at in the order of paths and whatever the choice is, so that the number of
-        # channels belongs to the folder and not to the seed.
+        # From all files, not the chosen ones, so that channels do not depend on the seed.
         every = sorted(listed.files)
         step = -(-len(every) // _LOOKED_AT)
         some = (header(listed.root / file) for file in every[::step])
@@ -245,49 +240,47 @@ def _pictures(listed: Listed, rows: Sequence[int], fit: Fit) -> Pictures:
     for row in rows:
         path = listed.root / listed.files[row]
         seen = header(path)
-        _check_channels(path, seen, channels, fit)
-        found = fit.final(seen.size, path)
-        if size is not None and found != size:
+        if channels == 1 and fit.channels is None and not seen.grey:
+            raise InputError(
+                f"{path} is in colour, but the images read first are grey: pass channels=3 to "
+                "read all in colour, or channels=1 to read all as grey"
+            )
+        final = fit.final(seen.size, path)
+        if size is not None and final != size:
             raise InputError(
                 f"the images have different sizes: {example} is {shown(size)} and {path} "
-                f"{shown(found)} (height x width): pass resize=(height, width), or the shorter "
+                f"{shown(final)} (height x width): pass resize=(height, width), or the shorter "
                 "side and a crop, such as resize=256, crop=224"
             )
-        size = found
-    assert size is not None, "a choice is never empty"
+        size = final
+    assert size is not None, "a subset is never empty"
     files = tuple(listed.files[row] for row in rows)
-    # Absolute, because they may be decoded after the working folder has changed.
+    # Absolute, because the working folder may change before they are decoded.
     return Pictures(Path(os.path.abspath(listed.root)), files, (channels, *size), fit)
-
-
-def _check_channels(path: Path, seen: Header, channels: int, fit: Fit) -> None:
-    if channels == 1 and fit.channels is None and not seen.grey:
-        raise InputError(
-            f"{path} is in colour, but the images looked at first are grey: pass channels=3 to "
-            "read all in colour, or channels=1 to read all as grey"
-        )
 
 
 def _folders(folder: Path) -> list[Path]:
     try:
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
     except OSError as error:
-        raise DataError(f"{folder} cannot be listed ({error.strerror}): check its rights") from None
+        raise DataError(
+            f"{folder} cannot be listed ({error.strerror}): check its permissions"
+        ) from None
     return [path for path in inside if not path.name.startswith((".", "__MACOSX"))]
 
 
 def _images(root: Path, name: str) -> list[str]:
-    """Image files at any depth of a folder of the root; hidden ones are left out."""
-    found = []
+    """Image files at any depth of a folder of the root, without hidden ones."""
+    images = []
     for place, inner, files in os.walk(root / name):
         inner[:] = [name for name in inner if not name.startswith(".")]
         within = os.path.relpath(place, root).replace(os.sep, "/")
-        found += [f"{within}/{file}" for file in files if _is_image(file)]
-    return sorted(found)
+        images += [f"{within}/{file}" for file in files if _is_image(file)]
+    return sorted(images)
 
 
 def _loose(folder: Path) -> list[str]:
-    """Images that lie in a folder itself."""
+    """Images directly in a folder."""
     return sorted(path.name for path in folder.iterdir() if _is_image(path.name))
 
 
@@ -296,25 +289,21 @@ def _is_image(name: str) -> bool:
 
 
 def _no_classes(root: Path) -> DataError:
-    """Why a folder without folders cannot be read, and what to do."""
+    """The error for a folder without class folders."""
     if loose := _loose(root):
         return DataError(
             f"{root} holds images itself ({loose[0]}, ...), but labels come from the names of "
             f"folders: put the images of each class into one, such as {root / 'cat' / loose[0]}"
         )
-    if not any(root.iterdir()):
-        return DataError(
-            f"{root} is empty: put a folder of images per class into it, such as "
-            f"{root / 'cat' / '1.png'}"
-        )
-    return _named_instead(root, root.parent) or DataError(
-        f"{root} holds no class folders: put a folder of images per class into it, such as "
-        f"{root / 'cat' / '1.png'}"
+    empty = not any(root.iterdir())
+    return (not empty and _named_instead(root, root.parent)) or DataError(
+        f"{root} {'is empty' if empty else 'holds no class folders'}: put a folder of images per "
+        f"class into it, such as {root / 'cat' / '1.png'}"
     )
 
 
 def _named_instead(folder: Path, root: Path) -> DataError | None:
-    """What to write where someone passes the folder of a named data set."""
+    """The error for the folder of a named data set; None for other folders."""
     for name, known in CATALOGUE.items():
         if any(locate_in(root, known, split) for split in SPLITS):
             return DataError(

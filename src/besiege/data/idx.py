@@ -1,4 +1,4 @@
-"""The idx files of MNIST and its relatives, packed with gzip or not."""
+"""Reads the idx files of MNIST and Fashion-MNIST, compressed with gzip or not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from besiege.core.errors import DataError
 _BYTES = 0x08
 _CLASSES = 10
 _MOST = 256 << 20
-"""Bytes of a file, unpacked; the largest public one has 47 million. What is longer is cut here, so
-that it disagrees with what its header announces."""
+"""Bytes read of a file, uncompressed; the largest public one has 47 million. A longer file is cut
+here, so that its length does not match its header."""
 
 
 def read_idx(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -27,7 +27,7 @@ def read_idx(files: Sequence[Path]) -> tuple[NDArray[np.uint8], NDArray[np.int64
     if len(images) != len(labels):
         raise DataError(
             f"{files[0]} holds {len(images)} images, but {files[1].name} {len(labels)} labels: "
-            "they are not of one data set; fetch both again"
+            "they are not of the same data set; fetch both again"
         )
     if len(labels) == 0:
         raise DataError(f"{files[0]} holds no images: fetch it again")
@@ -43,7 +43,7 @@ def _read(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """An array of bytes: a magic number, the sizes as big-endian 32-bit numbers, the content."""
     try:
         with path.open("rb") as file:
-            # By its first bytes: files are often unpacked without being renamed.
+            # Detected by its first bytes: files are often unpacked without being renamed.
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             content = (gzip.GzipFile(fileobj=file) if packed else file).read(_MOST + 1)

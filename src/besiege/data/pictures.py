@@ -1,4 +1,4 @@
-"""Image files as pixels: one size, one number of channels, upright. Pillow does the reading."""
+"""Reads image files with Pillow: upright, in one size and one number of channels."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from besiege.core.files import must_be_file
 ENDINGS = frozenset(
     ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .pnm .tif .tiff".split()  # noqa: SIM905
 )
-# Named, because Pillow's own list has formats that start other programs.
+# Listed here, because some of Pillow's other formats start external programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 _MOST_PIXELS = 64 << 20
-"""Pixels of one image, before and after resizing: larger ones are mistakes, or bombs."""
+"""Most pixels of one image, before and after resizing: larger ones are mistakes or malicious."""
 _GREY = ("1", "L", "LA", "La")
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 _ORIENTATION = 0x0112
-# What undoes each orientation a camera may have written down.
+# The operation that undoes each EXIF orientation.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -47,16 +47,16 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class Fit:
-    """How images are brought to one size and one number of channels.
+    """How images are resized, cropped and converted to one number of channels.
 
     Parameters
     ----------
     resize : int or tuple of int, optional
-        The length of the shorter side, the other in proportion; or height and width.
+        The length of the shorter side, keeping the proportions; or height and width.
     crop : tuple of int, optional
-        Height and width of the middle part that is kept, after resizing.
+        Height and width of the centre crop, after resizing.
     channels : int, optional
-        1 makes all grey and 3 all RGB; by default grey if all that were looked at are.
+        1 makes all grey and 3 all RGB; by default grey if all sampled files are grey.
     """
 
     resize: int | Size | None = None
@@ -65,7 +65,7 @@ class Fit:
 
     @classmethod
     def of(cls, resize: Any = None, crop: Any = None, channels: Any = None) -> Fit:
-        """From what a caller wrote, or an error that says what to write."""
+        """From a caller's values, validated."""
         if channels not in (None, 1, 3):
             raise InputError(f"channels is {channels!r}: write 1 for grey or 3 for colour")
         if resize is not None and not _length(resize):
@@ -79,13 +79,13 @@ class Fit:
         if isinstance(self.resize, tuple):
             size = self.resize
         elif self.resize is not None:
-            # The longer side is cut to whole pixels, as is usual.
+            # The longer side is rounded down to whole pixels, as torchvision does.
             short = min(size)
             height, width = (max(1, self.resize * side // short) for side in size)
             size = height, width
         if size[0] * size[1] > _MOST_PIXELS:
             raise InputError(
-                f"images of {shown(size)} (height x width) were asked for: pass a smaller resize, "
+                f"images of {shown(size)} (height x width) were requested: pass a smaller resize, "
                 f"at most {_MOST_PIXELS:,} pixels"
             )
         return size
@@ -97,7 +97,7 @@ class Fit:
             return size
         if self.crop[0] > size[0] or self.crop[1] > size[1]:
             raise InputError(
-                f"a crop of {shown(self.crop)} was asked for, but {path} has {shown(size)} "
+                f"a crop of {shown(self.crop)} was requested, but {path} has {shown(size)} "
                 f"(height x width): pass resize={max(self.crop)} with it, or a smaller crop"
             )
         return self.crop
@@ -105,7 +105,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says about its image before it is decoded; the size is that when upright."""
+    """An image's size when upright, and whether it is grey, from the header of its file."""
 
     size: Size
     grey: bool
@@ -113,7 +113,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Image files below a root, of one shape, that are decoded when they are looked at."""
+    """Image files below a root, of one shape, that are decoded when they are needed."""
 
     root: Path
     files: tuple[str, ...]
@@ -125,15 +125,14 @@ class Pictures:
         return replace(self, files=tuple(self.files[row] for row in rows))
 
     def decode(self) -> Tensor:
-        """Their images; several at a time, because Pillow decodes outside Python's lock."""
+        """Their images, decoded in threads, because Pillow releases Python's lock."""
         images = np.empty((len(self.files), *self.shape), dtype=np.float32)
 
         def put(row: int) -> None:
             images[row] = self._pixels(self.root / self.files[row])
 
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for _ in pool.map(put, range(len(self.files))):
-                pass
+            list(pool.map(put, range(len(self.files))))  # raises what a thread raised
         return torch.from_numpy(images)
 
     def _pixels(self, path: Path) -> NDArray[np.float32]:
@@ -157,11 +156,8 @@ class Pictures:
 
 
 def header(path: Path) -> Header:
-    """What a file says about its image; nothing is decoded.
-
-    Pillow warns of large images, which are refused here.
-    """
-    kind = Image.DecompressionBombWarning
+    """The header of a file; nothing is decoded."""
+    kind = Image.DecompressionBombWarning  # not needed: large images are refused here
     with warnings.catch_warnings(action="ignore", category=kind), _opened(path) as (image, turn):
         if image.width * image.height > _MOST_PIXELS:
             raise DataError(
@@ -170,8 +166,8 @@ def header(path: Path) -> Header:
             )
         if image.mode == "F":
             raise DataError(
-                f"{path} holds floating point numbers, whose range it does not say: store the "
-                "images as bytes, or all of them in an .npz file with x and y"
+                f"{path} holds floating point numbers of unknown range: store the images as "
+                "bytes, or all of them in an .npz file with x and y"
             )
         size = (image.height, image.width)
         return Header(size[::-1] if turn > 4 else size, image.mode in (*_GREY, *_DEEP))
@@ -184,7 +180,7 @@ def shown(size: Sequence[int]) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Image.Image, int]]:
-    """An open image and its orientation; whatever goes wrong inside names the file."""
+    """An open image and its orientation; every error inside names the file."""
     must_be_file(path)
     try:
         with Image.open(path, formats=_FORMATS) as image:
@@ -201,21 +197,21 @@ def _opened(path: Path) -> Iterator[tuple[Image.Image, int]]:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        # Of the base class: for PNG the other one decodes the whole image to look behind it.
+        # The base class's method: the one for PNG would decode the whole image.
         return int(Image.Image.getexif(image).get(_ORIENTATION, 1))
-    except Exception:  # notes of the camera that cannot be read say nothing
+    except Exception:  # malformed EXIF data: assume that the image is upright
         return 1
 
 
 def _grey_or_rgb(image: Image.Image, channels: int, path: Path) -> tuple[Image.Image, int]:
-    """Grey or RGB, and the value that is white."""
+    """The image in grey or RGB, and the pixel value of white."""
     if image.mode in _DEEP:
         values = np.asarray(image, dtype=np.float32)
         if values.min() < 0 or values.max() > 65535:
             raise DataError(f"{path} has values beyond 16 bits: store it as a PNG of 8 or 16 bits")
         return Image.fromarray(values), 65535
     if image.has_transparency_data:
-        # On white, as pages show it; what lies under transparent pixels is often arbitrary.
+        # On white, as web pages show it: the colour of transparent pixels is often arbitrary.
         under = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(under, image.convert("RGBA"))
     return image.convert("L" if channels == 1 else "RGB"), 255

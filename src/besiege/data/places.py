@@ -1,4 +1,4 @@
-"""Where the named data sets lie: the data root, then the user's cache. Needs no torch."""
+"""Finds named data sets on disk: in the data root, then in the user's cache. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from besiege.data.catalogue import CATALOGUE, SPLITS, Entry, Layout
 
 @dataclass(frozen=True)
 class Place:
-    """The files of one split as they were found, and which reader takes them."""
+    """The files of one split, and the name of their reader."""
 
     reader: str
     files: tuple[Path, ...]
 
     @property
     def folder(self) -> Path:
-        """The folder they lie in."""
+        """The folder that contains them."""
         return self.files[0].parent
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One line of a list of data sets: the facts, and for each split where it is."""
+    """One line of a list of data sets: the facts, and the place of each split."""
 
     entry: Entry
     where: Mapping[str, str]
@@ -39,40 +39,39 @@ def data_root() -> Path | None:
 
 
 def cache_root() -> Path:
-    """Where downloads are kept: ``besiege/data`` in the user's cache folder."""
+    """The folder for downloads: ``besiege/data`` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME")
-    # The standard says to ignore what is not absolute.
+    # The XDG standard ignores relative paths.
     if base and Path(base).is_absolute():
         return Path(base) / "besiege" / "data"
     try:
         return Path.home() / ".cache" / "besiege" / "data"
     except RuntimeError:
         raise DataError(
-            "this user has no home folder to keep data in: set BESIEGE_DATA to a data root, or "
+            "this user has no home folder to store data in: set BESIEGE_DATA to a data root, or "
             "XDG_CACHE_HOME to a folder for downloads"
         ) from None
 
 
 def locate(entry: Entry, split: str) -> Place | None:
-    """The files of a split in the data root or else in the cache, or nothing."""
+    """The files of a split in the data root, or else in the cache; None if incomplete."""
     named = data_root()
     place = None if named is None else locate_in(named, entry, split)
     return place or locate_in(cache_root(), entry, split)
 
 
 def locate_in(root: Path, entry: Entry, split: str) -> Place | None:
-    """The files of a split in one root, or nothing unless they are all there."""
+    """The files of a split in one root; None unless all exist."""
     for layout in entry.layouts:
         for folder in layout.folders:
             files = [_spelled(root / folder / name, layout) for name in layout.files[split]]
-            found = tuple(path for path in files if path is not None)
-            if len(found) == len(files):
-                return Place(layout.reader, found)
+            if None not in files:
+                return Place(layout.reader, tuple(filter(None, files)))
     return None
 
 
 def expected(root: Path, entry: Entry, split: str) -> Path:
-    """The first file that is not where it should be, in the layout that is nearest to complete."""
+    """The first missing file, in the layout with the fewest missing files."""
     best: tuple[int, Path] | None = None
     for layout in entry.layouts:
         for folder in layout.folders:
@@ -81,7 +80,7 @@ def expected(root: Path, entry: Entry, split: str) -> Path:
                 path = root / folder / name
                 if _spelled(path, layout) is None:
                     absent.append(path.with_name(name + layout.suffixes[-1]))
-            # A folder that exists was meant; among the rest the first is the usual one.
+            # An existing folder was probably meant; among others, the first is the usual one.
             score = 2 * len(absent) - 9 * (root / folder).is_dir()
             if absent and (best is None or score < best[0]):
                 best = (score, absent[0])
@@ -90,7 +89,7 @@ def expected(root: Path, entry: Entry, split: str) -> Path:
 
 
 def listing() -> list[Listing]:
-    """Every named data set, with where each split is: shipped, a folder, or a download's size.
+    """Every named data set, with the place of each split: shipped, a folder, or a download.
 
     Examples
     --------
@@ -113,9 +112,6 @@ def _where(entry: Entry, split: str) -> str:
 
 
 def _spelled(path: Path, layout: Layout) -> Path | None:
-    """The file under one of the endings it may have, or nothing."""
-    for suffix in layout.suffixes:
-        candidate = path.with_name(path.name + suffix)
-        if candidate.is_file():
-            return candidate
-    return None
+    """The file with one of the suffixes it may have; None if there is none."""
+    candidates = (path.with_name(path.name + suffix) for suffix in layout.suffixes)
+    return next((path for path in candidates if path.is_file()), None)

@@ -1,4 +1,4 @@
-"""From a name, a path or tensors in hand to samples."""
+"""`load`: data from a name, a folder, an ``.npz`` file or a pair of tensors."""
 
 from __future__ import annotations
 
@@ -55,29 +55,29 @@ def load(
     ----------
     source : str, path, pair or Data
         A name (``besiege.data.NAMES``), the path of a folder of class folders or of an ``.npz``
-        file with ``x`` and ``y``, a pair ``(images, labels)`` of tensors or arrays, or samples
-        already loaded. Named sets that are not shipped are looked for in the folder that the
-        environment variable ``BESIEGE_DATA`` names and in the user's cache, and are else
-        downloaded there, unless ``BESIEGE_OFFLINE`` is set.
+        file with ``x`` and ``y``, a pair ``(images, labels)`` of tensors or arrays, or `Data`
+        already loaded. Named sets that are not shipped are searched in the folder that the
+        environment variable ``BESIEGE_DATA`` names, then in the user's cache; otherwise they are
+        downloaded into the cache, unless ``BESIEGE_OFFLINE`` is set.
     split : str
-        Which part: ``"test"`` or ``"train"`` of a named set, one of its split folders (if it has
-        such) of a folder, ``x_test`` or ``x_train`` of a file that has them. Data without parts
-        are taken whole, and their split is ``"all"``.
+        Part of the data: ``"test"`` or ``"train"`` of a named set, a split folder of a folder,
+        ``x_test`` or ``x_train`` of a file. Data without splits are used as a whole, and their
+        split is ``"all"``.
     count : int, optional
-        Take this many samples only, chosen by a hash of seed and id: a larger count contains
-        every smaller one.
+        Use only this many samples, chosen by a hash of seed and id: a larger count contains every
+        smaller one.
     seed : int
-        Decides the choice.
+        Seed of that choice.
     resize : int or (height, width), optional
-        Of a folder's images: the length of the shorter side, or both sides.
+        Folders of images: the length of the shorter side, or both sides.
     crop : int or (height, width), optional
-        Of a folder's images: the middle part to keep, after resizing.
+        Folders of images: size of the centre crop, after resizing.
     channels : {1, 3}, optional
-        Of a folder's images: all grey or all RGB; by default grey if they are.
+        Folders of images: all grey or all RGB; by default grey if the files are.
     layout : {"nchw", "nhwc"}, optional
-        Of arrays whose shape does not say which dimension is the channels.
+        Arrays: needed if the shape does not show which dimension is the channels.
     box : (low, high), optional
-        Of a pair: the range its images lie in, where that is not [0, 1]; nothing is rescaled.
+        Pairs of tensors: the range of pixel values, if it is not [0, 1]; nothing is rescaled.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def load(
     Data('tensors', 'all', 1 images 1x1x2)
     """
     fitting = {"resize": resize, "crop": crop, "channels": channels}
-    # A name wins over a folder of that name; './digits' is the folder.
+    # A name takes precedence over a folder of that name; './digits' is the folder.
     if isinstance(source, (str, os.PathLike)) and source not in CATALOGUE:
         path = _existing(source)
         if path.is_dir():
@@ -108,17 +108,13 @@ def load(
         data = from_pair(source[0], source[1], layout, (0.0, 1.0) if box is None else _box(box))
     else:
         refuse(**fitting, layout=layout, box=box)
-        data = _in_hand(source, split)
+        if isinstance(source, str):
+            data = _named(CATALOGUE[source], check_split(split))
+        elif isinstance(source, Data):
+            data = source
+        else:
+            raise InputError(f"data cannot be read from {type(source).__name__}: {_FORMS}")
     return data if count is None else data.subset(count, seed)
-
-
-def _in_hand(source: Any, split: str) -> Data:
-    """Samples by name, or as they are."""
-    if isinstance(source, Data):
-        return source
-    if not isinstance(source, str):
-        raise InputError(f"data cannot be read from {type(source).__name__}: {_FORMS}")
-    return _named(CATALOGUE[source], check_split(split))
 
 
 def _named(known: Entry, split: str) -> Data:
@@ -153,18 +149,18 @@ def _box(box: Any) -> tuple[float, float]:
 
 
 def refuse(**options: Any) -> None:
-    """Refuse options that do not go with the kind of data."""
+    """Refuse options that do not apply to the kind of data."""
     for name, value in options.items():
         if value is not None:
             raise InputError(f"{name} is for {_OPTIONS[name]}: leave it out")
 
 
 def _existing(source: str | os.PathLike[str]) -> Path:
-    """The folder or .npz file that a text or path names, or an error with what is near."""
+    """The folder or .npz file that a text or path names, or an error with near matches."""
     text = os.fspath(source)
     if not text:
         raise InputError(f"the name of the data is empty: {_FORMS}")
-    # The functions of os.path answer for any text; those of Path raise for some.
+    # os.path's functions accept any text; Path's raise an exception for some.
     written = os.path.expanduser(text)
     path = Path(written)
     if os.path.isdir(written):
@@ -172,24 +168,23 @@ def _existing(source: str | os.PathLike[str]) -> Path:
     if os.path.exists(written):
         if path.suffix.lower() == ".npz":
             return path
-        raise InputError(f"{path} is a file of a kind that is not read: {_FORMS}")
+        raise InputError(f"{path} is a file of an unknown kind: {_FORMS}")
     if isinstance(source, str) and not any(mark in text for mark in "/\\~."):
         known = [*NAMES, *_close(text, Path())]
         raise UnknownNameError(
             f"no data set is called '{short(text)}', and no folder here is: {near(text, known)} "
             f"({_FORMS})"
         )
-    said = short(str(path), 200)
+    shown = short(str(path), 200)
     if not os.path.isdir(path.parent):
         above = short(str(path.parent), 200)
-        raise DataError(f"{said} does not exist, and neither does {above}: check the path")
+        raise DataError(f"{shown} does not exist, and neither does {above}: check the path")
     close = _close(path.name, path.parent)
     raise DataError(
-        f"{said} does not exist: " + (near(path.name, close) if close else "check the path")
+        f"{shown} does not exist: " + (near(path.name, close) if close else "check the path")
     )
 
 
 def _close(name: str, folder: Path) -> list[str]:
-    """What a folder holds under a similar name."""
-    names = [other.name for other in folder.iterdir()]
-    return get_close_matches(name, names, n=3)
+    """Similar names in a folder."""
+    return get_close_matches(name, [other.name for other in folder.iterdir()], n=3)

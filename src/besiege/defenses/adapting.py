@@ -1,4 +1,4 @@
-"""Images of one size for a model of another: a step that is written down with the model."""
+"""`Adapt`: a layer that brings images to the size and channels of a model."""
 
 from __future__ import annotations
 

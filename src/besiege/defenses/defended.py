@@ -1,4 +1,4 @@
-"""A victim with layers in front of it: a victim again."""
+"""`Defended`: a victim with defense layers in front of it; `load` reads both from a text."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Defended(Victim):
     Parameters
     ----------
     model : Classifier, nn.Module or str
-        What is defended; a text as `load` reads it.
+        The model to defend; a text as `load` reads it.
     *layers : Layer
-        From the image inwards. If one draws by chance, the whole victim is stochastic: gradient
-        attacks must then ask for an expectation, ``averaged(pgd, 20)``.
+        From the image inwards. If one is stochastic, so is the whole victim: gradient attacks
+        should then average over its randomness, ``averaged(pgd, 20)``.
 
     Examples
     --------
@@ -55,10 +55,10 @@ class Defended(Victim):
         return self.victim.bare
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Logits of the transformed images; the dice hold one chance per image."""
+        """Logits of the transformed images; the dice hold the randomness of every image."""
         if dice is None:
             if self.stochastic:
-                raise VictimError(f"'{self}' answers by chance and was given no dice")
+                raise VictimError(f"'{self}' is stochastic and was given no dice")
             dice = Dice(torch.zeros(len(x), dtype=torch.int64, device=x.device))
         for place, layer in enumerate(self.layers):
             x = layer(x, self.box, dice.of("layer", place))
@@ -66,18 +66,18 @@ class Defended(Victim):
 
     @property
     def apart(self) -> list[tuple[float, Victim]] | None:
-        """Weights and members of an ensemble whose losses are fused, each behind the layers."""
+        """Weights and members, behind the layers, of an ensemble whose losses are fused."""
         members = self.victim.apart
         if members is None:
             return None
         return [(weight, Defended(one, *self.layers)) for weight, one in members]
 
     def fused(self, answers: Sequence[Tensor]) -> Tensor:
-        """One answer from those of an ensemble's members."""
+        """The fused logits of an ensemble's members."""
         return self.victim.fused(answers)
 
     def digest(self) -> str:
-        """SHA-256 of what identifies the victim together with its layers, in their order."""
+        """SHA-256 of the victim's digest and of its layers, in their order."""
         parts = [self.victim.digest(), *map(plain, self.layers)]
         return sha256("\n".join(parts).encode()).hexdigest()
 
@@ -91,16 +91,16 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     Parameters
     ----------
     text : str
-        A model as `besiege.models.load` reads it, and any number of layers:
-        ``zoo:digits-natural+bits(depth=3)+resize_pad``. They are applied to the image in this
-        order. A ``+`` in a path is part of the path.
+        A model as `besiege.models.load` reads it, then any number of layers, which are applied to
+        the image in this order: ``zoo:digits-natural+bits(depth=3)+resize_pad``. A ``+`` in a path
+        is part of the path.
     device : str or torch.device, optional
         Where the model computes.
 
     Returns
     -------
     Victim
-        A `Defended` where there are layers, else what the model's text names.
+        A `Defended` if there are layers, otherwise the model itself.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     zoo:digits-natural+bits(depth=3)
     """
     model, written = split(text)
-    layers = [LANGUAGE.read(layer) for layer in written]  # before the weights: it is cheaper
+    layers = [LANGUAGE.read(layer) for layer in written]  # first: loading weights costs more
     victim = find(model)
     if device is not None:
         victim.to(device)
@@ -117,8 +117,8 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
 
 
 def split(text: str) -> tuple[str, list[str]]:
-    """The model and the layers of a text, from the right: what is no layer belongs to the model."""
-    must_hold_no_secret(text)  # first: other messages repeat the text
+    """The model and the layers of a text, split from the right at every ``+NAME``."""
+    must_hold_no_secret(text)  # first, since other messages repeat the text
     layers: list[str] = []
     while found := _LAST.fullmatch(text[: _opening(text)].rstrip()):
         name = found["name"]
@@ -133,12 +133,12 @@ def split(text: str) -> tuple[str, list[str]]:
     return text.strip(), layers
 
 
-# A name after the last plus; paths and factories have a point, a colon or a slash after theirs.
+# A name after the last plus; in paths and factories a dot, a colon or a slash follows.
 _LAST = re.compile(r"(?P<before>.*)\+\s*(?P<name>[A-Za-z_]\w*)", re.DOTALL)
 
 
 def _opening(text: str) -> int:
-    """Where the parentheses open that close at the end of a text; its end if none do."""
+    """Where the parentheses that close at the end of a text open; its end if there are none."""
     depth, end = 0, len(text.rstrip())
     for place in range(end - 1, -1, -1):
         depth += (text[place] == ")") - (text[place] == "(")

@@ -1,4 +1,4 @@
-"""Victims and where they come from: modules with their normalisation, named weights, files."""
+"""Victims and how they are loaded: modules with normalisation, named weights, files, endpoints."""
 
 from __future__ import annotations
 

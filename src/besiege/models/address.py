@@ -1,4 +1,4 @@
-"""An address that requests go to: whom to trust there, and by which way to get there."""
+"""The address of an endpoint: parsing, certificates, proxies, opening connections."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from besiege.models.deadline import passed_on, reached, secured
 from besiege.models.secrecy import filled, must_hold_no_secret
 
 _PASSING = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What TLS says when a connection ends too early, which a new one may mend."""
+"""TLS errors of a connection that ended too early; a new connection may work."""
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """Who passes requests on, as the environment says."""
+    """A proxy that the environment names."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Proxy:
 
     @classmethod
     def towards(cls, scheme: str, host: str, port: int | None) -> Proxy | None:
-        """The proxy that the environment names for an address; nobody passes on to this machine."""
+        """The proxy that the environment names for an address; none for this machine."""
         given = getproxies().get(scheme)
         name = host if port is None else f"{host}:{port}"
         if not given or host in _HERE or proxy_bypass(name):
@@ -43,31 +43,29 @@ class Proxy:
             place, gate = None, 0
         if place is None or parts.scheme != "http":
             raise InputError(
-                f"the proxy of the environment for {scheme} is none that is understood: write "
+                f"the environment's proxy for {scheme} cannot be used: write "
                 f"{scheme.upper()}_PROXY=http://HOST:PORT, or NO_PROXY={host} to do without it"
             )
-        headers = {}
-        secrets = []
-        if parts.username is not None:
-            secrets = [unquote(parts.password or "")]
-            both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            headers["Proxy-Authorization"] = f"Basic {b64encode(both.encode()).decode()}"
-        return cls(place, gate, headers, secrets)
+        if parts.username is None:
+            return cls(place, gate)
+        secret = unquote(parts.password or "")
+        both = b64encode(f"{unquote(parts.username)}:{secret}".encode()).decode()
+        return cls(place, gate, {"Proxy-Authorization": f"Basic {both}"}, [secret])
 
 
 class Address:
-    """Where requests go.
+    """The address that requests are sent to.
 
     Certificates are checked against the authorities of this machine, or those in the file that
-    the environment variable ``SSL_CERT_FILE`` names. A proxy is the one that ``HTTP_PROXY``,
-    ``HTTPS_PROXY`` and ``NO_PROXY`` say.
+    the environment variable ``SSL_CERT_FILE`` names. ``HTTP_PROXY``, ``HTTPS_PROXY`` and
+    ``NO_PROXY`` choose the proxy.
 
     Parameters
     ----------
     url : str
-        ``http://`` or ``https://``, a host, and perhaps a port, a path and a query. The address
-        is shown and kept in records, so one that holds a key is refused; in place of ``{NAME}``
-        in the path or the query, what the environment variable holds is sent.
+        ``http://`` or ``https://``, a host, and optionally a port, a path and a query. The address
+        is shown and kept in records, so a key in it is refused; ``{NAME}`` in the path or the
+        query is replaced by the environment variable's value when a request is sent.
 
     Examples
     --------
@@ -82,19 +80,19 @@ class Address:
         self.target, self.secrets = _filled(target)
         self.proxy = Proxy.towards(self.scheme, self.host, self.port)
         self.headers: dict[str, str] = {}
-        """What a proxy is told with every request."""
+        """Headers for the proxy, sent with every request."""
         if self.proxy is not None:
             self.secrets += self.proxy.secrets
         if self.proxy is not None and self.scheme == "http":
             self.headers = self.proxy.headers
             self.target = f"http://{_bracketed(self.host, self.port)}{self.target}"
-        # One for all connections: reading the authorities takes longer than greeting a server.
+        # Shared by all connections: loading the authorities takes longer than a handshake.
         self._trust = ssl.create_default_context() if self.scheme == "https" else None
 
     def connect(self, end: float) -> http.client.HTTPConnection:
-        """A new connection, open; over TLS it is one to the server that the certificate names.
+        """A new open connection; with TLS, the certificate must name the host.
 
-        `end` is the moment of `time.monotonic` until which all of that may take.
+        `end` is the deadline, a time of `time.monotonic`.
         """
         proxy, trust = self.proxy, self._trust
         port = self.port or (80 if trust is None else 443)
@@ -111,19 +109,19 @@ class Address:
         except BaseException:
             held.close()
             raise
-        connection.auto_open = 0  # it would go another way
+        connection.auto_open = 0  # reopening would bypass the proxy and the deadline
         connection.sock = held
         return connection
 
     def hopeless(self, error: Exception, answered: bool) -> str | None:
-        """Why another attempt would end the same way; None where it may not.
+        """Why another attempt would fail the same way; None if it may succeed.
 
         `answered` is whether the server has ever answered.
         """
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"is not trusted: {error.verify_message}. {_advice(self.host)}"
         if isinstance(error, socket.gaierror) and not (
-            answered or error.errno == socket.EAI_AGAIN  # names are not found for a while, too
+            answered or error.errno == socket.EAI_AGAIN  # a lookup may fail temporarily
         ):
             return f"cannot be reached: {error}"
         if isinstance(error, ssl.SSLError) and not isinstance(error, _PASSING) and not answered:
@@ -132,19 +130,19 @@ class Address:
         refused = str(error).partition("Tunnel connection failed: ")[2]
         if self.proxy is not None and refused.startswith("4"):
             return (
-                f"is not passed on to by the proxy {self.proxy.host}:{self.proxy.port}: {refused}. "
-                f"Mend HTTPS_PROXY, or set NO_PROXY={self.host} to do without it"
+                f"is refused by the proxy {self.proxy.host}:{self.proxy.port}: {refused}. "
+                f"Correct HTTPS_PROXY, or set NO_PROXY={self.host} to do without it"
             )
         return None
 
 
 def is_open(held: socket.socket | None) -> bool:
-    """Whether an idle connection is still there: a server that closed it has sent an end."""
+    """Whether an idle connection is still open: if the server closed it, there is data to read."""
     if held is None:
         return False
     held.settimeout(0.0)
     try:
-        # Below TLS, which has no way to look: what it sends to an idle connection is the end too.
+        # Below TLS, which cannot peek; any data on an idle connection means that it ends.
         socket.socket.recv(held, 1, socket.MSG_PEEK)
     except BlockingIOError:
         return True
@@ -154,7 +152,7 @@ def is_open(held: socket.socket | None) -> bool:
 
 
 def without_query(url: str) -> str:
-    """An address as it may be shown to anybody: without a query, a user or a password."""
+    """An address that is safe to show: without a query, a user or a password."""
     try:
         parts = urlsplit(url)
         place = _bracketed(parts.hostname or "", parts.port)
@@ -179,31 +177,29 @@ def _bracketed(host: str, port: int | None) -> str:
 
 
 def _parts(url: str) -> tuple[str, str, int | None, str]:
-    """Scheme, host, port and what comes after them."""
-    shown = "what was given" if "@" in url else f"'{url}'"  # it may be a password after all
+    """Scheme, host, port, and path with query."""
+    shown = "what was given" if "@" in url else f"'{url}'"  # before '@' may be a password
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except ValueError as problem:
         raise InputError(
-            f"{shown} is no address: {'check the port' if '@' in url else problem}"
+            f"{shown} is not an address: {'check the port' if '@' in url else problem}"
         ) from None
     if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"{shown} is no address: write for example http://127.0.0.1:8000/predict")
-    return (
-        parts.scheme,
-        host,
-        port,
-        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
-    )
+        raise InputError(
+            f"{shown} is not an address: write for example http://127.0.0.1:8000/predict"
+        )
+    query = f"?{parts.query}" if parts.query else ""
+    return parts.scheme, host, port, (parts.path or "/") + query
 
 
 def _filled(target: str) -> tuple[str, list[str]]:
-    """What is asked for, with keys in their places, and these."""
+    """The path and query with keys in place of ``{NAME}``, and the keys."""
     if not all("!" <= letter <= "~" for letter in target):
         raise InputError(
-            f"'{target}' is no path: it is written in ASCII without spaces, others as %20"
+            f"'{target}' is not a path: write other characters than ASCII as %XX, a space as %20"
         )
     target, secrets = filled(target)
     if " " in target:

@@ -1,4 +1,4 @@
-"""What comes back from a model that is only asked: scores, labels or the first few, as logits."""
+"""Reads the answers of black-box models (scores, labels or top-k scores) as logits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.core.errors import InputError, VictimError, near
+from besiege.core.text import check_whole
 from besiege.core.threat import Access
 
 Array = NDArray[Any]
@@ -17,15 +18,15 @@ Lines = list[tuple[Any, Any]]
 OUTPUTS = ("logits", "probabilities")
 SMALLEST_PROBABILITY = 1e-30
 _ABOVE_ONE = 1e-3
-"""How far a probability may exceed one by rounding to a few decimals."""
+"""How far a probability may exceed 1 because it was rounded to a few decimals."""
 _TELLING = 4
-"""Different rows that must look like probabilities before anybody says so: one may by accident."""
+"""Different rows that must look like probabilities before an error: one may do so by accident."""
 
 
 class Undeclared(VictimError):
-    """An answer of another kind than was declared; so would the next one be.
+    """An answer of another kind than was declared, which another attempt would not change.
 
-    `declare` is what to add behind the name of a model, where that is all there is to do.
+    `declare` is the argument to add to the model's text, if that suffices.
     """
 
     def __init__(self, why: str, declare: str = "") -> None:
@@ -35,28 +36,27 @@ class Undeclared(VictimError):
 
 @dataclass
 class Reader:
-    """Reads answers of one model, and refuses what cannot be one.
+    """Reads answers of one model, and refuses malformed ones.
 
-    A class that an answer leaves out is ruled out: its logit is minus infinity. A label rules out
-    all others, and of the first k scores the rest is ruled out.
+    The logit of a class that an answer leaves out is minus infinity: of all others after a label,
+    and of the rest after top-k scores.
 
     Attributes
     ----------
     name : str
-        What errors call the model.
+        Name of the model in errors.
     access : Access
-        Scores, or labels alone; from scores a label is taken where no more is granted.
+        Scores, or labels only; at decision access only the label of scores is used.
     outputs : {"logits", "probabilities"}
-        What scores are; probabilities are taken through the logarithm.
+        What scores are; the logarithm of probabilities is used as logits.
     classes : int, optional
-        How many there are; found in the first full answer when not given.
+        Number of classes; read from the first full answer when not given.
     top_k : int, optional
-        Only so many classes are in an answer, as indices and scores.
+        An answer has only this many classes, as indices and scores.
     assumed : bool
-        Whether nobody said what scores are: what looks like the first of many probabilities is then
-        not taken for logits.
+        Whether `outputs` is a default: top-k scores that look like probabilities are then refused.
     supposed : bool
-        Whether the number of classes is only that of the data: scores of more classes tell better.
+        Whether `classes` is only the data's number, which full scores may exceed.
     """
 
     name: str
@@ -72,16 +72,16 @@ class Reader:
         if self.outputs not in OUTPUTS:
             raise InputError(f"outputs is {self.outputs!r}: {near(str(self.outputs), OUTPUTS)}")
         for what, value, least in (("classes", self.classes, 2), ("top_k", self.top_k, 1)):
-            if value is not None and (type(value) is not int or value < least):
-                raise InputError(f"{what} is {value!r}, but a whole number from {least} is needed")
+            if value is not None:
+                check_whole(value, what, least)
         if self.access not in (Access.SCORE, Access.DECISION):
             raise InputError(
-                f"access is '{self.access}', but a model that is only asked gives scores or "
-                "labels: write access='score' or access='decision'"
+                f"access is '{self.access}', but a black-box model gives scores or labels: write "
+                "access='score' or access='decision'"
             )
 
     def __call__(self, answer: object, rows: int) -> NDArray[np.float32]:
-        """Logits float32 ``[rows, classes]`` of what came back for so many images."""
+        """Logits float32 ``[rows, classes]`` of the answer to so many images."""
         if self.top_k is not None:
             scores = self._few(answer, rows)
         elif (lines := _by_index(answer)) is not None:
@@ -97,24 +97,20 @@ class Reader:
             elif self.access is Access.DECISION:
                 return self._ruled(self._labels(values, rows))
             else:
-                said = (
+                kind = Undeclared if values.size == rows else VictimError
+                raise kind(
                     f"{self.name} answered an array {list(values.shape)} to {rows} images, but "
                     "scores are [rows, classes]: declare access='decision' if these are labels"
                 )
-                if values.size == rows:
-                    raise Undeclared(said)
-                raise VictimError(said)
-        if self.access is Access.DECISION:
-            return self._ruled(scores.argmax(1))
-        return scores
+        return self._ruled(scores.argmax(1)) if self.access is Access.DECISION else scores
 
     def count(self) -> int:
-        """How many classes there are, or an error that says how to tell."""
+        """The number of classes, or an error that says how to declare it."""
         if self.classes is None:
             kind = "labels" if self.top_k is None else f"the first {self.top_k} classes"
             raise InputError(
-                f"{self.name} answers {kind} alone, which does not tell how many classes there "
-                "are: declare it, such as classes=10"
+                f"{self.name} answers only {kind}, which do not show the number of classes: "
+                "declare it, such as classes=10"
             )
         return self.classes
 
@@ -124,9 +120,9 @@ class Reader:
         except (ValueError, TypeError):
             values = np.empty(0, dtype=object)
         if values.dtype.kind not in "fiu":
-            said = str(answer).replace("\n", " ")[:80]
+            shown = str(answer).replace("\n", " ")[:80]
             raise VictimError(
-                f"{self.name} answered {said}, but an array of numbers is expected: scores "
+                f"{self.name} answered {shown}, but an array of numbers is expected: scores "
                 "[rows, classes], or labels [rows] with access='decision'"
             )
         return values
@@ -138,7 +134,7 @@ class Reader:
         if self.classes is not None and values.shape[1] != self.classes and not more:
             raise Undeclared(
                 f"{self.name} answered {values.shape[1]} classes, but {self.classes} are "
-                "expected: declare the right number with classes=, or mend the model"
+                "expected: declare the right number with classes=, or fix the model"
             )
         self._numbers(values)
         self.classes = int(values.shape[1])
@@ -146,15 +142,14 @@ class Reader:
 
     def _numbers(self, values: Array) -> None:
         with np.errstate(over="ignore"):
-            values = values.astype(np.float32)  # as they are used: 1e300 is infinite
-        if not bool((values < np.inf).all()):  # NaN compares false; minus infinity is ruled out
+            values = values.astype(np.float32)  # as used later: 1e300 becomes infinite
+        if not bool((values < np.inf).all()):  # false for NaN; minus infinity is allowed
             raise VictimError(
-                f"{self.name} answered NaN or infinite scores, so nothing can be said about its "
-                "robustness"
+                f"{self.name} answered NaN or infinite scores, so its robustness cannot be measured"
             )
         if not bool(np.isfinite(values).any(-1).all()):
             raise VictimError(
-                f"{self.name} answered a row with no finite score, which rules out every class"
+                f"{self.name} answered a row with no finite score, so no class can be predicted"
             )
         if self.outputs == "probabilities" and (values.min() < 0 or values.max() > 1 + _ABOVE_ONE):
             raise Undeclared(
@@ -165,7 +160,7 @@ class Reader:
     def _logits(self, values: Array) -> NDArray[np.float32]:
         if self.outputs == "probabilities":
             values = np.log(np.maximum(values.astype(np.float64), SMALLEST_PROBABILITY))
-        with np.errstate(over="ignore"):  # what is far below zero is ruled out
+        with np.errstate(over="ignore"):  # very negative scores become minus infinity
             return _rounded(values)
 
     def _labels(self, values: Array, rows: int) -> NDArray[np.int64]:
@@ -180,37 +175,35 @@ class Reader:
             raise Undeclared(
                 f"{self.name} answered the label {flat[~whole][0]}, but labels are whole numbers"
             )
-        return self._known(flat.astype(np.int64))
-
-    def _known(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        classes = self.count()
+        labels, classes = flat.astype(np.int64), self.count()
         wrong = (labels < 0) | (labels >= classes)
         if bool(wrong.any()):
             raise Undeclared(
-                f"{self.name} answered the label {labels[wrong][0]}, but of {classes} classes the "
-                f"labels are 0 to {classes - 1}: declare classes=, or mend the model"
+                f"{self.name} answered the label {labels[wrong][0]}, but the labels of {classes} "
+                f"classes are 0 to {classes - 1}: declare classes=, or fix the model"
             )
         return labels
 
     def _ruled(self, labels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Logits of labels: 0 for the label, minus infinity for the rest."""
         logits = np.full((len(labels), self.count()), -np.inf, dtype=np.float32)
         logits[np.arange(len(labels)), labels] = 0.0
         return logits
 
     def _few(self, answer: object, rows: int) -> NDArray[np.float32]:
-        """The first k of every image: where they are not given, they are ruled out."""
+        """Logits of the classes listed for every image; minus infinity for the rest."""
         lines = self._lines(answer)
         if len(lines) != rows:
             raise VictimError(f"{self.name} answered {len(lines)} rows to {rows} images")
         logits = np.full((rows, self.count()), -np.inf, dtype=np.float32)
-        if self.access is Access.SCORE:  # of labels alone, the first one is enough
+        if self.access is Access.SCORE:  # for labels, the first class is enough
             self._must_be_as_many(lines)
         for row, (indices, scores) in enumerate(lines):
             where, what = self._array(indices).reshape(-1), self._array(scores).reshape(-1)
             if len(where) != len(what) or not len(where) or len(set(where.tolist())) < len(where):
                 raise VictimError(
                     f"{self.name} answered the classes {where.tolist()} with the scores "
-                    f"{what.tolist()}, but every class listed has one score and stands once"
+                    f"{what.tolist()}, but every class listed must have one score and appear once"
                 )
             self._numbers(what)
             self._must_not_be_probabilities(what)
@@ -218,28 +211,28 @@ class Reader:
         return logits
 
     def _must_be_as_many(self, lines: Lines) -> None:
-        """Stop where other than the first k are told; of fewer classes than k, all are."""
+        """Raise unless every image has k classes, or all of them if there are fewer."""
         assert self.top_k is not None
-        told = {np.size(scores) for _, scores in lines} - {0}
-        if not told or told == {min(self.top_k, self.count())}:
+        sizes = {np.size(scores) for _, scores in lines} - {0}
+        if not sizes or sizes == {min(self.top_k, self.count())}:
             return
-        if len(told) == 1:
+        if len(sizes) == 1:
             declare = self._to_declare(lines)
             raise Undeclared(
-                f"{self.name} answers {max(told)} classes with a score for each, but top_k="
+                f"{self.name} answers {max(sizes)} classes with a score for each, but top_k="
                 f"{self.top_k} was declared: declare {declare}",
                 declare,
             )
         raise Undeclared(
-            f"{self.name} answers {min(told)} classes for one image and {max(told)} for another, "
-            f"but top_k={self.top_k} was declared, which is as many for each: declare "
-            "access='decision', of which the first is enough"
+            f"{self.name} answers {min(sizes)} classes for one image and {max(sizes)} for another, "
+            f"but top_k={self.top_k} was declared, which means the same number for each: declare "
+            "access='decision', which uses only the first"
         )
 
     def _must_not_be_probabilities(self, scores: Array) -> None:
-        """Stop where row after row could be the largest probabilities of many, and nobody said.
+        """Raise if row after row could be top-k probabilities and `outputs` was not declared.
 
-        One row that could not settles it: they are logits.
+        A single row that could not be shows that scores are logits.
         """
         if not self.assumed or self.access is not Access.SCORE:
             return
@@ -251,16 +244,16 @@ class Reader:
             raise Undeclared(
                 f"{self.name} answers scores in [0, 1] that never sum to more than 1, as "
                 "probabilities do: declare outputs='probabilities', or outputs='logits' if they "
-                "are those",
+                "are logits",
                 "outputs=probabilities",
             )
 
     def _must_say(self, lines: Lines) -> Undeclared:
-        """What to declare where an answer says which classes its scores are of."""
-        told, declare = max(np.size(scores) for _, scores in lines), self._to_declare(lines)
+        """The error for an answer that lists classes when full scores are expected."""
+        most, declare = max(np.size(scores) for _, scores in lines), self._to_declare(lines)
         return Undeclared(
-            f"{self.name} answers {told} classes by their indices, with a score for each, but the "
-            f"scores of all classes in their order are expected: declare {declare}",
+            f"{self.name} answers {most} classes by their indices, with a score for each, but the "
+            f"scores of all classes in order are expected: declare {declare}",
             declare,
         )
 
@@ -271,21 +264,20 @@ class Reader:
         return f"top_k={max(one.size for one in scores)}{more}"
 
     def _lines(self, answer: object) -> Lines:
-        """Indices and scores of every row, however they are written."""
+        """Indices and scores of every row, in any accepted form."""
         if (lines := _pairs(answer)) is not None:
             return lines
-        said = (
+        malformed = answer is None or isinstance(answer, (Mapping, str))
+        kind = VictimError if malformed else Undeclared
+        raise kind(
             f"{self.name} answered a {type(answer).__name__}, but with top_k={self.top_k} an "
             "answer is (indices, scores), both [rows, k], or per image a list of "
             "{'label': ..., 'score': ...}"
         )
-        if answer is None or isinstance(answer, (Mapping, str)):
-            raise VictimError(said)
-        raise Undeclared(said)
 
 
 def _rounded(values: Array) -> NDArray[np.float32]:
-    """Scores in float32, the highest still the highest: see `besiege.core.door.rounded`."""
+    """Scores in float32 with the same predicted class: see `besiege.core.door.rounded`."""
     short = np.ascontiguousarray(values, dtype=np.float32)
     if values.dtype in (np.float32, np.float16) or not values.size:
         return short
@@ -298,7 +290,7 @@ def _rounded(values: Array) -> NDArray[np.float32]:
 
 
 def _pairs(answer: object) -> Lines | None:
-    """Indices and scores of every row; None where an answer does not hold them."""
+    """Indices and scores of every row; None if an answer does not have them."""
     if isinstance(answer, Mapping) and {"indices", "scores"} <= set(answer):
         answer = answer["indices"], answer["scores"]
     if isinstance(answer, tuple) and len(answer) == 2:
@@ -317,7 +309,7 @@ def _pairs(answer: object) -> Lines | None:
 
 
 def _by_index(answer: object) -> Lines | None:
-    """The same, where an answer cannot be anything else: two rows of scores are a pair as well."""
+    """The same, unless the answer is ambiguous: two rows of scores are a pair as well."""
     lines = _pairs(answer)
     if not lines or not all(_is_list(one) and len(one) for line in lines for one in line):
         return None
@@ -329,5 +321,5 @@ def _is_list(value: object) -> bool:
 
 
 def _could_be_probabilities(scores: Array) -> bool:
-    """Whether scores of some classes, of one image, can be their probabilities."""
+    """Whether scores of some classes of one image can be probabilities."""
     return bool(scores.min() >= 0 and scores.sum() <= 1 + _ABOVE_ONE)

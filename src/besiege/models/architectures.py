@@ -12,7 +12,7 @@ from besiege.models.catalogue import CATALOGUE
 
 _MADE = {**vars(residual), **vars(preact), **vars(small)}
 
-# catalogue.py says of each, without torch, what it is and takes.
+# catalogue.py describes each and its arguments, without importing torch.
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {name: _MADE[name] for name in CATALOGUE}
 )

@@ -1,4 +1,4 @@
-"""Victims behind a wall: they are asked, and nothing else is known of them."""
+"""`BlackBox`, the base of query-based victims: sending images, counting and keeping answers."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ from besiege.models.ledger import Ledger
 Pixels = NDArray[Any]
 Logits = NDArray[np.float32]
 Kept = tuple[bytes, Pixels]
-"""An image whose answer is known, by its key."""
+"""The key and the pixels of an image whose answer is in the ledger."""
 Keep = Callable[[int, Logits], None]
-"""Told of answers as they arrive: the first row they are about, and the logits."""
+"""Called with answers as they arrive: the row of the first image, and the logits."""
 
 LEVELS = 255
 CANARY = 500
-"""After so many images a known one is asked about again: whether the model is still the same."""
+"""After this many images, a kept one is sent again to check that the model is still the same."""
 KNOWN = 8
-"""Before a run goes on, so many are: of one image, or of clean ones, other models say the same."""
+"""Images sent again before a run resumes: on one image, two models may well agree."""
 _CHANGED = 1e-3
-"""What a known answer may differ by, of its size, and still be the same model's."""
+"""Relative difference from a kept answer up to which the model counts as the same."""
 
 
 class Changed(EndpointError):
-    """Another model answers than the one whose answers are kept: the same again would not help."""
+    """The model differs from the one whose answers are kept, so trying again would not help."""
 
 
 class BlackBox(ABC):
-    """What such victims share: what is sent, how answers are read, counted and kept.
+    """Base of query-based victims: sends images; reads, counts and keeps the answers.
 
-    They grant scores or labels, never gradients. They are metered: no image is sent that nobody
-    asked about, neither as padding nor ahead of a decision.
+    They grant scores or labels, never gradients. They are metered: only images that an attack
+    queries are sent, none as padding and none ahead of a decision.
 
     Attributes
     ----------
     counts : dict
-        For every account ``[asked, sent]``: images asked about, and images that left for the
-        model, attempts that failed included. What the ledger knew was asked and not sent.
+        For every account ``[asked, sent]``: images queried, and images sent to the model, failed
+        attempts included. Images answered from the ledger count as asked, not as sent.
     """
 
     metered = True
     remote = False
-    """Whether answers come from elsewhere and cost something, so that a run keeps a ledger."""
+    """Whether answers cost something to get, so that a run keeps a ledger."""
 
     @property
     def rate(self) -> float | None:
-        """Images per second, at most; None without a limit."""
+        """Limit of images per second; None without a limit."""
         return None
 
     def __init__(
@@ -88,9 +88,9 @@ class BlackBox(ABC):
         self.stochastic = bool(stochastic)
         self.as_bytes = as_bytes
         self.grid = self._grid(grid)
-        # What the judge must know: of a few scores, or of labels, the sum says nothing.
-        whole = self.access is Access.SCORE and top_k is None
-        self.outputs = scores if whole else "logits"
+        # The judge checks that probabilities sum to 1, which top-k scores and labels do not.
+        full = self.access is Access.SCORE and top_k is None
+        self.outputs = scores if full else "logits"
         self.declared = classes
         self.ledger: Ledger | None = None
         self._kept_as: str | None = None
@@ -105,7 +105,7 @@ class BlackBox(ABC):
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are, as far as that is known."""
+        """The number of classes, or None if it is not known."""
         return None if self.reader.supposed else self.reader.classes
 
     @classes.setter
@@ -114,17 +114,17 @@ class BlackBox(ABC):
         self._kept_as = None
 
     def declare(self, classes: int) -> None:
-        """Say how many classes there are, where nobody has said it yet."""
+        """Set the number of classes, if it is not known yet."""
         if self.reader.classes is None:
             self.classes = classes
 
     @property
     def device(self) -> torch.device:
-        """Where attacks compute; answers are brought there."""
+        """Where attacks compute; answers are moved there."""
         return self._device
 
     def to(self, device: str | torch.device) -> Self:
-        """Have attacks compute elsewhere; the victim itself stays where it is."""
+        """Set where attacks compute; the victim itself is not moved."""
         self._device = torch.device(device)
         return self
 
@@ -134,12 +134,25 @@ class BlackBox(ABC):
 
     @abstractmethod
     def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
-        """Ask about images as they are sent; `keep` is told of every piece at once."""
+        """Logits of one image or more, as sent; `keep` is called as soon as a batch is answered."""
+
+    def _in_batches(
+        self, pixels: Pixels, size: int, answer: Callable[[Pixels], object], keep: Keep | None
+    ) -> Logits:
+        """The same for a victim in this process, `size` images at a time."""
+        batches = []
+        for first in range(0, len(pixels), size):
+            some = pixels[first : first + size]
+            self._count(sent=len(some))
+            batches.append(self.reader(answer(some), len(some)))
+            if keep is not None:
+                keep(first, batches[-1])
+        return np.concatenate(batches)
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Logits float32 ``[rows, classes]``; classes that are ruled out are minus infinity.
+        """Logits float32 ``[rows, classes]``; minus infinity for classes an answer leaves out.
 
-        Chances of a stochastic victim behind a wall are its own: the dice are not used.
+        A stochastic black-box victim has its own randomness: the dice are not used.
         """
         if self._careful:
             self._careful, few = False, x[:KNOWN]
@@ -148,16 +161,19 @@ class BlackBox(ABC):
             return torch.cat([first, self(x[KNOWN:], dice)]) if len(x) > KNOWN else first
         pixels = self.pixels(x)
         self._count(asked=len(pixels))
-        if self.ledger is not None and self.recalls and not self._fresh:
-            found = self._through(self.ledger, pixels)
+        ledger = self.ledger if self.recalls else None
+        if not len(pixels):
+            logits = np.zeros((0, self.classes or 1), np.float32)
+        elif ledger is not None and not self._fresh:
+            logits = self._through(ledger, pixels)
         else:
-            if self.ledger is not None and self.recalls and self._since is None:
-                self._must_be_the_same(self.ledger, self._key())
-            found = self._answers(pixels, None)
-        return torch.from_numpy(found).to(x.device)
+            if ledger is not None and self._since is None:
+                self._must_be_the_same(ledger, self._key())
+            logits = self._answers(pixels, None)
+        return torch.from_numpy(logits).to(x.device)
 
     def pixels(self, x: Tensor) -> Pixels:
-        """Images as they are sent: float32 in the box, or bytes."""
+        """Images in the form that is sent: float32 in the box, or bytes."""
         if x.dim() != 4:
             raise InputError(
                 f"{self.name} was given images {list(x.shape)}: images are "
@@ -165,20 +181,20 @@ class BlackBox(ABC):
             )
         values: Pixels = x.detach().cpu().to(torch.float32).contiguous().numpy()
         if not self.as_bytes:
-            return values.copy()  # whoever answers may write over it
+            return values.copy()  # the model may overwrite it
         low, high = self.box
         levels = np.rint((values.astype(np.float64) - low) / (high - low) * LEVELS)
         return levels.clip(0, LEVELS).astype(np.uint8)
 
     def keep_in(self, path: Path | str) -> None:
-        """Keep every answer in a ledger of this file, and serve repeats from it."""
+        """Keep every answer in a ledger file, and answer repeated images from it."""
         if self.stochastic:
-            raise InputError(f"{self.name} answers by chance: a ledger would repeat one draw")
+            raise InputError(f"{self.name} is stochastic: a ledger would repeat one random answer")
         self.ledger = Ledger(path)
 
     @contextmanager
     def account(self, name: str, *, fresh: bool = False) -> Iterator[None]:
-        """Count what is asked under a name for a while; `fresh` answers are not the ledger's."""
+        """Count queries under a name meanwhile; `fresh` queries never use the ledger."""
         before = self._account, self._fresh
         self._account, self._fresh = name, fresh
         try:
@@ -188,39 +204,39 @@ class BlackBox(ABC):
 
     @contextmanager
     def labels(self) -> Iterator[None]:
-        """Ask for labels alone for a while, in whatever form they come.
+        """Use only the labels of answers meanwhile, whatever form they have.
 
-        What the scores are does not matter then. Nobody need have said how many classes there are:
-        where whole rows of scores come, they tell. A few images are asked about first, so that an
-        answer that cannot be read costs no more.
+        The kind of scores does not matter then. The number of classes need not be declared: full
+        rows of scores show it. A few images are sent first, so that an answer that cannot be read
+        costs no more than those.
         """
-        said, declared = self.reader, self.declared
-        guess = said.access is Access.SCORE and said.classes is None
-        self.reader = replace(said, access=Access.DECISION, outputs="logits", supposed=guess)
+        reader, declared = self.reader, self.declared
+        guess = reader.access is Access.SCORE and reader.classes is None
+        self.reader = replace(reader, access=Access.DECISION, outputs="logits", supposed=guess)
         self._kept_as, self._careful = None, True
         try:
             yield
         finally:
-            self.reader, self.declared = said, declared
+            self.reader, self.declared = reader, declared
             self._kept_as, self._careful = None, False
 
     def afresh(self) -> AbstractContextManager[None]:
-        """Have no answer come from the ledger for a while; the account stays."""
+        """Take no answer from the ledger meanwhile; the account stays the same."""
         return self.account(self._account, fresh=True)
 
     @property
     def recalls(self) -> bool:
-        """Whether an answer may be one that was given before."""
+        """Whether repeated images are answered from the ledger."""
         return not (self.stochastic or self.ledger is None or self.ledger.distrusted)
 
     @property
     def asked(self) -> int:
-        """Images asked about so far."""
+        """Images queried so far."""
         return sum(asked for asked, _ in self.counts.values())
 
     @property
     def sent(self) -> int:
-        """Images sent so far, those of failed attempts included."""
+        """Images sent so far, failed attempts included."""
         return sum(sent for _, sent in self.counts.values())
 
     def _count(self, asked: int = 0, sent: int = 0) -> None:
@@ -232,15 +248,15 @@ class BlackBox(ABC):
             self.ledger.count(self._account, asked, sent)
 
     def _key(self) -> str:
-        """What answers are kept under."""
-        if self._kept_as is None:  # once: what answers may count its calls, and be the same
-            # Labels that are asked of what gives scores are no answers of the same kind.
+        """The name under which answers are kept."""
+        if self._kept_as is None:  # computed once: a function that counts its calls stays the same
+            # Labels taken from a model that gives scores are kept apart from its scores.
             apart = "" if self.reader.access is self.access else " labels"
             self._kept_as = self.digest() + apart
         return self._kept_as
 
     def _through(self, ledger: Ledger, pixels: Pixels) -> Logits:
-        """Answers from the ledger, and from the victim where it has none; each image once."""
+        """Answers from the ledger, or else from the victim; each image is sent once."""
         name = self._key()
         base = f"{name} {pixels.dtype} {pixels.shape[1:]}".encode()
         keys = [hashlib.sha256(base + row.tobytes()).digest() for row in pixels]
@@ -264,14 +280,12 @@ class BlackBox(ABC):
             self._since = (self._since or 0) + len(new)
         if known and (self.reader.classes is None or self.reader.supposed):
             self.reader.classes = len(next(iter(known.values())))
-        if not keys:
-            return np.zeros((0, self.classes or 1), dtype=np.float32)
         return np.stack([known[key] for key in keys])
 
     def _must_be_the_same(self, ledger: Ledger, name: str) -> None:
-        """Stop where another model answers than the one whose answers the ledger holds.
+        """Raise if the model no longer gives the answers in the ledger.
 
-        Looked at before the first image that is sent, and now and then, by one, after it.
+        Checked with several images before the first one is sent, then with one now and then.
         """
         if self._since is not None and self._since < CANARY:
             return
@@ -288,9 +302,9 @@ class BlackBox(ABC):
             again = self._answers(np.stack([pixels for _, pixels in held]), None)
         if any(_differ(known[key], now) for (key, _), now in zip(held, again, strict=True)):
             raise Changed(
-                f"{self.name} answers an image differently now than when it was first asked: "
-                "another model answers there, or it answers by chance. Say version= (or "
-                "stochastic=True), or use another folder"
+                f"{self.name} answers an image differently now than in the first query: the model "
+                "there has changed, or it is stochastic. Declare version= (or stochastic=True), "
+                "or use another folder"
             )
 
     def _grid(self, grid: float | None) -> float | None:
@@ -305,46 +319,40 @@ class BlackBox(ABC):
 
 
 def black_box(victim: Victim) -> BlackBox | None:
-    """The victim behind a wall that a victim is or, under its layers, has."""
+    """The black-box victim that a victim is or, behind its layers, contains."""
     source = victim.source
     return source if isinstance(source, BlackBox) else None
 
 
-@contextmanager
-def accounted(victim: Victim, name: str, *, fresh: bool = False) -> Iterator[None]:
-    """Count what a victim is asked under a name, where anybody counts."""
+def accounted(victim: Victim, name: str, *, fresh: bool = False) -> AbstractContextManager[None]:
+    """Count the queries of a black-box victim under a name meanwhile; no effect on others."""
     inner = black_box(victim)
-    with nullcontext() if inner is None else inner.account(name, fresh=fresh):
-        yield
+    return nullcontext() if inner is None else inner.account(name, fresh=fresh)
 
 
-@contextmanager
-def afresh(victim: Victim) -> Iterator[None]:
-    """Have a victim answer itself for a while, on the same account; its ledger serves nothing."""
+def afresh(victim: Victim) -> AbstractContextManager[None]:
+    """Take no answer from a victim's ledger meanwhile; the account stays the same."""
     inner = black_box(victim)
-    with nullcontext() if inner is None else inner.afresh():
-        yield
+    return nullcontext() if inner is None else inner.afresh()
 
 
-@contextmanager
-def labels_alone(victim: Victim) -> Iterator[None]:
-    """Have a victim behind a wall asked for labels alone for a while; others grant what they do."""
+def labels_alone(victim: Victim) -> AbstractContextManager[None]:
+    """Use only the labels of a black-box victim meanwhile; no effect on others."""
     inner = black_box(victim)
-    with nullcontext() if inner is None else inner.labels():
-        yield
+    return nullcontext() if inner is None else inner.labels()
 
 
 def know_classes(victim: Victim, classes: int, labels: Tensor) -> None:
-    """Tell a victim that answers labels, or the first few, how many classes its data have."""
+    """Give the data's number of classes to a victim that returns labels or top-k scores."""
     inner = black_box(victim)
-    if inner is None:
-        return
-    if inner.reader.access is Access.DECISION or inner.reader.top_k is not None:
+    if inner is not None and (
+        inner.reader.access is Access.DECISION or inner.reader.top_k is not None
+    ):
         inner.declare(max(classes, int(labels.max()) + 1, 2))
 
 
 def paid(victim: Victim) -> dict[str, tuple[int, int]] | None:
-    """What a victim behind a wall was asked and sent, by account: in all runs with its ledger."""
+    """Images queried and sent of a black-box victim, by account; over all runs with its ledger."""
     inner = black_box(victim)
     if inner is None:
         return None
@@ -354,7 +362,7 @@ def paid(victim: Victim) -> dict[str, tuple[int, int]] | None:
 
 
 def _fits(one: Kept, others: list[Kept]) -> bool:
-    """Whether an image is not among others, and can be sent with them."""
+    """Whether an image is not among the others, and has their type and shape."""
     key, pixels = one
     alike = pixels.dtype == others[0][1].dtype and pixels.shape == others[0][1].shape
     return alike and key not in {other for other, _ in others}
@@ -369,9 +377,7 @@ def _differ(once: Logits, again: Logits) -> bool:
 
 
 def _access(access: str | Access) -> Access:
-    if isinstance(access, Access):
-        return access
     levels = {str(level): level for level in Access}
-    if access not in levels:
+    if str(access) not in levels:
         raise InputError(f"access is {access!r}: {near(str(access), levels)}")
-    return levels[access]
+    return levels[str(access)]

@@ -1,6 +1,6 @@
-"""What there is, without torch: architectures, shipped and public models, how a model is written.
+"""Lists architectures, shipped and public models, and the forms of a model's text, without torch.
 
-Listing and help read this module, and neither may import torch.
+Listings and help texts read this module, and neither may import torch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FORMS = MappingProxyType(
         "zoo:NAME": "a model that comes with besiege",
         "public:NAME": "published weights in the data root, BESIEGE_DATA/weights/NAME.safetensors",
         "ARCH(mean=..., std=...):path/weights.safetensors": (
-            "own weights of an architecture besiege knows; .pt, .pth, .ckpt, .bin and .tar too, "
-            "where they hold tensors alone"
+            "own weights of an architecture besiege knows; also .pt, .pth, .ckpt, .bin and .tar "
+            "files that hold only tensors"
         ),
         "path/to/file.py:factory": (
-            "what a function in a file returns, a torch.nn.Module or a besiege.Classifier; "
+            "a torch.nn.Module or a besiege.Classifier that a function in a file returns; "
             "with arguments: file.py:factory(width=2)"
         ),
         "path/file.onnx": (
@@ -34,7 +34,7 @@ FORMS = MappingProxyType(
             "file.onnx(mean=0.5, std=0.25)"
         ),
         "http://HOST:PORT/PATH": (
-            "a model that answers requests, without gradients; with arguments: "
+            "a model that answers HTTP requests, without gradients; with arguments: "
             "http://HOST/PATH(format=png, classes=10, access=decision)"
         ),
     }
@@ -48,11 +48,11 @@ class Architecture:
     Attributes
     ----------
     about : str
-        What it is, in one line.
+        Description in one line.
     arguments : str
-        Its arguments and their usual values, as they are written.
+        Its arguments with their defaults, as text.
     shape : (int, int, int)
-        Channels, height and width of the images it is usually built for.
+        Channels, height and width of the images it is built for by default.
     """
 
     about: str
@@ -105,20 +105,20 @@ CATALOGUE: Mapping[str, Architecture] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Listed:
-    """A model that has a name.
+    """A shipped or public model, as `besiege models` lists it.
 
     Attributes
     ----------
     name : str
-        As `besiege.models.load` takes it.
+        The text that `besiege.models.load` takes.
     architecture, data : str
-        What it is and what it was trained on.
+        Its architecture, and the data set it was trained on.
     clean : str
-        Accuracy on that data's test images; empty where nobody measured it.
+        Accuracy on that data's test images; empty if it was not measured.
     weights : Path or None
-        Where the weights are or would be; None where no data root is set.
+        Path of the weights, whether they exist or not; None if no data root is set.
     present : bool
-        Whether they are there.
+        Whether the weights exist.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Listed:
 
 
 def listing() -> list[Listed]:
-    """Every model that has a name: the zoo first, then the public ones, each by name.
+    """Every shipped and public model: the zoo first, then the public ones, each by name.
 
     Examples
     --------
@@ -148,16 +148,8 @@ def listing() -> list[Listed]:
         )
     for name in sorted(PUBLIC):
         entry, where = PUBLIC[name], public_path(name)
-        rows.append(
-            Listed(
-                f"public:{name}",
-                entry.architecture,
-                entry.data,
-                f"{entry.clean:.2f} %",
-                where,
-                where is not None and where.exists(),
-            )
-        )
+        clean, present = f"{entry.clean:.2f} %", where is not None and where.exists()
+        rows.append(Listed(f"public:{name}", entry.architecture, entry.data, clean, where, present))
     return rows
 
 
@@ -167,12 +159,12 @@ def zoo_names() -> list[str]:
 
 
 def zoo_card(name: str) -> dict[str, Any]:
-    """What is written down about a model of the zoo."""
+    """The card of a zoo model."""
     card: dict[str, Any] = json.loads((ZOO / f"{name}.json").read_text())
     return card
 
 
 def public_path(name: str) -> Path | None:
-    """Where the data root has or would have public weights; None where no root is set."""
+    """The path of public weights in the data root; None if no root is set."""
     root = os.environ.get("BESIEGE_DATA")
     return Path(root) / "weights" / f"{name}.safetensors" if root else None

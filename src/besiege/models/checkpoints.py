@@ -1,4 +1,4 @@
-"""Weights from files into modules; nothing in a file is ever executed."""
+"""Reads weights files into modules, without executing anything in them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from besiege.core.files import must_be_file
 PICKLED = (".pt", ".pth", ".th", ".ckpt", ".bin", ".tar")
 SUFFIXES = (".safetensors", *PICKLED)
 
-# Under which a training script keeps the weights among other things, the likeliest first.
+# Names under which training scripts store the weights in a checkpoint, the likeliest first.
 _HOLDERS = ("state_dict", "model_state_dict", "model", "net", "network", "weights", "params")
-# What wrappers put before every name: data parallel, torch.compile, a training script's own.
+# Prefixes that wrappers put before every name: data parallel, torch.compile, training scripts.
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 _ZIP = b"PK\x03\x04"
 
@@ -39,15 +39,15 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     Parameters
     ----------
     path : Path
-        A safetensors file, or a checkpoint of `torch.save` that holds tensors, numbers and text
-        alone. One that would run code is refused.
+        A safetensors file, or a checkpoint of `torch.save` that holds only tensors, numbers and
+        text. One that would run code is refused.
     sha256 : str, optional
-        What its content must hash to.
+        Expected digest of its content.
     """
     if path.suffix not in SUFFIXES:
         raise InputError(
-            f"'{path.name}' is no weights file: its name ends in {', '.join(SUFFIXES[:-1])} "
-            f"or {SUFFIXES[-1]}"
+            f"'{path.name}' is not a weights file: write a name that ends in "
+            f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         )
     if not os.path.lexists(path):
         raise DataError(f"{path} does not exist")
@@ -56,10 +56,10 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if sha256 is not None and found != sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and digest != sha256:
         raise DataError(
-            f"{path} is not the published file: its SHA-256 is {found[:12]}..., expected "
+            f"{path} is not the published file: its SHA-256 is {digest[:12]}..., expected "
             f"{sha256[:12]}...; fetch it again"
         )
     if path.suffix == ".safetensors":
@@ -70,28 +70,26 @@ def read_weights(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
 def from_safetensors(content: bytes, where: str) -> dict[str, Tensor]:
     """The tensors in the content of a safetensors file."""
     try:
-        tensors: dict[str, Tensor] = read_safetensors(content)
+        return dict(read_safetensors(content))
     except SafetensorError as error:
         raise DataError(f"{where} is not a safetensors file: {error}") from None
-    return tensors
 
 
 def _unpickled(content: bytes, path: Path) -> object:
-    # Before torch 2.6 a real tar archive could run code in spite of weights_only.
+    # Before torch 2.6 a tar archive could run code in spite of weights_only.
     if not content.startswith(_ZIP) and tarfile.is_tarfile(io.BytesIO(content)):
         raise DataError(f"{path} is a tar archive: unpack it and name the weights file inside")
     if _is_torchscript(content):
         raise _more_than_tensors(path, "a TorchScript program", "torch.jit.load('{}')")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old protocols; what matters is raised
+            warnings.simplefilter("ignore")  # about old protocols; real problems are raised
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle can fail in any way
+    except Exception as error:  # a damaged pickle can raise anything
         asked = re.search(r"GLOBAL (\S+)", str(error))
         if asked is None and not _is_pickle(content):
             raise DataError(
-                f"{path} cannot be read as a checkpoint of torch.save: it is damaged or something "
-                f"else ({type(error).__name__})"
+                f"{path} is damaged or not a checkpoint of torch.save ({type(error).__name__})"
             ) from None
     wants = f"more than tensors (it asks for {asked[1]})" if asked else "more than tensors"
     opened = "torch.load('{}', map_location='cpu', weights_only=False)"
@@ -102,18 +100,18 @@ def _more_than_tensors(path: Path, what: str, opened: str) -> DataError:
     safe = path.with_suffix(".safetensors").name
     return DataError(
         f"{path} holds {what}: opening it would run code, so it was not opened. "
-        "If you trust it, convert it once, in a place where it can do no harm:\n"
+        "If you trust it, convert it once, in a sandbox:\n"
         "  import torch, safetensors.torch\n"
         f"  safetensors.torch.save_file({opened.format(path.name)}.state_dict(), '{safe}')\n"
-        "(['state_dict'] in place of .state_dict() where it holds a dictionary)"
+        "(['state_dict'] instead of .state_dict() if it holds a dictionary)"
     )
 
 
 def _is_pickle(content: bytes) -> bool:
-    """Whether it reads as a pickle; looking at the steps carries none of them out."""
+    """Whether it parses as a pickle; parsing does not run it."""
     try:
         return any(step.name == "STOP" for step, _, _ in pickletools.genops(content))
-    except Exception:  # whatever it is, it is none
+    except Exception:  # other content can raise anything
         return False
 
 
@@ -124,31 +122,30 @@ def _is_torchscript(content: bytes) -> bool:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except zipfile.BadZipFile:
-        return False  # damaged, which torch will say
+        return False  # damaged, which torch.load reports
 
 
-def _state_dict(found: object, path: Path) -> dict[str, Tensor]:
-    if _is_state(found):
-        return {str(name): tensor.detach() for name, tensor in found.items()}
-    inside = found if isinstance(found, Mapping) else {}
+def _state_dict(content: object, path: Path) -> dict[str, Tensor]:
+    """The weights in the content of a checkpoint, which may be nested in a dictionary."""
+    if _is_state(content):
+        return {str(name): tensor.detach() for name, tensor in content.items()}
+    inside = content if isinstance(content, Mapping) else {}
     states = {str(name): part for name, part in inside.items() if _is_state(part)}
     for name in (*_HOLDERS, *states):
         if name in states:
             return _state_dict(states[name], path)
     names = [repr(str(name)) for name in inside]
-    held = f"a dictionary of {', '.join(names[:5])}" if names else f"a {type(found).__name__}"
+    held = f"a dictionary of {', '.join(names[:5])}" if names else f"a {type(content).__name__}"
     raise DataError(
-        f"{path} holds {held}, but weights are a dictionary of tensors by name, alone or under "
+        f"{path} holds {held}, but weights are a dictionary of tensors by name, by itself or under "
         f"one of {', '.join(_HOLDERS)}"
     )
 
 
-def _is_state(found: object) -> TypeGuard[Mapping[str, Tensor]]:
-    return (
-        isinstance(found, Mapping)
-        and len(found) > 0
-        and all(isinstance(part, Tensor) for part in found.values())
-    )
+def _is_state(content: object) -> TypeGuard[Mapping[str, Tensor]]:
+    if not isinstance(content, Mapping) or not content:
+        return False
+    return all(isinstance(part, Tensor) for part in content.values())
 
 
 def built(
@@ -157,10 +154,9 @@ def built(
     tensors: dict[str, Tensor],
     where: str,
 ) -> nn.Module:
-    """A module of an architecture with these weights; the caller's random state is left alone.
+    """A module of an architecture with these weights; the caller's random state does not change.
 
-    Weights of another precision are taken into the module's own: half-precision files compute in
-    float32.
+    Weights are converted to the module's precision: half-precision files compute in float32.
     """
     with torch.random.fork_rng(devices=[]):
         module: nn.Module = called(make, arguments, make.__name__)
@@ -169,7 +165,7 @@ def built(
     missing = [
         name
         for name in wanted
-        # How often a batch norm was trained decides nothing; old files do not say.
+        # The number of training batches has no effect in evaluation, and old files lack it.
         if name not in tensors and not name.endswith("num_batches_tracked")
     ]
     extra = sorted(name for name in tensors if name not in wanted)
@@ -180,8 +176,8 @@ def built(
     ]
     number = [n for n, t in tensors.items() if n in wanted and not _same_kind(t, wanted[n])]
     problems = [
-        f"{said} {_first(names)}"
-        for said, names in (
+        f"{problem} {_first(names)}"
+        for problem, names in (
             ("it lacks", missing),
             ("it has", other),
             ("it also has", extra),
@@ -205,7 +201,7 @@ def _first(names: list[str]) -> str:
 
 
 def _unwrapped(tensors: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names without what a wrapper put before each of them."""
+    """The tensors by name, without the prefixes of wrappers."""
     for _ in range(4):
         prefix = next((p for p in _WRAPPERS if all(name.startswith(p) for name in tensors)), None)
         if prefix is None or any(name.startswith(prefix) for name in wanted):
@@ -215,7 +211,7 @@ def _unwrapped(tensors: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> dict
 
 
 def called(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
-    """What a factory makes of these arguments."""
+    """The result of calling a factory with these arguments."""
     check_arguments(make, arguments, where)
     try:
         return make(**arguments)
@@ -228,11 +224,11 @@ def called(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -
 def check_arguments(
     make: Callable[..., Any], names: Iterable[str], where: str, also: Sequence[str] = ()
 ) -> None:
-    """Refuse arguments a factory does not take, with the nearest ones it does."""
+    """Refuse arguments that a factory does not take; the error names the nearest ones it does."""
     try:
         known = list(inspect.signature(make).parameters.values())
     except (TypeError, ValueError):
-        return  # built in C, it does not say
+        return  # a C function has no signature
     if any(p.kind is p.VAR_KEYWORD for p in known):
         return
     taken = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

@@ -1,4 +1,4 @@
-"""The victim of most sieges: a module that maps images to logits, with its normalisation."""
+"""`Classifier`, the usual victim: a module that maps images to logits, with its normalisation."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from besiege.core.victim import DERIVE, Victim, floating
 
 
 class Classifier(Victim):
-    """A module that maps images to logits, and what must be known to attack it.
+    """A module that maps images to logits, with all that an attack must know about it.
 
-    The normalisation ``(x - mean) / std`` happens inside, so that every distance outside is
-    measured in pixels. The module itself is never changed.
+    The normalisation ``(x - mean) / std`` happens inside, so every distance is measured in pixel
+    values. The module itself is never changed.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class Classifier(Victim):
     box : (float, float)
         The range of pixel values the victim accepts.
     classes : int, optional
-        How many classes there are; found out on first use when not given.
+        Number of classes; read from the first answer when not given.
     outputs : {"logits", "probabilities"}
-        What the module answers; probabilities are taken through the logarithm.
+        What the module returns; the logarithm of probabilities is used as logits.
     name : str, optional
-        What reports call it; the module's class name when not given.
+        Name in reports; the module's class name when not given.
     grid : float, optional
         Step of the pixel values the victim can receive, such as ``1/255`` if it quantises.
 
@@ -69,8 +69,6 @@ class Classifier(Victim):
                 f"the model is a {type(module).__name__}, but a Classifier wraps a torch.nn.Module"
             )
         self.module = module
-        self.mean: tuple[float, ...] | None
-        self.std: tuple[float, ...] | None
         self.mean, self.std = normalisation(mean, std)
         self.box = checked_box(box)
         if not _is_count(classes):
@@ -98,19 +96,18 @@ class Classifier(Victim):
         x : Tensor
             Images ``[rows, channels, height, width]`` inside the box.
         dice : Dice, optional
-            The chances of a stochastic victim; this one has none.
+            Randomness of a stochastic victim; not used here.
 
         Returns
         -------
         Tensor
-            float32 ``[rows, classes]``. Of float64 the class on top stays on top: what ties by
-            rounding alone is told apart.
+            float32 ``[rows, classes]``. Rounding float64 logits never changes the predicted class.
         """
         rows = len(x)
         return logits_of(self._answer(self._prepared(x)), rows, self.name, self.outputs)
 
     def overwrites(self, x: Tensor) -> tuple[bool, bool]:
-        """Whether the module changes the images it is given, and whether autograd notices."""
+        """Whether the module overwrites its input, and whether autograd notices."""
         given = self._prepared(x).clone()
         before, version = given.clone(), given._version
         self._answer(given)
@@ -136,9 +133,9 @@ class Classifier(Victim):
         """SHA-256 of everything that decides the answers, as hexadecimal text.
 
         Covers classes and their source, attributes, parameters and buffers, normalisation, box,
-        outputs and grid; not the name, the device, or where a file lies. Where something cannot be
-        read (a class typed into a console, an attribute that is an object of its own) the digest
-        holds for this process only. It is computed anew each time, since a module may be trained.
+        outputs and grid; not the name, the device, or the path of a file. If something cannot be
+        read (a class typed into a console, an attribute that is an opaque object), the digest is
+        valid in this process only. It is computed on every call, since a module may be trained.
         """
         return fingerprint(self.module, self.mean, self.std, self.box, self.outputs, self.grid)
 
@@ -153,7 +150,7 @@ class Classifier(Victim):
     ) -> Classifier | None:
         """An accelerated copy, if one agrees with this classifier around some samples.
 
-        None of a subclass that answers otherwise than its module.
+        None for a subclass that overrides ``__call__``.
         """
         from besiege.models import twins
 
@@ -171,7 +168,7 @@ class Classifier(Victim):
     def of(cls, model: Victim) -> Victim: ...
     @classmethod
     def of(cls, model: Victim | nn.Module | str) -> Victim:
-        """A victim from what a user has: a victim as it is, a module, or the text of a source."""
+        """A victim from a victim (unchanged), a module, or the text of a source."""
         if isinstance(model, str):
             from besiege.models.sources import load
 
@@ -189,7 +186,7 @@ class Classifier(Victim):
     def _scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
         key = (x.device, x.dtype)
         if key not in self._scales:
-            # Made outside any inference mode of the caller: gradients flow through them later.
+            # Outside the caller's inference mode: later calls compute gradients with them.
             with torch.inference_mode(False):
                 mean, std = (
                     torch.tensor(v, dtype=x.dtype, device=x.device).reshape(-1, 1, 1)
@@ -207,7 +204,7 @@ class Classifier(Victim):
 
 def normalisation(
     mean: float | Sequence[float] | None, std: float | Sequence[float] | None
-) -> tuple[tuple[float, ...], tuple[float, ...]] | tuple[None, None]:
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
     """Mean and std per channel, both or neither, checked."""
     if mean is None and std is None:
         return None, None
@@ -235,7 +232,7 @@ def normalisation(
 
 
 def checked_box(box: tuple[float, float]) -> tuple[float, float]:
-    """The lowest and the highest pixel value, or an error that says what they are."""
+    """The lowest and the highest pixel value, validated."""
     try:
         low, high = (float(v) for v in box)
     except (TypeError, ValueError):
@@ -248,17 +245,17 @@ def checked_box(box: tuple[float, float]) -> tuple[float, float]:
 
 
 def _is_count(classes: Any) -> bool:
-    """Whether a number of classes is one, or not known yet."""
+    """Whether a number of classes is valid; None means that it is not known yet."""
     return classes is None or (isinstance(classes, Integral) and 2 <= int(classes) <= MOST)
 
 
 def _is_step(grid: Any) -> bool:
-    """Whether a step of pixel values is a number above 0 that a float holds."""
+    """Whether a step of pixel values is a positive number that fits a float."""
     return isinstance(grid, Real) and 0 < grid <= sys.float_info.max  # type: ignore[operator]  # a Real compares
 
 
 def checked_grid(grid: float | None, box: tuple[float, float]) -> float | None:
-    """The step of the pixel values, where there is one: the box is a whole number of them."""
+    """The step of the pixel values, validated: the box must be a whole number of steps wide."""
     if grid is None:
         return None
     if not _is_step(grid):

@@ -1,6 +1,6 @@
-"""Sockets with one deadline for everything that is done with them until it is set again.
+"""Sockets with one deadline for all operations, until the deadline is set again.
 
-A socket's own timeout begins again with every read: a server that sends a byte now and then, or one
+A socket's own timeout restarts with every read: a server that sends a byte now and then, or one
 ``100 Continue`` after the other, would never exceed it.
 """
 
@@ -15,12 +15,12 @@ from typing import Any
 
 
 class Timed(socket.socket):
-    """A socket whose reads and writes end at a moment of `time.monotonic`."""
+    """A socket whose reads and writes end at `end`, a time of `time.monotonic`."""
 
     end = float("inf")
 
     def hurry(self) -> None:
-        """Allow the next operation what is left of the time."""
+        """Limit the next operation to the time left."""
         left = self.end - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")
@@ -44,9 +44,9 @@ class TimedTLS(Timed, ssl.SSLSocket):
 
 
 def reached(host: str, port: int, end: float) -> Timed:
-    """A connection to the first of a host's addresses that answers; all of them share the time.
+    """A connection to the first of a host's addresses that answers; `end` limits all attempts.
 
-    Looking up the name has the time limit of the system's resolver.
+    The name lookup has the time limit of the system's resolver.
     """
     problem: OSError = TimeoutError("timed out")
     for family, kind, protocol, _, place in socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM):
@@ -64,7 +64,7 @@ def reached(host: str, port: int, end: float) -> Timed:
 
 
 def passed_on(held: Timed, place: str, headers: Mapping[str, str]) -> None:
-    """Have a proxy connect a socket to a place, ``HOST:PORT``."""
+    """Tell a proxy to connect the socket to a place, ``HOST:PORT``."""
     lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     held.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
@@ -78,8 +78,8 @@ def passed_on(held: Timed, place: str, headers: Mapping[str, str]) -> None:
 
 
 def secured(held: Timed, trust: ssl.SSLContext, host: str) -> Timed:
-    """TLS over a connection, with the server that the certificate names."""
-    held.hurry()  # all of the handshake is one operation
+    """TLS over a connection; the certificate must name the host."""
+    held.hurry()  # the whole handshake counts as one operation
     trust.sslsocket_class = TimedTLS
     made = trust.wrap_socket(held, server_hostname=host)
     assert isinstance(made, Timed)
@@ -87,6 +87,6 @@ def secured(held: Timed, trust: ssl.SSLContext, host: str) -> Timed:
 
 
 def allow(connection: http.client.HTTPConnection, end: float) -> None:
-    """Have all that is done next with a connection end at a moment."""
+    """Set the deadline of a connection, a time of `time.monotonic`."""
     assert isinstance(connection.sock, Timed)
     connection.sock.end = end

@@ -1,4 +1,4 @@
-"""A victim behind HTTP: images are posted, answers come back, and every one of them is kept."""
+"""`Endpoint`: a black-box victim that answers HTTP requests; every answer is kept in a ledger."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from besiege.models.transport import Job, Reply, Transport
 from besiege.models.wire import BYTES, FORMATS, SIZES, decoded, encoded
 
 BATCH, LARGEST = 32, 1 << 23
-"""Images in one request, and about how many bytes, where nobody says; one image where each is a
-file of its own."""
+"""Default limits of one request, in images and in bytes; a PNG request holds one image."""
 HELD = 1 << 26
-"""About how many bytes wait to be sent."""
+"""About how many bytes are encoded ahead of sending."""
 
 
 class Endpoint(BlackBox, Victim):
@@ -31,30 +30,31 @@ class Endpoint(BlackBox, Victim):
     Parameters
     ----------
     url : str
-        Where images are posted to: ``http://127.0.0.1:8000/predict``. A key in it is refused;
-        ``?code={NAME}`` sends the one that the environment variable holds.
+        Address that images are posted to: ``http://127.0.0.1:8000/predict``. A key in it is
+        refused; ``?code={NAME}`` sends the value of that environment variable.
     format : {"json", "raw", "uint8", "png"}
-        How they are sent. Bytes and PNG files have 256 levels: then the model's `grid` is a
-        255th of its box, and what is sent is what is judged.
+        How images are sent. Bytes and PNG files have 256 levels: `grid` is then 1/255 of the box,
+        and exactly the images sent are judged.
     classes, access, outputs, top_k, box, grid, stochastic
         As for `besiege.function_model`.
     batch : int, optional
-        The most images in one request; 32, fewer of large ones (8 MiB), and 1 for PNG files.
+        Largest number of images in one request. By default 32, fewer large ones (8 MiB), and 1
+        for PNG files.
     concurrency : int
-        The most requests on their way at once.
+        Largest number of simultaneous requests.
     timeout, retries, patience
         Seconds for one attempt (connecting, sending and the whole answer), attempts at one
-        request, and seconds the server may be away.
+        request, and seconds the server may be unavailable.
     rate, request_rate : float, optional
-        The most images, and the most requests, per second.
+        Limits of images and of requests per second.
     version : str
-        Which model answers there. When it changes, nothing of before is used again.
+        Version of the model there. After a change, earlier answers and records are not reused.
     token : str, optional
         Name of an environment variable with a key, sent as ``Authorization: Bearer``.
     ledger : path, optional
-        A file that keeps every answer; `besiege.evaluate` keeps one in the run folder by itself.
+        A file that keeps every answer; `besiege.evaluate` keeps one in the run folder by default.
     name : str, optional
-        What reports call it; the address when not given.
+        Name in reports; the address when not given.
 
     Examples
     --------
@@ -120,11 +120,11 @@ class Endpoint(BlackBox, Victim):
 
     @property
     def rate(self) -> float | None:
-        """Images per second, at most."""
+        """Limit of images per second; None without a limit."""
         return self.transport.rate
 
     def digest(self) -> str:
-        """SHA-256 of address, version and how images are sent and answers read."""
+        """SHA-256 of the address, the version, and how images are sent and answers read."""
         about = {
             "kind": "endpoint",
             "url": self.transport.url,
@@ -141,29 +141,27 @@ class Endpoint(BlackBox, Victim):
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
-        entries = pixels[:1].size
-        size = self.batch or fitting(self.format, entries)
-        # Few are encoded ahead: as text, an image of 224 x 224 takes three megabytes.
-        few = max(
-            2 * self.transport.concurrency, HELD // (SIZES[self.format] * size * entries or 1)
-        )
-        found = [np.zeros((0, self.classes or 1), np.float32)]
+        values = pixels[0].size
+        size = self.batch or fitting(self.format, values)
+        # Few requests are encoded ahead: as text, an image of 224 x 224 takes three megabytes.
+        few = max(2 * self.transport.concurrency, HELD // (SIZES[self.format] * size * values or 1))
+        logits: list[Logits] = []
         for begin in range(0, len(pixels), few * size):
             firsts = range(begin, min(len(pixels), begin + few * size), size)
             jobs = [self._job(pixels[first : first + size], first, keep) for first in firsts]
-            found += self.transport.send(jobs)
-        return np.concatenate(found[1:] or found)
+            logits += self.transport.send(jobs)
+        return np.concatenate(logits)
 
     def _job(self, some: Pixels, first: int, keep: Keep | None) -> Job[Logits]:
         body, headers = encoded(self.format, some)
         if not self.stochastic and not self._fresh:
-            # A server that knows it may answer an attempt that it has served before.
+            # A server that supports the header can answer a repeated attempt from its cache.
             headers["Idempotency-Key"] = hashlib.sha256(body).hexdigest()
 
         def accept(reply: Reply) -> Logits:
             logits = decoded(reply, len(some), self.reader)
             if keep is not None:
-                keep(first, logits)  # at once: others of the same call may fail
+                keep(first, logits)  # now: other requests of the same call may fail
             return logits
 
         return Job(body, headers, len(some), accept)
@@ -174,15 +172,15 @@ class Endpoint(BlackBox, Victim):
             self.ledger.note(self._account, images, attempt, status, seconds)
 
 
-def fitting(form: str, entries: int) -> int:
-    """How many images of so many entries go into one request.
+def fitting(form: str, values: int) -> int:
+    """How many images of so many pixel values go into one request.
 
     Examples
     --------
     >>> [fitting(form, 3 * 224 * 224) for form in ("json", "raw", "uint8")]
     [2, 13, 32]
     """
-    return max(1, min(BATCH, LARGEST // (SIZES[form] * max(1, entries))))
+    return max(1, min(BATCH, LARGEST // (SIZES[form] * max(1, values))))
 
 
 def _key(token: str | None) -> Mapping[str, str]:
@@ -190,8 +188,7 @@ def _key(token: str | None) -> Mapping[str, str]:
 
 
 def kept_below(victim: BlackBox | None, folder: Path) -> None:
-    """Have a remote victim that has no ledger yet keep one below a folder."""
+    """Give a remote victim without a ledger one below a folder."""
     if victim is None or not victim.remote or victim.stochastic or victim.ledger is not None:
         return
-    place = folder / "ledgers" / f"{victim.digest()[:16]}.sqlite"
-    victim.keep_in(place)
+    victim.keep_in(folder / "ledgers" / f"{victim.digest()[:16]}.sqlite")

@@ -1,9 +1,10 @@
-"""Several models as one victim: what fools all of them is likelier to fool another one too."""
+"""`Ensemble`: several models as one victim, because what fools all of them transfers better."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
@@ -19,34 +20,34 @@ Fuse = Literal["logits", "probabilities", "losses"]
 
 
 class Ensemble(Victim):
-    """A victim made of several, to be crafted on.
+    """Several victims fused into one that transfer attacks are crafted on.
 
-    With weights w that sum to one and members with logits z and probabilities p, the loss that an
-    attack raises is
+    With weights w that sum to one and members with logits z and probabilities p, an attack
+    maximises
 
-    - ``logits``: that of ``sum w z``, as a rule the strongest (Dong et al. 2018). The member with
-      the largest logits rules; `equalise` divides each member's logits of an image by their
-      standard deviation over the classes;
-    - ``probabilities``: that of ``log sum w p``;
-    - ``losses``: the mean of the members' own, ``sum w loss(z)``. What it answers, and a loss where
-      no gradient was asked, is that of ``sum w z``.
+    - ``logits``: the loss of ``sum w z``, usually the strongest choice (Dong et al. 2018). The
+      member with the largest logits dominates; `equalise` divides each member's logits of an image
+      by their standard deviation over the classes;
+    - ``probabilities``: the loss of ``log sum w p``;
+    - ``losses``: the mean of the members' losses, ``sum w loss(z)``. The ensemble's answers, and
+      losses computed without a gradient, are those of ``sum w z``.
 
-    Every member keeps its own normalisation, and may bring its own input size as the layer
-    ``+adapt(size=...)``. Leave models of the victim's family out, or say that they are in.
+    Every member keeps its own normalisation, and may have its own input size with the layer
+    ``+adapt(size=...)``. Leave models of the victim's family out, or report that they are in.
 
     Parameters
     ----------
     members : sequence of Victim, nn.Module or str
-        What is fused; all of the same classes and box, and on one device. Of a text that names
-        layers, give what `besiege.defenses.load` makes of it.
+        The models; all with the same classes and box, and on one device. For a text with layers,
+        pass the result of `besiege.defenses.load`.
     fuse : {"logits", "probabilities", "losses"}
-        Of what the mean is taken.
+        What is averaged.
     weights : sequence of float, optional
         One positive number per member; they are divided by their sum. Equal by default.
     equalise : bool
-        Whether each member's logits are brought to one scale first; for ``logits`` alone.
+        Whether each member's logits are brought to one scale first; for ``logits`` only.
     name : str, optional
-        What reports call it; the members' names by default.
+        Name in reports; the members' names by default.
 
     Examples
     --------
@@ -70,7 +71,7 @@ class Ensemble(Victim):
         name: str | None = None,
     ) -> None:
         if isinstance(members, (str, nn.Module)) or not len(members):
-            raise InputError("an ensemble is a list of models, one at least")
+            raise InputError("an ensemble is a list of at least one model")
         if fuse not in get_args(Fuse):
             raise InputError(f"fuse is {fuse!r}: {near(str(fuse), get_args(Fuse))}")
         if equalise and fuse != "logits":
@@ -79,33 +80,33 @@ class Ensemble(Victim):
         self.fuse, self.equalise = fuse, equalise
         self.weights = _weights(weights, len(self.members))
         self.box = self._common("box")
-        # A member without a grid takes what lies on another's.
+        # A member without a grid accepts images on another member's grid.
         self.grid = self._common("grid")
         self.classes = self._common("classes")
         self.access = min(one.access for one in self.members)
         self.stochastic = any(one.stochastic for one in self.members)
         self.metered = any(one.metered for one in self.members)
         self.name = self._written() if name is None else name
-        self.device  # noqa: B018  # refuses members on several
+        self.device  # noqa: B018  # raises if the members are on several devices
 
     def _common(self, what: str) -> Any:
-        """What all members that say so must agree on; None if none does."""
+        """The value of an attribute that all members declaring it must share; None if none does."""
         each = [(one.name, getattr(one, what)) for one in self.members]
         each = [(name, value) for name, value in each if value is not None]
         if len({value for _, value in each}) > 1:
-            said = ", ".join(f"that of {name} is {value}" for name, value in each)
-            raise InputError(f"the members of an ensemble must agree on {what}, but {said}")
+            values = ", ".join(f"that of {name} is {value}" for name, value in each)
+            raise InputError(f"the members of an ensemble must agree on {what}, but {values}")
         return each[0][1] if each else None
 
     def _written(self) -> str:
-        told = [one.name for one in self.members]
+        parts = [one.name for one in self.members]
         if self.fuse != "logits":
-            told.append(f"fuse={self.fuse!r}")
+            parts.append(f"fuse={self.fuse!r}")
         if len(set(self.weights)) > 1:
-            told.append(f"weights={tuple(float(f'{w:.6g}') for w in self.weights)}")
+            parts.append(f"weights={tuple(float(f'{w:.6g}') for w in self.weights)}")
         if self.equalise:
-            told.append("equalise=True")
-        return f"ensemble({', '.join(told)})"
+            parts.append("equalise=True")
+        return f"ensemble({', '.join(parts)})"
 
     def __repr__(self) -> str:
         return self.name
@@ -128,40 +129,35 @@ class Ensemble(Victim):
 
     @property
     def apart(self) -> list[tuple[float, Victim]] | None:
-        """Weights and members whose losses are asked one by one, where those are fused."""
-        if self.fuse != "losses":
-            return None
-        return list(zip(self.weights, self.members, strict=True))
+        """Weights and members if their losses are fused, which needs each member's answer."""
+        fused = self.fuse == "losses"
+        return list(zip(self.weights, self.members, strict=True)) if fused else None
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Fused logits of images; a member's chances are its own."""
-        chances = [None if dice is None else dice.of("member", k) for k in range(len(self.members))]
-        # Each gets a copy of its own: a model may write over what it is given.
-        answers = [one(x.clone(), own) for one, own in zip(self.members, chances, strict=True)]
-        return self.fused(answers)
+        """Fused logits of images; every member has independent randomness."""
+        dices = [None if dice is None else dice.of("member", k) for k in range(len(self.members))]
+        # Each member gets a copy: a model may overwrite its input.
+        return self.fused([m(x.clone(), own) for m, own in zip(self.members, dices, strict=True)])
 
     def fused(self, answers: Sequence[Tensor]) -> Tensor:
-        """One answer from the members', ``[rows, classes]`` each, in their order."""
+        """The fused logits of the members' logits, ``[rows, classes]`` each, in their order."""
         if len({z.shape for z in answers}) > 1:
             each = zip(self.members, answers, strict=True)
-            said = ", ".join(f"{one.name} {tuple(z.shape)}" for one, z in each)
+            shapes = ", ".join(f"{one.name} {tuple(z.shape)}" for one, z in each)
             raise VictimError(
-                f"the members of an ensemble must tell the same classes apart, but answered {said}"
+                f"the members of an ensemble must have the same classes, but answered {shapes}"
             )
         if self.equalise:
             answers = [z / _spread(z) for z in answers]
         if self.fuse == "probabilities":
-            shares = [
-                z.log_softmax(1) + math.log(w) for w, z in zip(self.weights, answers, strict=True)
-            ]
-            return torch.logsumexp(torch.stack(shares), 0)
-        total = self.weights[0] * answers[0]
-        for weight, z in zip(self.weights[1:], answers[1:], strict=True):
-            total = total + weight * z
-        return total
+            pairs = zip(self.weights, answers, strict=True)
+            return torch.logsumexp(
+                torch.stack([z.log_softmax(1) + math.log(w) for w, z in pairs]), 0
+            )
+        return reduce(torch.add, [w * z for w, z in zip(self.weights, answers, strict=True)])
 
     def digest(self) -> str:
-        """SHA-256 of what identifies the members, their weights and how they are fused."""
+        """SHA-256 of the members' digests, their weights and how they are fused."""
         parts = ["ensemble", self.fuse, repr(self.equalise)]
         for weight, one in zip(self.weights, self.members, strict=True):
             parts += [repr(weight), one.digest()]
@@ -179,5 +175,5 @@ def _weights(given: Sequence[float] | None, count: int) -> tuple[float, ...]:
 
 
 def _spread(z: Tensor) -> Tensor:
-    """The standard deviation of each row, ``[rows, 1]``; no smaller than what can be divided by."""
+    """The standard deviation of each row, ``[rows, 1]``, bounded below so that it can divide."""
     return z.std(1, correction=0, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)

@@ -1,4 +1,4 @@
-"""A victim that is only a function of arrays."""
+"""`function_model`: a victim that is a Python function of numpy arrays."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from besiege.core.errors import BesiegeError, InputError, VictimError, described
 from besiege.core.identity import lasts, plain
+from besiege.core.text import check_whole
 from besiege.core.threat import Access
 from besiege.core.victim import Victim
 from besiege.models.black_box import BlackBox, Keep, Logits, Pixels
@@ -20,15 +20,10 @@ Function = Callable[[Any], Any]
 
 
 class FunctionModel(BlackBox, Victim):
-    """What `function_model` makes."""
+    """The victim that `function_model` returns."""
 
     def __init__(
-        self,
-        function: Function,
-        *,
-        name: str,
-        batch: int | None = None,
-        **about: Any,
+        self, function: Function, *, name: str, batch: int | None = None, **about: Any
     ) -> None:
         if not callable(function):
             raise InputError(
@@ -40,45 +35,39 @@ class FunctionModel(BlackBox, Victim):
         self.batch = checked_count("batch", batch)
 
     def digest(self) -> str:
-        """SHA-256 of the function, with what it uses, and of how its answers are read."""
+        """SHA-256 of the function, of the code it uses, and of how its answers are read."""
         reader = (self.reader.access, self.reader.outputs, self.reader.top_k, self.declared)
         about = (*reader, self.box, self.grid, self.stochastic)
         return hashlib.sha256(f"function {self._text()} {about}".encode()).hexdigest()
 
     def keep_in(self, path: Path | str) -> None:
-        """Keep every answer in a ledger; refused where the function is not known again."""
+        """Keep every answer in a ledger; refused if no later process can identify the function."""
         if not lasts(self._text()):
             raise InputError(
-                f"{self.name} cannot be told from another function in the next process (it was "
-                "typed into a console, or holds what cannot be read), so its answers would not "
-                "be found again: leave ledger= out, or write it in a file, of plain values"
+                f"another process could not identify {self.name} (it was typed into a console, or "
+                "holds an object that cannot be read), so its answers would never be reused: leave "
+                "ledger= out, or define the function in a file, with plain values only"
             )
         super().keep_in(path)
 
     def _text(self) -> str:
-        """What decides what the function answers; of a module's method the module too."""
+        """The code that decides the answers; for a method of a module, the module too."""
         module = getattr(self.function, "__self__", None)
         text = plain(self.function)
         return f"{text} of {plain(module)}" if isinstance(module, nn.Module) else text
 
     def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
-        pieces = []
-        size = self.batch or max(1, len(pixels))
-        for first in range(0, len(pixels), size):
-            some = pixels[first : first + size]
-            self._count(sent=len(some))
-            try:
-                answer = self.function(some)
-            except BaseException as problem:
-                if isinstance(problem, (BesiegeError, KeyboardInterrupt)):
-                    raise
-                raise VictimError(
-                    f"{self.name} failed on an array {list(some.shape)}: {described(problem)}"
-                ) from problem
-            pieces.append(self.reader(answer, len(some)))
-            if keep is not None:
-                keep(first, pieces[-1])
-        return np.concatenate(pieces) if pieces else np.zeros((0, self.classes or 1), np.float32)
+        return self._in_batches(pixels, self.batch or len(pixels), self._called, keep)
+
+    def _called(self, pixels: Pixels) -> object:
+        try:
+            return self.function(pixels)
+        except BaseException as problem:
+            if isinstance(problem, (BesiegeError, KeyboardInterrupt)):
+                raise
+            raise VictimError(
+                f"{self.name} failed on an array {list(pixels.shape)}: {described(problem)}"
+            ) from problem
 
 
 def function_model(
@@ -95,38 +84,38 @@ def function_model(
     stochastic: bool = False,
     ledger: Path | str | None = None,
 ) -> FunctionModel:
-    """A model that is only a function of numpy arrays; it is used wherever a model is.
+    """A black-box model given as a function of numpy arrays; usable wherever a model is.
 
-    It grants the access it has: attacks that need more are refused with those that fit. It is
-    never sent an image that nobody asked about.
+    Attacks that need more access than it grants are refused, and the error lists attacks that fit.
+    The function only receives images that an attack queries: no padding, no look-ahead.
 
     Parameters
     ----------
     f : callable
-        Given float32 ``[rows, channels, height, width]`` inside the box, answers scores
+        Takes float32 ``[rows, channels, height, width]`` inside the box; returns scores
         ``[rows, classes]``, labels ``[rows]``, or with `top_k` ``(indices, scores)``, both
         ``[rows, k]``.
     classes : int, optional
-        How many there are. Scores tell; labels and first few do not.
+        Number of classes. Required for labels and top-k scores; full scores show it.
     access : {"score", "decision"}
-        What it answers. From scores, labels alone are used at decision access.
+        What it returns. At decision access, only the label of returned scores is used.
     outputs : {"logits", "probabilities"}, optional
-        What the scores are; probabilities are taken through the logarithm. Where nobody says,
-        logits, and what looks like probabilities is refused.
+        What the scores are; the logarithm of probabilities is used as logits. By default logits,
+        and top-k scores that look like probabilities are refused.
     top_k : int, optional
-        It answers so many classes alone. The others are ruled out: minus infinity.
+        It returns only this many classes. The logits of the others are minus infinity.
     box : (float, float)
         The range of pixel values it takes.
     grid : float, optional
-        Step of the pixel values it can tell apart, such as ``1/255`` where it quantises.
+        Step of the pixel values it distinguishes, such as ``1/255`` if it quantises.
     batch : int, optional
-        The most images in one call.
+        Largest number of images in one call.
     name : str, optional
-        What reports call it; the function's name when not given.
+        Name in reports; the function's name when not given.
     stochastic : bool
-        Whether it draws by chance.
+        Whether its answers are random.
     ledger : path, optional
-        A file that keeps its answers, where they are worth keeping: exact repeats come from it.
+        A file that keeps its answers; repeated images are answered from it.
 
     Returns
     -------
@@ -157,7 +146,7 @@ def function_model(
 
 
 def checked_count(name: str, value: int | None) -> int | None:
-    """A whole number from one, or none."""
-    if value is not None and (type(value) is not int or value < 1):
-        raise InputError(f"{name} is {value!r}, but a whole number from 1 is needed")
+    """The value, if it is a whole number from 1 or None."""
+    if value is not None:
+        check_whole(value, name)
     return value

@@ -1,4 +1,4 @@
-"""What was answered, on disk: so that nothing is paid for twice, whatever happens to a run."""
+"""`Ledger`: a black-box victim's answers on disk, so that no query is paid for twice."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ CREATE TABLE IF NOT EXISTS latest (
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT);
 """
 _AT_A_TIME = 500
-"""Keys in one question; SQLite takes a limited number of them."""
+"""Keys in one SELECT; SQLite limits their number."""
 
 
 class Ledger:
-    """Answers of a victim by the hash of what was sent, and what was asked and sent in all.
+    """Answers of a victim by the hash of what was sent, and counts of images queried and sent.
 
-    The file is made when there is something to write. Every answer is committed when it arrives:
-    a process that is killed loses what was on its way, and nothing else. Several threads, and
-    several processes, may use one file.
+    The file is created at the first write. Every answer is committed when it arrives: a process
+    that is killed loses only the requests under way. Several threads and processes may share one
+    file.
 
     Parameters
     ----------
@@ -60,108 +60,84 @@ class Ledger:
         self._distrusted: bool | None = None
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, Logits]:
-        """The answers to those that have been asked about before."""
-        if self._held is None and not self.path.exists():
-            return {}
-        found: dict[bytes, Logits] = {}
-        with self._lock:
-            for first in range(0, len(keys), _AT_A_TIME):
-                some = keys[first : first + _AT_A_TIME]
-                marks = ",".join("?" * len(some))
-                rows = self._do(f"SELECT key, logits FROM answers WHERE key IN ({marks})", some)
-                found |= {bytes(k): np.frombuffer(v, dtype=np.float32) for k, v in rows}
-        return found
+        """The answers to those of the keys that the ledger has."""
+        answers: dict[bytes, Logits] = {}
+        for first in range(0, len(keys), _AT_A_TIME):
+            some = keys[first : first + _AT_A_TIME]
+            marks = ",".join("?" * len(some))
+            rows = self._select(f"SELECT key, logits FROM answers WHERE key IN ({marks})", some)
+            answers |= {bytes(k): np.frombuffer(v, dtype=np.float32) for k, v in rows}
+        return answers
 
     def write(self, keys: Sequence[bytes], logits: Logits) -> None:
-        """Keep answers; they are on the disk when this returns."""
+        """Keep answers; they are on disk when this returns."""
         now = time.time()
         rows = [(k, row.tobytes(), now) for k, row in zip(keys, logits, strict=True)]
-        with self._lock:
-            # The first answer stays: an attack has acted on it.
-            self._many("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
+        # The first answer stays: an attack has acted on it.
+        self._many("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", rows)
 
     def count(self, account: str, asked: int, sent: int) -> None:
-        """Add to an account."""
-        with self._lock:
-            self._do(
-                "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
-                "asked = asked + excluded.asked, sent = sent + excluded.sent",
-                (account, asked, sent),
-            )
+        """Add images queried and sent to an account."""
+        self._do(
+            "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+            "asked = asked + excluded.asked, sent = sent + excluded.sent",
+            (account, asked, sent),
+        )
 
     def note(self, account: str, images: int, attempt: int, status: str, seconds: float) -> None:
-        """Write down one attempt at a request."""
-        with self._lock:
-            self._do(
-                "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?)",
-                (time.time(), account, images, attempt, status, seconds),
-            )
+        """Record one attempt at a request."""
+        self._do(
+            "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?)",
+            (time.time(), account, images, attempt, status, seconds),
+        )
 
     def accounts(self) -> dict[str, tuple[int, int]]:
-        """What was asked and what was sent, by account, in all runs that used this file."""
-        if self._held is None and not self.path.exists():
-            return {}
-        with self._lock:
-            rows = self._do("SELECT name, asked, sent FROM accounts ORDER BY name")
+        """Images queried and sent, by account, over all runs that used this file."""
+        rows = self._select("SELECT name, asked, sent FROM accounts ORDER BY name")
         return {str(name): (int(asked), int(sent)) for name, asked, sent in rows}
 
     def __len__(self) -> int:
-        if self._held is None and not self.path.exists():
-            return 0
-        with self._lock:
-            return int(self._do("SELECT count(*) FROM answers")[0][0])
+        return sum(int(count) for (count,) in self._select("SELECT count(*) FROM answers"))
 
     @property
     def distrusted(self) -> bool:
-        """Whether the victim was found to answer by chance: then nothing may be repeated."""
+        """Whether the victim was found to be stochastic: then no answer may be repeated."""
         if self._distrusted is None:
-            self._distrusted = False
-            if self.path.exists():
-                with self._lock:
-                    self._distrusted = bool(self._do("SELECT 1 FROM facts WHERE name = 'chance'"))
+            self._distrusted = bool(self._select("SELECT 1 FROM facts WHERE name = 'chance'"))
         return self._distrusted
 
     def distrust(self) -> None:
-        """Serve nothing from here any more: the victim answers by chance."""
+        """Serve no answers any more: the victim is stochastic."""
         self._distrusted = True
-        with self._lock:
-            self._do("INSERT OR IGNORE INTO facts VALUES ('chance', 'seen')")
+        self._do("INSERT OR IGNORE INTO facts VALUES ('chance', 'seen')")
 
     def canary(self, name: str) -> tuple[bytes, NDArray[Any]] | None:
-        """An image whose answer is known, with its key; None where there is none of that name."""
-        if self._held is None and not self.path.exists():
+        """The key and the pixels of the first image answered under a name; None without one."""
+        rows = self._select("SELECT value FROM facts WHERE name = ?", (f"canary {name}",))
+        if not rows:
             return None
-        with self._lock:
-            found = self._do("SELECT value FROM facts WHERE name = ?", (f"canary {name}",))
-        if not found:
-            return None
-        held = json.loads(found[0][0])
+        held = json.loads(rows[0][0])
         pixels = np.frombuffer(b64decode(held["pixels"]), dtype=held["dtype"])
         return bytes.fromhex(held["key"]), pixels.reshape(held["shape"])
 
     def keep_canary(self, name: str, key: bytes, pixels: NDArray[Any]) -> None:
-        """Keep an image to be asked about again; the first of a name stays."""
+        """Keep an image to send again later; the first one under a name stays."""
         held = {
             "key": key.hex(),
             "dtype": pixels.dtype.str,
             "shape": pixels.shape,
             "pixels": b64encode(pixels.tobytes()).decode(),
         }
-        with self._lock:
-            self._do(
-                "INSERT OR IGNORE INTO facts VALUES (?, ?)", (f"canary {name}", json.dumps(held))
-            )
+        values = (f"canary {name}", json.dumps(held))
+        self._do("INSERT OR IGNORE INTO facts VALUES (?, ?)", values)
 
     def latest(self, name: str, most: int) -> list[tuple[bytes, NDArray[Any]]]:
-        """Up to so many images of one shape that were answered last, with their keys."""
-        if self._held is None and not self.path.exists():
-            return []
-        with self._lock:
-            rows = self._do(
-                "SELECT key, dtype, shape, pixels FROM latest WHERE name = ? "
-                "ORDER BY rowid DESC LIMIT ?",
-                (name, most),
-            )
+        """The `most` images of one shape that were answered last, with their keys."""
+        rows = self._select(
+            "SELECT key, dtype, shape, pixels FROM latest WHERE name = ? "
+            "ORDER BY rowid DESC LIMIT ?",
+            (name, most),
+        )
         return [
             (bytes(key), np.frombuffer(pixels, dtype=dtype).reshape(json.loads(shape)))
             for key, dtype, shape, pixels in rows
@@ -171,42 +147,42 @@ class Ledger:
     def keep_latest(
         self, name: str, keys: Sequence[bytes], images: NDArray[Any], most: int
     ) -> None:
-        """Keep the last images of a piece, to be asked about again; older ones make room."""
+        """Keep the last images of a batch, to send again later, and drop older ones."""
         rows = [
             (name, key, image.dtype.str, json.dumps(image.shape), image.tobytes())
             for key, image in zip(keys[-most:], images[-most:], strict=True)
         ]
-        with self._lock:
-            self._many("INSERT OR REPLACE INTO latest VALUES (?, ?, ?, ?, ?)", rows)
-            self._do(
-                "DELETE FROM latest WHERE name = ? AND rowid NOT IN "
-                "(SELECT rowid FROM latest WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
-                (name, name, most),
-            )
+        self._many("INSERT OR REPLACE INTO latest VALUES (?, ?, ?, ?, ?)", rows)
+        self._do(
+            "DELETE FROM latest WHERE name = ? AND rowid NOT IN "
+            "(SELECT rowid FROM latest WHERE name = ? ORDER BY rowid DESC LIMIT ?)",
+            (name, name, most),
+        )
 
-    def close(self) -> None:
-        """Let the file go."""
-        with self._lock:
-            if self._held is not None:
-                self._held.close()
-                self._held = None
+    def _select(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows that a query gives; none if there is no file, which reading never creates."""
+        if self._held is None and not self.path.exists():
+            return []
+        return self._do(statement, values)
 
     def _do(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection().execute(statement, tuple(values)).fetchall()
-        except sqlite3.Error as problem:
-            raise self._broken(problem) from problem
+        with self._lock:
+            try:
+                return self._connection().execute(statement, tuple(values)).fetchall()
+            except sqlite3.Error as problem:
+                raise self._broken(problem) from problem
 
     def _many(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-        connection = self._connection()
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany(statement, rows)
-            connection.execute("COMMIT")
-        except sqlite3.Error as problem:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise self._broken(problem) from problem
+        with self._lock:
+            connection = self._connection()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany(statement, rows)
+                connection.execute("COMMIT")
+            except sqlite3.Error as problem:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise self._broken(problem) from problem
 
     def _connection(self) -> sqlite3.Connection:
         if self._held is None:
@@ -215,8 +191,7 @@ class Ledger:
                 held = sqlite3.connect(
                     self.path, timeout=60.0, isolation_level=None, check_same_thread=False
                 )
-                # Written ahead: a commit survives the death of the process without waiting for
-                # the disk.
+                # Write-ahead log: a commit survives a killed process without waiting for the disk.
                 held.execute("PRAGMA journal_mode=WAL")
                 held.execute("PRAGMA synchronous=NORMAL")
                 held.executescript(_TABLES)
@@ -228,6 +203,6 @@ class Ledger:
 
     def _broken(self, problem: Exception) -> StoreError:
         return StoreError(
-            f"the ledger {self.path} cannot be used: {problem}. What it holds has been paid for: "
-            "make room or mend the rights, or move the file away to begin anew"
+            f"the ledger {self.path} cannot be used: {problem}. It holds answers that were paid "
+            "for: free disk space or repair its permissions, or move it away to start again"
         )

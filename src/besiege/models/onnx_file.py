@@ -1,4 +1,4 @@
-"""An ONNX file as a victim: asked by onnxruntime, on the CPU, always in the same way."""
+"""`OnnxModel`: an ONNX file as a black-box victim, run by onnxruntime on the CPU."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _DTYPES = {
     "tensor(double)": np.float64,
     "tensor(uint8)": np.uint8,
 }
-# Where exporters put weights that are not in the file itself.
+# Suffixes of the files in which exporters put weights that are not in the ONNX file.
 _BESIDE = (".data", "_data")
 
 
 class OnnxModel(BlackBox, Victim):
-    """A network in an ONNX file, which answers scores or labels and gives no gradients.
+    """A network in an ONNX file, which returns scores or labels and gives no gradients.
 
-    What its file says of its input is kept: its type (bytes have 256 levels, so that `grid` is a
-    255th of the box), a fixed number of images per run, channels first or last.
+    The file's declaration of its input is followed: its type (bytes have 256 levels, so `grid` is
+    1/255 of the box), a fixed number of images per run, channels first or last.
 
     Parameters
     ----------
     path : path
         The file.
     mean, std : float or sequence of float, optional
-        Normalisation before the graph, where it is not part of it; both or neither.
+        Normalisation before the graph, if the graph does not contain it; both or neither.
     output : str, optional
-        Which of its outputs; the first when not given. Whole numbers are labels.
+        Which of its outputs to use; the first when not given. Whole numbers are labels.
     layout : {"NCHW", "NHWC"}, optional
-        Whether channels come first or last; read off the file where that tells.
+        Whether channels come first or last; read from the file if its shape shows it.
     classes, access, outputs, top_k, box, grid
         As for `besiege.function_model`.
     batch : int, optional
-        The most images in one run.
+        Largest number of images in one run.
     threads : int
-        Of onnxruntime. More may change the last digits of answers.
+        Number of threads of onnxruntime. More may change the last digits of answers.
     name : str, optional
-        What reports call it; the file's name when not given.
+        Name in reports; the file's name when not given.
     """
 
     def __init__(
@@ -73,8 +73,6 @@ class OnnxModel(BlackBox, Victim):
     ) -> None:
         self.path = Path(path)
         self._content = _digest(self.path)
-        self.mean: tuple[float, ...] | None
-        self.std: tuple[float, ...] | None
         self.mean, self.std = normalisation(mean, std)
         self._session = _session(self.path, checked_count("threads", threads) or 1)
         taken = self._session.get_inputs()
@@ -88,13 +86,13 @@ class OnnxModel(BlackBox, Victim):
                 f"{self.path} takes {self._input.type}, but images are one of {', '.join(_DTYPES)}"
             )
         self._dtype: Any = _DTYPES[self._input.type]
-        found = self._chosen(output)
-        labels = found.type.startswith("tensor(int") or found.type == "tensor(string)"
-        self._output = found.name
+        chosen = self._chosen(output)
+        labels = chosen.type.startswith("tensor(int") or chosen.type == "tensor(string)"
+        self._output = chosen.name
         self.layout = _layout(layout, self._shape, self.path)
         super().__init__(
             str(path) if name is None else name,
-            classes=_columns(found) if classes is None and not labels else classes,
+            classes=_columns(chosen) if classes is None and not labels else classes,
             access=access if access is not None else "decision" if labels else "score",
             outputs=outputs,
             top_k=top_k,
@@ -105,12 +103,11 @@ class OnnxModel(BlackBox, Victim):
         )
         if self.as_bytes and self.mean is not None:
             raise InputError(f"{self.path} takes bytes, which are not normalised: leave mean out")
-        fixed = self._shape[0] if self._shape and isinstance(self._shape[0], int) else None
-        self.batch = fixed or checked_count("batch", batch) or BATCH
-        self._fixed = fixed
+        self._fixed = self._shape[0] if self._shape and isinstance(self._shape[0], int) else None
+        self.batch = self._fixed or checked_count("batch", batch) or BATCH
 
     def digest(self) -> str:
-        """SHA-256 of the file's content and of how it is asked; not of where it lies."""
+        """SHA-256 of the file's content and of how it is queried; not of its path."""
         graph = (self._content, self.mean, self.std, self._output, self.layout, self.access)
         reader = (self.reader.outputs, self.reader.top_k, self.declared)
         about = (*graph, *reader, self.box, self.grid)
@@ -125,17 +122,10 @@ class OnnxModel(BlackBox, Victim):
         return given[output]
 
     def _answers(self, pixels: Pixels, keep: Keep | None) -> Logits:
-        pieces = []
-        for first in range(0, len(pixels), self.batch):
-            some = pixels[first : first + self.batch]
-            self._count(sent=len(some))
-            pieces.append(self.reader(self._run(self._prepared(some))[: len(some)], len(some)))
-            if keep is not None:
-                keep(first, pieces[-1])
-        return np.concatenate(pieces) if pieces else np.zeros((0, self.classes or 1), np.float32)
+        return self._in_batches(pixels, self.batch, self._run, keep)
 
     def _prepared(self, pixels: Pixels) -> Pixels:
-        """Images as the graph takes them."""
+        """Images in the form that the graph takes."""
         if self.mean is not None and self.std is not None:
             mean, std = (np.array(v, np.float32).reshape(-1, 1, 1) for v in (self.mean, self.std))
             pixels = (pixels - mean) / std
@@ -144,18 +134,18 @@ class OnnxModel(BlackBox, Victim):
         if len(self._shape) == 2:
             pixels = pixels.reshape(len(pixels), -1)
         if self._fixed is not None and len(pixels) < self._fixed:
-            # A graph for so many images and no fewer; the last one fills it up.
+            # The graph takes a fixed number of images: repeat the last one to fill the batch.
             pixels = np.concatenate([pixels, *[pixels[-1:]] * (self._fixed - len(pixels))])
         return np.ascontiguousarray(pixels, dtype=self._dtype)
 
-    def _run(self, values: Pixels) -> Any:
+    def _run(self, pixels: Pixels) -> Any:
+        values = self._prepared(pixels)
         try:
-            return self._session.run([self._output], {self._input.name: values})[0]
-        except Exception as problem:  # onnxruntime has its own kinds, one for every status
-            said = (str(problem).splitlines() or [type(problem).__name__])[0]
+            return self._session.run([self._output], {self._input.name: values})[0][: len(pixels)]
+        except Exception as problem:  # onnxruntime has its own exception for every status
             raise VictimError(
                 f"{self.name} takes {self._input.type} {self._shape}, and could not take "
-                f"{values.dtype} {list(values.shape)}: {said}"
+                f"{values.dtype} {list(values.shape)}: {_first_line(problem)}"
             ) from problem
 
 
@@ -164,11 +154,11 @@ def _session(path: Path, threads: int) -> Any:
         import onnxruntime
     except ImportError:
         raise InputError(
-            f"{path} is an ONNX file, which onnxruntime answers for, and it is not installed: "
+            f"{path} is an ONNX file, which onnxruntime runs, and that is not installed: "
             'pip install "besiege[onnx]"'
         ) from None
     options = onnxruntime.SessionOptions()
-    # Other numbers of threads add in another order, and change the last digits of answers.
+    # Another number of threads sums in another order, which changes the last digits of answers.
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -177,28 +167,31 @@ def _session(path: Path, threads: int) -> Any:
             str(path), sess_options=options, providers=["CPUExecutionProvider"]
         )
     except Exception as problem:
-        said = (str(problem).splitlines() or [type(problem).__name__])[0]
-        raise DataError(f"{path} cannot be opened by onnxruntime: {said}") from None
+        raise DataError(f"{path} cannot be opened by onnxruntime: {_first_line(problem)}") from None
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0]
 
 
 def _digest(path: Path) -> str:
-    """SHA-256 of a file, and of the weights beside it where they are apart."""
-    found = hashlib.sha256()
+    """SHA-256 of a file, and of a file of weights beside it if there is one."""
+    digest = hashlib.sha256()
     beside = [path.with_name(path.name + suffix) for suffix in _BESIDE]
     for file in (path, *(one for one in beside if one.is_file())):
         try:
             with file.open("rb") as content:
-                found.update(hashlib.file_digest(content, "sha256").digest())
+                digest.update(hashlib.file_digest(content, "sha256").digest())
         except FileNotFoundError:
             raise DataError(f"{file} does not exist") from None
         except OSError as problem:
             raise DataError(f"{file} cannot be read: {problem.strerror}") from None
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
-def _columns(found: Any) -> int | None:
-    """How many classes an output has, where its shape says so."""
-    last = found.shape[-1] if len(found.shape) == 2 else None
+def _columns(output: Any) -> int | None:
+    """The number of classes of an output, if its shape declares it."""
+    last = output.shape[-1] if len(output.shape) == 2 else None
     return last if isinstance(last, int) and last > 1 else None
 
 

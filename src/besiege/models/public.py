@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class PublicWeights:
-    """What it takes to run a published weights file, and what to expect of it.
+    """What is needed to load a published weights file, and its clean accuracy.
 
     Parameters
     ----------
@@ -20,9 +20,9 @@ class PublicWeights:
     data : str
         The data set it was trained on.
     clean : float
-        Per cent of that data set's 10,000 test images it classifies right.
+        Accuracy on that data set's 10,000 test images, in per cent.
     source, licence : str
-        Where it was published, and on which terms.
+        Repository that published it, and its licence.
     mean, std : tuple of float, optional
         Normalisation, for pixels in [0, 1].
     """
@@ -38,7 +38,7 @@ class PublicWeights:
 
     @property
     def classes(self) -> int:
-        """How many classes it tells apart."""
+        """Number of classes."""
         return 10
 
     @property
@@ -52,7 +52,7 @@ class PublicWeights:
         channels, size, _ = self.shape
         arguments = {"in_channels": channels, "classes": self.classes}
         if self.architecture not in ("resnet20", "resnet32", "resnet44", "resnet56"):
-            arguments["size"] = size  # those average over whatever size they are given
+            arguments["size"] = size  # the others average over images of any size
         return arguments
 
 

@@ -1,4 +1,4 @@
-"""What nobody else may know: kept out of addresses, and hidden in what a server says."""
+"""Secrets: refused in addresses, read from environment variables, hidden in servers' messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote_plus
 from besiege.core.errors import InputError
 
 PLACE = re.compile(r"\{(\w+)\}")
-"""Where the value of an environment variable belongs: ``http://HOST/PATH?code={NAME}``."""
+"""Placeholder for the value of an environment variable: ``http://HOST/PATH?code={NAME}``."""
 
 _TELLING_NAME = re.compile(
     r".*(?:token|secret|password|passwd|passphrase|pwd|signature|credentials?|bearer|jwt|hmac"
@@ -30,26 +30,26 @@ _NAMED = re.compile(
     r"(?<![\da-f])(?:[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}|sha\d+:[\da-f]{32,128})(?![\da-f])",
     re.I,
 )
-"""UUIDs, and digests that say so."""
+"""UUIDs, and digests with a prefix such as ``sha256:``."""
 _JWT = re.compile(r"eyJ[\w-]{8,}\.[\w-]+")
 _PIECE = re.compile(r"\d+|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[A-Z]")
-"""Numbers and words, as names are made of."""
+"""Numbers and words, the pieces of names."""
 _HARSH = re.compile(r"[^aeiouy]{5,}", re.I)
-"""Letters that no word has in a row."""
+"""Runs of consonants that no word has."""
 _BREAK = r"(?:\s|\\+[nr])*"
-"""What may stand between the letters of a secret in a text that is cut into lines."""
+"""Line breaks that may lie between the letters of a secret."""
 _BASE64 = f"{ascii_letters}{digits}+/-_"
 _SHORTEST, _LONG = 20, 32
-"""Letters that look random together before they are called a secret; runs that hardly are names."""
+"""Random-looking letters that make a secret; length from which a run is hardly a name."""
 
 
 def may_be_secret(name: str, value: str) -> bool:
-    """Whether a value under a name, both as they are read, is one that nobody else may know.
+    """Whether a value under a name, both decoded, may be a secret.
 
-    Either the name says so, or the value looks random: a JSON web token, 32 or more hexadecimal
+    Either the name shows it, or the value looks random: a JSON web token, 32 or more hexadecimal
     digits, or runs of 8 or more letters and digits, 20 together, whose pieces (words, numbers) are
-    shorter than three letters on average. A UUID is a name, and so is a digest after a word such as
-    ``version``.
+    shorter than three letters on average. A UUID is not a secret, nor is a digest after a word such
+    as ``version``.
 
     Examples
     --------
@@ -58,10 +58,10 @@ def may_be_secret(name: str, value: str) -> bool:
     >>> may_be_secret("model", "vit_base_patch16_224.augreg_in21k_ft_in1k")
     False
     """
-    told, value = re.sub(r"[^a-z0-9]", "", name.lower()), PLACE.sub("", value)
-    if _TELLING_NAME.fullmatch(told):
+    letters, value = re.sub(r"[^a-z0-9]", "", name.lower()), PLACE.sub("", value)
+    if _TELLING_NAME.fullmatch(letters):
         return bool(value)
-    if _DIGEST.fullmatch(value) and _VERSION_NAME.fullmatch(told):
+    if _DIGEST.fullmatch(value) and _VERSION_NAME.fullmatch(letters):
         return False
     value = _NAMED.sub("", value)
     random = (run for run in re.findall(r"[A-Za-z0-9]{8,}", value) if _is_random(run))
@@ -78,9 +78,9 @@ def _is_random(run: str) -> bool:
 
 
 def must_hold_no_secret(text: str) -> None:
-    """Refuse a model's text with an address in it, or in its arguments, that would show a secret.
+    """Refuse a model's text if an address or an argument in it contains a secret.
 
-    It would be in records, on pages and on the screen. No message repeats the value.
+    The secret would show in records, on pages and on the screen. No message repeats the value.
     """
     for rest in re.findall(r"://([^\s\"'()]*)", text):
         host = re.split(r"[/?#]", rest, maxsplit=1)[0]
@@ -99,13 +99,13 @@ def must_hold_no_secret(text: str) -> None:
 
 
 def _pieces(rest: str) -> Iterator[tuple[str, str, str]]:
-    """Where they stand, names and values of a path and a query, as they are read."""
+    """Place, name and value, decoded, of every part of a path and a query."""
     path, *queries = re.split(r"[?#]", rest)
     before = ""
     for part in re.split(r"[/;]", path):
         name, equals, value = _read(part).partition("=")
         if not equals:
-            # What stands before a part names it, but '/session/predict' holds no session.
+            # A part is named by the part before it, but '/session/predict' holds no session.
             name, value = (before if _VERSION_NAME.fullmatch(before.lower()) else ""), name
         yield "in its path", name, value
         before = value
@@ -117,13 +117,13 @@ def _pieces(rest: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _arguments(given: str) -> Iterator[tuple[str, str, str]]:
-    """Those of a model's text that are shown; a token names a variable, which is no secret."""
+    """The same for arguments that are shown; a token names a variable, which is not secret."""
     for name, value in re.findall(r"\b(token|version|name)\s*=\s*['\"]?([^,)'\"]+)", given):
         yield f"'{name}='", "" if name == "token" else name, value
 
 
 def _read(part: str) -> str:
-    for _ in range(3):  # what was encoded more than once
+    for _ in range(3):  # it may be encoded more than once
         part = unquote_plus(part)
     return part
 
@@ -132,40 +132,40 @@ def from_environment(name: str, what: str = "token") -> str:
     """The secret that an environment variable holds; `what` names it."""
     held = os.environ.get(name, "").strip()
     if not held:
-        # What is no name, or looks random, may be the key itself.
+        # Text that is no name, or looks random, may be the key itself.
         named = re.fullmatch(r"\w+", name) is not None and not may_be_secret("", name)
         raise InputError(
             f"{what} is {repr(name) if named else 'no name'}, but no environment variable of this "
-            "name is set: it names the variable that holds the key, so that the key is in no record"
+            "name is set: give the name of the variable that holds the key, so that no record "
+            "contains the key"
         )
     if not all(" " <= letter <= "~" for letter in held):
         raise InputError(
-            f"the environment variable {name} holds what no key can hold: line breaks, or letters "
-            "that are not ASCII"
+            f"the environment variable {name} holds line breaks or letters that are not ASCII, "
+            "which no key does"
         )
     return held
 
 
 def filled(text: str) -> tuple[str, list[str]]:
-    """A text with every ``{NAME}`` replaced by what the environment variable holds, and those."""
+    """A text with every ``{NAME}`` replaced by the environment variable's value; the values."""
     what = "the key in the address"
     held = {name: from_environment(name, what) for name in PLACE.findall(text)}
-    return PLACE.sub(lambda found: held[found[1]], text), [*held.values()]
+    return PLACE.sub(lambda match: held[match[1]], text), [*held.values()]
 
 
 class Veil:
-    r"""Makes a text of somebody else fit to be shown and kept.
+    r"""Makes a server's message safe to show and keep.
 
-    It becomes one line of what can be printed: no control characters, no escape sequences of a
-    terminal, nothing that turns the direction of writing. Then secrets are hidden in it, also where
-    they are cut short after six letters or more, or written otherwise: in upper or lower case,
-    encoded for an address, JSON or HTML, as hexadecimal digits or as base64 of anything that holds
-    them.
+    The message becomes one line of printable characters: no control characters, no escape sequences
+    of a terminal, no change of writing direction. Then secrets in it are hidden, also if they are
+    cut off after six letters or more, or written differently: in upper or lower case, encoded for
+    an address, JSON or HTML, as hexadecimal digits or as base64 of a text that contains them.
 
     Parameters
     ----------
     secrets : iterable of str
-        What nobody may see.
+        The texts to hide.
 
     Examples
     --------
@@ -190,9 +190,9 @@ class Veil:
 
 
 def _encodings(secret: bytes) -> Iterator[str]:
-    """What of a secret shows in base64 of a text around it, at each alignment; and in hexadecimal.
+    """The secret in base64 of a text around it, at each alignment; and in hexadecimal.
 
-    The letters at the ends depend on what stands beside it.
+    Letters at the ends are left out, since they depend on the text beside the secret.
     """
     for shift in range(3):
         text, first = b64encode(b"\0" * shift + secret).decode(), -(-8 * shift // 6)
@@ -201,13 +201,13 @@ def _encodings(secret: bytes) -> Iterator[str]:
 
 
 def _spans(text: str, secret: str, telling: int, around: str) -> Iterator[tuple[int, int]]:
-    """Where a secret stands in a text, or its beginning where that already tells something.
+    """Where a text contains a secret, or at least its first `telling` letters.
 
-    Letters of `around` go with it where they stand beside it.
+    Neighbouring letters out of `around` are included.
     """
     begins = re.compile(_BREAK.join(map(_written, secret[:telling])), re.IGNORECASE)
-    for found in begins.finditer(text):
-        begin, end = found.span()
+    for match in begins.finditer(text):
+        begin, end = match.span()
         for letter in secret[telling:]:
             more = re.compile(_BREAK + _written(letter), re.IGNORECASE).match(text, end)
             if more is None:
@@ -222,7 +222,7 @@ def _spans(text: str, secret: str, telling: int, around: str) -> Iterator[tuple[
 
 @cache
 def _written(letter: str) -> str:
-    r"""A pattern of the ways in which a letter is written: %2B, \u002b, \x2b, &#43;, &amp;."""
+    r"""A pattern for all ways to write a letter: %2B, \u002b, \x2b, &#43;, &amp;."""
     number, alike = f"{ord(letter):02x}", {"+": "-", "/": "_", " ": "+"}.get(letter, letter)
     plain = "|".join(re.escape(one) for one in (escape(letter), letter, alike))
     return (

@@ -1,11 +1,11 @@
-"""From text to a victim: shipped, public and own weights, and factories in files."""
+"""`load`: from a text to a victim; shipped, public and own weights, factories, endpoints."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ from besiege.core.text import from_file, read, read_arguments
 from besiege.core.victim import DERIVE, Victim
 from besiege.models import catalogue
 from besiege.models.architectures import ARCHITECTURES
-from besiege.models.catalogue import CATALOGUE, FORMS
-from besiege.models.catalogue import ZOO as ZOO
-from besiege.models.catalogue import zoo_names as zoo_names
+from besiege.models.catalogue import CATALOGUE, FORMS, ZOO, zoo_names
 from besiege.models.checkpoints import (
     SUFFIXES,
     built,
@@ -36,7 +34,7 @@ from besiege.models.public import PUBLIC
 from besiege.models.secrecy import must_hold_no_secret
 
 _WRITTEN = "a model is " + ", ".join(f"'{form}'" for form in FORMS)
-# What the text of a weights source may say about the victim; the rest goes to the architecture.
+# Arguments of a weights source that go to the Classifier; the rest go to the architecture.
 _ABOUT_THE_VICTIM = ("mean", "std", "box", "outputs", "grid")
 
 
@@ -47,17 +45,17 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
     ----------
     text : str
         ``zoo:NAME`` (shipped with besiege), ``public:NAME`` (weights in the data root),
-        ``ARCH(mean=..., std=...):path/weights.safetensors`` (or a checkpoint of `torch.save` with
-        tensors alone) or ``path/to/file.py:factory``, with arguments where it takes some:
-        ``file.py:factory(width=2)``. Layers of defenses are read by `besiege.defenses.load`, and
-        so are models without gradients: ``path/file.onnx``, ``http://HOST/PATH``.
+        ``ARCH(mean=..., std=...):path/weights.safetensors`` (or a checkpoint of `torch.save` that
+        holds only tensors) or ``path/to/file.py:factory``, optionally with arguments:
+        ``file.py:factory(width=2)``. `besiege.defenses.load` also reads layers of defenses, and
+        models without gradients: ``path/file.onnx``, ``http://HOST/PATH``.
     device : str or torch.device, optional
-        Where it computes; where its factory put it, and on the CPU else, when not given.
+        Where it computes; by default where its factory put it, otherwise on the CPU.
 
     Returns
     -------
     Classifier
-        Whose name is the text.
+        Its name is the text.
 
     Examples
     --------
@@ -68,8 +66,8 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
     victim = find(text)
     if not isinstance(victim, Classifier):
         raise InputError(
-            f"'{text}' gave a {type(victim).__name__}, which is a victim but no Classifier: load "
-            "it with besiege.defenses.load"
+            f"'{text}' gave a {type(victim).__name__}, which is a victim but not a Classifier: "
+            "load it with besiege.defenses.load"
         )
     return victim if device is None else victim.to(device)
 
@@ -83,28 +81,38 @@ def find(text: str) -> Victim:
     if scheme == "public":
         return _from_public(name)
     if scheme in ("http", "https"):
-        return _from_endpoint(text)
+        from besiege.models.endpoint import Endpoint
+
+        return _with_arguments(Endpoint, text)
     if scheme not in ARCHITECTURES and re.fullmatch(r"[^(]+\.onnx\s*(\(.*\))?", text, re.DOTALL):
-        return _from_onnx(text)
+        from besiege.models.onnx_file import OnnxModel
+
+        return _with_arguments(OnnxModel, text)
     if re.fullmatch(r".+\.py:\s*\w+\s*(\(.*\))?", text, re.DOTALL):
         return _from_factory(text)
-    if found := re.fullmatch(r"(\w+)(?:\((.*)\))?:(.+)", text, re.DOTALL):
-        return _from_weights(found[1], found[2] or "", Path(found[3]), text)
+    if match := re.fullmatch(r"(\w+)(?:\((.*)\))?:(.+)", text, re.DOTALL):
+        return _from_weights(match[1], match[2] or "", Path(match[3]), text)
     raise UnknownNameError(f"'{text}' names no model: {_advice(text)} ({_WRITTEN})")
 
 
+def _with_arguments(kind: Callable[..., Victim], text: str) -> Victim:
+    source, given = split_arguments(text)
+    check_arguments(kind, given, text)
+    return kind(source, **{"name": text, **given})
+
+
 def _advice(text: str) -> str:
-    """What the writer of a text that is no source may have meant."""
+    """What the user may have meant by a text that is not a source."""
     architecture = re.match(r"\w*", text)[0]  # type: ignore[index]  # an empty match at least
     if architecture in CATALOGUE:
         return f"it is an architecture, write '{text}:path/weights.safetensors'"
     if text.endswith(".py"):
         return f"name the function in it that makes the model, such as '{text}:make'"
     if text.endswith(SUFFIXES):
-        return f"say of which architecture it is, such as 'resnet20:{text}'"
+        return f"write its architecture before it, such as 'resnet20:{text}'"
     known = [f"zoo:{n}" for n in zoo_names()] + [f"public:{n}" for n in PUBLIC]
     close = near(text, known)
-    return close if close.startswith("did you mean") else "`besiege models` lists those with a name"
+    return close if close.startswith("did you mean") else "`besiege models` lists the names"
 
 
 def save_zoo(
@@ -118,24 +126,24 @@ def save_zoo(
         An instance of the architecture the card names.
     card : mapping
         ``name``, ``arch`` and, where they apply, ``arguments`` (of the architecture), ``mean`` and
-        ``std``; then whatever else is known: recipe, command, seed, data digest, device,
-        accuracies with intervals. The weights' digest is added as ``sha256``.
+        ``std``; then any other facts: recipe, command, seed, data digest, device, accuracies with
+        intervals. The weights' digest is added as ``sha256``.
     folder : path
-        Where to; the package's own zoo by default.
+        Folder to write to; the package's own zoo by default.
     half : bool
-        Store half precision, half the size. The rounding is part of the model: measure what `load`
-        gives back, which computes in float32.
+        Store half precision, half the size. The rounding is part of the model: measure the model
+        that `load` returns, which computes in float32.
     """
     missing = [key for key in ("name", "arch") if not card.get(key)]
     if missing:
-        raise InputError(f"the card lacks {' and '.join(missing)}: every zoo model states them")
+        raise InputError(f"the card lacks {' and '.join(missing)}: every zoo model needs them")
     name = str(card["name"])
     if not re.fullmatch(r"[\w.-]+", name):
         raise InputError(f"the card's name is {name!r}: use letters, digits, '_', '-' and '.'")
     weights = write_safetensors(
         {key: _stored(key, tensor, half) for key, tensor in module.state_dict().items()}
     )
-    # The card must describe what is stored, and this is the moment it can still be mended.
+    # Build it once, so that a card which does not describe the weights is refused now.
     where = f"the card of '{name}'"
     _of(card["arch"], card.get("arguments") or {}, from_safetensors(weights, where), where)
     folder = Path(folder)
@@ -178,24 +186,19 @@ def _from_zoo(name: str) -> Classifier:
     )
 
 
-def _unlisted(said: str, name: str, known: Iterable[str]) -> UnknownNameError:
+def _unlisted(problem: str, name: str, known: Iterable[str]) -> UnknownNameError:
     layers = " (besiege.defenses.load reads layers after a '+')" if "+" in name else ""
-    return UnknownNameError(f"{said} '{name}': {near(name, known)}{layers}")
+    return UnknownNameError(f"{problem} '{name}': {near(name, known)}{layers}")
 
 
 def _from_public(name: str) -> Classifier:
     if name not in PUBLIC:
         raise _unlisted("no public model is called", name, PUBLIC)
     entry, path = PUBLIC[name], catalogue.public_path(name)
-    if path is None:
+    if path is None or not path.exists():
+        file = f"weights/{name}.safetensors" if path is None else f"{path}, which does not exist"
         raise DataError(
-            f"public:{name} needs its weights: set BESIEGE_DATA to a data root that holds "
-            f"weights/{name}.safetensors"
-        )
-    if not path.exists():
-        raise DataError(
-            f"public:{name} needs {path}, which does not exist: put the file there, or set "
-            "BESIEGE_DATA to a data root that has it"
+            f"public:{name} needs {file}: set BESIEGE_DATA to a data root that holds the file"
         )
     tensors = read_weights(path, entry.sha256)
     module = _of(entry.architecture, entry.arguments, tensors, path.name)
@@ -231,7 +234,7 @@ def _from_factory(text: str) -> Victim:
     elif callable(factory):
         made = called(factory, read_arguments(written), text)
     else:
-        raise InputError(f"'{text}' is a {type(factory).__name__}, not a factory of models")
+        raise InputError(f"'{text}' is a {type(factory).__name__}, not a model factory")
     if isinstance(made, nn.Module):
         remember(made)
         return Classifier(made, name=text)
@@ -245,24 +248,8 @@ def _from_factory(text: str) -> Victim:
     return made
 
 
-def _from_endpoint(text: str) -> Victim:
-    from besiege.models.endpoint import Endpoint
-
-    url, given = split_arguments(text)
-    check_arguments(Endpoint, given, text)
-    return Endpoint(url, **{"name": text, **given})
-
-
-def _from_onnx(text: str) -> Victim:
-    from besiege.models.onnx_file import OnnxModel
-
-    path, given = split_arguments(text)
-    check_arguments(OnnxModel, given, text)
-    return OnnxModel(path, **{"name": text, **given})
-
-
 def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
-    """What stands before the arguments of a source, and these; words need no quotes.
+    """A source without its arguments, and the arguments; words need no quotes.
 
     Examples
     --------
@@ -277,7 +264,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
         if name == "arguments" and not args:
             return given
         if args or given:
-            raise InputError(f"'{name}(...)' is no number and no word")
+            raise InputError(f"'{name}(...)' is neither a number nor a word")
         return name
 
     try:
@@ -291,7 +278,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def with_argument(text: str, name: str, value: str) -> str:
-    """The text of a source with one argument more, unless it has it already.
+    """The text of a source with one more argument, unless it has it already.
 
     Examples
     --------
@@ -306,12 +293,9 @@ def with_argument(text: str, name: str, value: str) -> str:
 
 
 def _of(
-    architecture: str,
-    arguments: Mapping[str, Any],
-    tensors: dict[str, Tensor],
-    where: str,
+    architecture: str, arguments: Mapping[str, Any], tensors: dict[str, Tensor], where: str
 ) -> nn.Module:
-    """The architecture of this name with these weights, ready to answer."""
+    """A network of the architecture with this name and these weights, in eval mode."""
     if architecture not in ARCHITECTURES:
         raise UnknownNameError(
             f"{where}: no architecture is called '{architecture}': "

@@ -1,4 +1,4 @@
-"""Requests that arrive: with time limits, back-off, a rate that is kept, and several at once."""
+"""`Transport`: HTTP requests with time limits, retries, rate limits and concurrency."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from weakref import finalize
 
 from besiege.core.errors import EndpointError, InputError
+from besiege.core.text import check_whole
 from besiege.models.address import Address, is_open, without_query
 from besiege.models.deadline import allow
 from besiege.models.secrecy import Veil
@@ -22,24 +23,24 @@ from besiege.models.secrecy import Veil
 T = TypeVar("T")
 
 CONNECT = 5.0
-"""Seconds to wait for a connection, at most."""
+"""Time limit for opening a connection, in seconds."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
-"""Seconds before the second attempt, doubled before every further one, and at most."""
+"""Seconds before the second attempt, doubled before each further one, and their maximum."""
 MALFORMED = 3
-"""Attempts at an answer that can be read: a server that answers nonsense is not waited for."""
+"""Attempts after which a server that sends malformed answers is given up."""
 LARGEST = 1 << 28
-"""Bytes of an answer, at most."""
+"""Largest answer, in bytes."""
 _AGAIN = frozenset({408, 425, 429})
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _SHOWN = 200
 
 
 class Unreadable(Exception):
-    """An answer that arrived and cannot be used; worth another attempt."""
+    """A malformed answer; worth another attempt."""
 
 
 class Foreign(Exception):
-    """An answer of another kind than was declared; so would the next one be."""
+    """An answer of another kind than was declared, which another attempt would not change."""
 
 
 class _Stopped(Exception):
@@ -48,34 +49,34 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server said."""
+    """A server's reply."""
 
     status: int
     kind: str
     body: bytes
     wait: float | None = None
-    """Seconds after which to come again, where it says so."""
+    """Seconds to wait before another attempt (Retry-After)."""
     elsewhere: str | None = None
-    """The address it sends to instead."""
+    """The address of a redirect (Location)."""
 
     @property
     def said(self) -> str:
-        """The beginning of the body, as it is; `Transport` makes it fit to be shown."""
+        """The beginning of the body, unfiltered; `Transport` makes it safe to show."""
         return self.body[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN].strip() or "nothing"
 
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """One request: what is sent, and what is made of the answer.
+    """One request, and the function that reads the answer.
 
     Attributes
     ----------
     body, headers
-        What is sent.
+        Content of the request.
     images : int
-        How many images are in it.
+        Number of images in it.
     accept : callable
-        Reads a reply of status 200, and raises `Unreadable` or `Foreign` where it cannot.
+        Reads a reply of status 200; raises `Unreadable` or `Foreign` if it cannot.
     """
 
     body: bytes
@@ -85,12 +86,12 @@ class Job(Generic[T]):
 
 
 class Bucket:
-    """Lets so many things pass per second, and a second's worth at once.
+    """A token bucket: limits a rate, and allows a second's worth at once.
 
     Parameters
     ----------
     rate : float
-        How many per second.
+        Number per second.
     """
 
     def __init__(self, rate: float) -> None:
@@ -101,7 +102,7 @@ class Bucket:
         self._lock = threading.Lock()
 
     def take(self, amount: int, stop: threading.Event) -> None:
-        """Wait until so many may pass; what is larger than a second's worth leaves a debt."""
+        """Wait until so many may pass; more than a second's worth leaves a debt."""
         while True:
             with self._lock:
                 now = time.monotonic()
@@ -116,15 +117,15 @@ class Bucket:
 
 
 class Transport:
-    """Sends requests to one address and brings back what its answers were made into.
+    """Sends requests to one address, retries them, and returns what `Job.accept` made of replies.
 
-    Tried again: no connection, no answer in time, 408, 425, 429 and 5xx, as long as the server has
-    not been away for longer than `patience`; and three times an answer that cannot be read. One of
-    another kind than was declared is not: the next one would be of the same. Waits
-    double and are drawn at random, and are never shorter than the server's Retry-After; one that
-    is longer than what is left of `patience` stops. Any other status stops, and so does a server
-    that is not trusted. Nobody is followed to another address: the address is which model answers,
-    and images and keys are for nobody else. No message shows a key.
+    A request is repeated after no connection, no answer in time, and status 408, 425, 429 or 5xx,
+    as long as the server has not been unavailable for longer than `patience`; after a malformed
+    answer up to three times. An answer of another kind than was declared is an error at once.
+    Waits double and are randomised, and are never shorter than the server's Retry-After; a
+    Retry-After beyond the rest of `patience` is an error. So is any other status, and a server
+    with an untrusted certificate. Redirects are not followed: the address identifies the model,
+    and images and keys must not go elsewhere. No message shows a key.
 
     Parameters
     ----------
@@ -133,17 +134,18 @@ class Transport:
     timeout : float
         Seconds for one attempt: connecting, sending and the whole answer.
     retries : int
-        Attempts after the first, at least; before the server has ever answered, at most.
+        Smallest number of further attempts; also the largest until the server answers once.
     patience : float
-        Seconds that the server may be away.
+        Seconds that the server may be unavailable.
     rate, request_rate : float, optional
-        The most images, and the most requests, per second.
+        Limits of images and of requests per second.
     concurrency : int
-        The most requests on their way at once.
+        Largest number of simultaneous requests.
     headers : mapping
         Sent with every request.
     note : callable, optional
-        Told of every attempt that left: images, which attempt, how it ended, seconds.
+        Called after every attempt that was sent: images, number of the attempt, how it ended,
+        seconds.
     """
 
     def __init__(
@@ -165,8 +167,7 @@ class Transport:
         for name, value in (("retries", retries), ("patience", patience)):
             if not (_is_number(value) and value >= 0):
                 raise InputError(f"{name} is {value!r}, but a number from 0 is needed")
-        if type(concurrency) is not int or concurrency < 1:
-            raise InputError(f"concurrency is {concurrency!r}, but a whole number from 1 is needed")
+        check_whole(concurrency, "concurrency")
         self.url, self.address = url, Address(url)
         self.timeout, self.retries, self.patience = float(timeout), retries, float(patience)
         self.rate, self.concurrency = rate, concurrency
@@ -185,7 +186,7 @@ class Transport:
         self._chance = random.Random()
 
     def send(self, jobs: Sequence[Job[T]]) -> list[T]:
-        """Do all jobs, several at once; when one fails for good, those on their way still end."""
+        """Results of all jobs, several at once; if one fails, requests under way still finish."""
         stop = threading.Event()
         if len(jobs) <= 1 or self.concurrency == 1:
             return [self._insist(job, stop) for job in jobs]
@@ -207,13 +208,8 @@ class Transport:
                 raise problem
         return [future.result() for future in futures]
 
-    def close(self) -> None:
-        """Let idle connections go."""
-        with self._lock:
-            _hang_up(self._idle)
-
     def _insist(self, job: Job[T], stop: threading.Event) -> T:
-        """One request until it is answered, or will not be."""
+        """Repeat one request until it is answered, or must be given up."""
         failing, attempt, unread = None, 0, 0
         while True:
             if stop.is_set():
@@ -230,18 +226,15 @@ class Transport:
                 if reply.status not in _AGAIN and reply.status < 500:
                     raise self._refused(reply)
                 problem, pause = f"status {reply.status}: {reply.said}", reply.wait
-            except Foreign as said:
-                raise self._error(f"answered what was not declared: {said}") from None
-            except Unreadable as said:
-                unread += 1
+            except Foreign as why:
+                raise self._error(f"answered what was not declared: {why}") from None
+            except Unreadable as why:
+                unread, problem = unread + 1, str(why)
                 if unread >= MALFORMED:
-                    raise self._error(
-                        f"answered {unread} times what cannot be used: {said}"
-                    ) from None
-                problem = str(said)
+                    raise self._error(f"gave {unread} malformed answers: {problem}") from None
             except (OSError, http.client.HTTPException) as error:
-                if (why := self.address.hopeless(error, self._answered)) is not None:
-                    raise self._error(why) from None  # it holds what the server said
+                if (reason := self.address.hopeless(error, self._answered)) is not None:
+                    raise self._error(reason) from None  # the cause may show a key
                 problem = str(error)[:_SHOWN] or type(error).__name__
                 if isinstance(error, TimeoutError):
                     problem = f"no answer within {self.timeout:g} s"
@@ -257,7 +250,7 @@ class Transport:
             if pause is not None and pause > left:
                 raise self._error(
                     f"asks to wait {pause:.0f} s ({problem}), but of patience={self.patience:g} s "
-                    f"{left:.0f} s are left: come again later, or allow more with patience="
+                    f"only {left:.0f} s are left: try again later, or allow more with patience="
                 )
             if stop.wait(self._pause(attempt, pause)):
                 raise _Stopped
@@ -267,20 +260,19 @@ class Transport:
         return max(least or 0.0, usual * (0.5 + 0.5 * self._chance.random()))
 
     def _error(self, what: str) -> EndpointError:
-        """What went wrong, in words that may be kept: all that a server says passes here."""
+        """An error that shows no secret: every server's message passes here."""
         return EndpointError(self._veil(f"{self.url} {what}"))
 
     def _refused(self, reply: Reply) -> EndpointError:
         if reply.status in _MOVED:
             where = "somewhere else" if reply.elsewhere is None else without_query(reply.elsewhere)
-            where = where[:_SHOWN]
             return self._error(
-                f"sends to {where} (status {reply.status}), and nobody is followed to another "
-                "address: give the right one, if you know it to be the same model"
+                f"redirects to {where[:_SHOWN]} (status {reply.status}), and redirects are not "
+                "followed: give that address, if you know it to be the same model"
             )
         advice = {
             401: "give the name of an environment variable that holds the key, token=NAME",
-            403: "check the key, and whether you may ask it at all",
+            403: "check the key, and whether you are allowed to query the model",
             404: "check the path",
             413: "send fewer images at once, batch=",
         }.get(reply.status, "check the format and the address")
@@ -308,7 +300,7 @@ class Transport:
         return reply
 
     def _connected(self, end: float) -> http.client.HTTPConnection:
-        """An open connection, whose next reads and writes are over at `end`."""
+        """An open connection with the deadline `end`."""
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
@@ -332,7 +324,7 @@ class Transport:
             size += len(piece)
             if size > LARGEST:
                 raise Unreadable(f"more than {LARGEST >> 20} MiB")
-        answer.close()  # or the connection would take itself for busy
+        answer.close()  # otherwise the connection would not accept another request
         wanted = answer.getheader("Content-Length", "")
         if re.fullmatch(r"[0-9]{1,18}", wanted) and size < int(wanted):
             raise http.client.IncompleteRead(b"".join(pieces))
@@ -349,7 +341,7 @@ def _hang_up(idle: list[http.client.HTTPConnection]) -> None:
 
 
 def _seconds(text: str | None) -> float | None:
-    """Seconds of a Retry-After, which is a number or a date."""
+    """The seconds of a Retry-After header, which holds a number or a date."""
     if text is None:
         return None
     try:
@@ -363,7 +355,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _secrets(headers: Mapping[str, str]) -> list[str]:
-    """What no message may show: what stands behind a word such as Bearer, or the whole."""
+    """The secrets in headers: the part after a word such as Bearer, or the whole value."""
     return [value.partition(" ")[2] or value for value in headers.values() if value]
 
 

@@ -1,4 +1,4 @@
-"""An accelerated copy of a victim, for searching only: the judge never asks it."""
+"""Twins: accelerated copies of a victim that attacks search on; the judge never uses them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Linf, Threat
 from besiege.models.classifier import Classifier
 
-# Folding rounds differently, by about 1e-6 of the largest logit; a twin further off is no twin.
+# Folding rounds differently, by about 1e-6 of the largest logit; more than this is an error.
 _LOGITS_AGREE = 1e-3
-# A rounding can turn a ReLU that stands at zero, and with it a part of one row's gradient.
+# Rounding can switch a ReLU whose input is near zero, and with it a part of one row's gradient.
 _GRADIENTS_AGREE = 5e-2
-# Eight bits of precision instead of 24, and as many layers; TF32 on a GPU has eleven.
+# Factors for bfloat16 (8 bits of precision instead of 24) and for TF32 on a GPU (11 bits).
 _ROUGHER, _ROUGH = 50.0, 10.0
 
 
@@ -35,14 +35,15 @@ def twin(
     compiled: bool = False,
     precision: torch.dtype = torch.float32,
 ) -> Classifier | None:
-    """A copy that answers the same to rounding, and sooner.
+    """A faster copy with the same answers up to rounding.
 
-    Batch norm is folded into the convolutions before it where `torch.fx` can follow the forward
-    pass, ReLUs overwrite what nobody else reads, convolutions run channels-last, and parameters
-    are frozen. The normalisation stays as it is: folding it would change what zero padding means.
-    On a GPU its passes are captured as graphs. Whether there is a twin depends on the network and
-    the probe, never on a clock, so that a search takes the same path every time. On a CPU there is
-    none without batch norm: small networks lose by the other layout (cnn_a: 0.94x).
+    Batch norm is folded into the convolutions before it if `torch.fx` can trace the forward pass,
+    ReLUs work in place where no other node reads their input, convolutions run channels-last, and
+    parameters are frozen. The normalisation is not folded: that would change what zero padding
+    means. On a GPU, forward and backward passes are captured as CUDA graphs. Whether there is a
+    twin depends on the network and the probe, never on timing, so that a search is reproducible.
+    On a CPU only networks with batch norm have one: small networks get slower in the other layout
+    (cnn_a: 0.94x).
 
     Parameters
     ----------
@@ -51,14 +52,14 @@ def twin(
     probe : Tensor
         A few images ``[rows, channels, height, width]`` on which the two are compared.
     compiled : bool
-        Whether `torch.compile` makes it: several seconds at first, and then faster again.
+        Whether to use `torch.compile`: several seconds of compilation, then faster still.
     precision : torch.dtype
-        Its type; ``torch.bfloat16`` is the faster on a GPU, and searches less exactly.
+        Its type; ``torch.bfloat16`` is faster on a GPU, and searches less exactly.
 
     Returns
     -------
     Classifier or None
-        None where nothing is gained, where no copy can be made, or where its logits or input
+        None if nothing is gained, if the module cannot be copied, or if the copy's logits or input
         gradients differ.
     """
     gpu = classifier.device.type == "cuda"
@@ -67,13 +68,13 @@ def twin(
         return None
     try:
         module = copy.deepcopy(classifier.module)
-    except (Exception, SystemExit):  # whatever a module of somebody else's raises, it has no copy
+    except (Exception, SystemExit):  # a user's module may raise anything when it is copied
         return None
     module.eval().requires_grad_(False)
     for accelerate in (_folded, _laid_out):
         try:
             fast = accelerate(copy.deepcopy(module)).to(precision)
-        except (Exception, SystemExit):  # tracing runs the module's own code, which may do anything
+        except (Exception, SystemExit):  # tracing runs the module's own code, which may raise too
             continue
         candidate = alike(classifier, _compiled(fast) if compiled else fast)
         if gpu:
@@ -85,7 +86,7 @@ def twin(
 
 
 def probe(samples: Samples, threat: Threat, box: tuple[float, float], seed: int) -> Tensor:
-    """Clean images, and points as far off as the attack may go: a twin must agree on both."""
+    """Clean images, and points as far away as the threat allows: a twin must agree on both."""
     few = samples.at(torch.arange(min(8, len(samples)), device=samples.images.device))
     width = box[1] - box[0]
     around = ball(Linf, few.images, min(max(threat.radius, 0.1 * width), 0.5 * width), box)
@@ -108,9 +109,9 @@ def alike(victim: Classifier, module: Any) -> Classifier:
 
 
 def _compiled(module: ChannelsLast) -> nn.Module:
-    """A module made of compiled code, one for any number of rows."""
-    # Not the layout around it: that code all twins share, and torch would count them together.
-    # Padding of matrices would compile anew for other numbers of rows.
+    """The module with its inner network compiled, once for any number of rows."""
+    # Not the `ChannelsLast` around it: all twins share its code, and torch limits recompilations
+    # per code object. Padding of matrices would recompile for other numbers of rows.
     module.inner = torch.compile(module.inner, dynamic=True, options={"shape_padding": False})
     return module
 
@@ -130,7 +131,7 @@ class ChannelsLast(nn.Module):
 
 
 def fold_batch_norm(module: nn.Module) -> fx.GraphModule:
-    """Put each batch norm that follows a convolution into that convolution's weights."""
+    """Fold each batch norm that follows a convolution into that convolution's weights."""
     traced = fx.symbolic_trace(module)
     modules = dict(traced.named_modules())
     calls = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
@@ -140,7 +141,7 @@ def fold_batch_norm(module: nn.Module) -> fx.GraphModule:
             continue
         before = node.args[0]
         conv = modules[before.target] if before.op == "call_module" else None
-        # A convolution that is read or called elsewhere too must keep its own weights.
+        # A convolution that is used elsewhere too must keep its own weights.
         if not isinstance(conv, nn.Conv2d) or len(before.users) > 1 or calls[before.target] > 1:
             continue
         parent, _, leaf = str(before.target).rpartition(".")
@@ -153,25 +154,21 @@ def fold_batch_norm(module: nn.Module) -> fx.GraphModule:
 
 
 def overwrite_in_relu(traced: fx.GraphModule) -> fx.GraphModule:
-    """Let a ReLU write over its input where that is fresh and read by nobody else."""
+    """Make a ReLU work in place if its input is a new tensor that no other node reads."""
     modules = dict(traced.named_modules())
     for node in traced.graph.nodes:
         if not _is_relu(node, modules):
             continue
         before = node.args[0]
-        # These give a new tensor and remember nothing of it for the backward pass.
+        # These return a new tensor and do not need it in the backward pass.
         fresh = (
             isinstance(modules[before.target], (nn.Conv2d, nn.Linear))
             if before.op == "call_module"
             else before.target in (operator.add, torch.add)
         )
         if fresh and len(before.users) == 1:
-            node.op, node.target, node.args, node.kwargs = (
-                "call_function",
-                torch.relu_,
-                (before,),
-                {},
-            )
+            node.op, node.target = "call_function", torch.relu_
+            node.args, node.kwargs = (before,), {}
     traced.delete_all_unused_submodules()
     traced.recompile()
     return traced
@@ -195,17 +192,17 @@ def _laid_out(module: nn.Module) -> ChannelsLast:
 def _agree(
     original: Classifier, candidate: Classifier, probe: Tensor, rougher: float = 1.0
 ) -> bool:
-    """Whether logits and input gradients of the two are the same to rounding."""
+    """Whether logits and input gradients of the two are equal up to rounding."""
     devices = [probe.device] if probe.is_cuda else []
-    # A randomised module draws: neither the caller's stream nor the comparison may be disturbed.
+    # A randomised module draws numbers: the caller's random state must not change.
     with torch.random.fork_rng(devices), original.held():
         try:
             logits, gradient = _answers(original, probe)
             with allow_tf32():
                 others, other = _answers(candidate, probe)
-                with torch.no_grad():  # compiled code is another without gradients
+                with torch.no_grad():  # torch.compile makes other code for this
                     bare = candidate(probe)
-        except Exception:  # traced code can fail; where the original does, the attack says so
+        except Exception:  # traced code can fail; if the original does, the attack reports it
             return False
     if logits.shape != others.shape or not _close(others, bare, rougher * _LOGITS_AGREE):
         return False
@@ -218,12 +215,12 @@ def _answers(classifier: Classifier, probe: Tensor) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False), torch.enable_grad():
         x = probe.detach().clone().requires_grad_(True)
         logits = classifier(x)
-        # Different weights per class: an unweighted sum could hide classes that changed places.
+        # Different weights per class: an unweighted sum would hide swapped classes.
         weights = torch.linspace(-1.0, 1.0, logits.shape[1], device=logits.device)
         (gradient,) = torch.autograd.grad((logits * weights).sum(), x)
     return logits.detach(), gradient
 
 
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    # Not "not greater": a NaN compares false and must not pass.
+    # Written as "<=", which is false for NaN.
     return bool((a - b).norm() <= tolerance * a.norm())

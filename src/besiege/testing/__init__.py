@@ -1,8 +1,8 @@
 """The conformance suites: laws of attacks, victims and layers, and victims with known distances.
 
-Public, so that an attack written elsewhere can be held to it: `conform` tries all laws, `cases`
-feeds ``pytest.parametrize``, and each law is a function in `besiege.testing.laws`. `conform_victim`
-and `conform_layer` do the same for victims and layers of defenses. No pytest is needed.
+They are public, so that attacks written elsewhere can be tested, too: `conform` tries all laws,
+`cases` is meant for ``pytest.parametrize``, and each law is a function in `besiege.testing.laws`.
+`conform_victim` and `conform_layer` test victims and layers of defenses. No pytest is needed.
 """
 
 from __future__ import annotations

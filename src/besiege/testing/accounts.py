@@ -1,4 +1,4 @@
-"""Laws about what an attack asks for: 5 honest accounts, 6 access."""
+"""Laws about queries and access: 5 honest accounts, 6 access."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from besiege.testing.victims import Altered, Counting
 
 @law(5, "moment")
 def honest_accounts(trial: Trial) -> None:
-    """Law 5: a counting victim's images are the meter's, and no budget is exceeded.
+    """Law 5: the meter counts exactly the images that the victim computes, within every budget.
 
-    Per sample by sending one at a time, in all for the batch; padding is counted apart and never
-    sent to a metered victim, for whom nothing is computed ahead either; judging is an account of
-    its own. A success is noted with the query that brought it.
+    Checked for single samples and for the whole batch. Padding is counted separately and never
+    sent to a metered victim, for which nothing is computed ahead either. The judge counts its own
+    forwards. A success is recorded with the query that showed it.
     """
     trial = trial.brief()
     victim, samples = trial.victim()
@@ -43,7 +43,7 @@ def honest_accounts(trial: Trial) -> None:
         and bool((whole.queries <= whole.forwards).all()),
         "a row was charged less than its clean check, or more than was computed",
     )
-    # One row that stayed and one that left, if there are such.
+    # The rows with most and with fewest queries: if possible, one that stayed and one that left.
     for row in {int(whole.queries.argmax()), int(whole.queries.argmin())}:
         _alone(trial, victim, samples, row, int(whole.queries[row]))
     _padding(trial, victim, samples, eps)
@@ -56,13 +56,13 @@ def honest_accounts(trial: Trial) -> None:
     if "moment" not in trial.without:
         _moment(trial, victim, samples)
     for budget in (1, 2, 7):
-        # What an average over chances costs at once cannot be paid from less: that is refused.
+        # A budget below the draws of one averaged answer is refused.
         if budget >= trial.attack.draws:
             _within(trial, victim, samples, budget)
 
 
 def _alone(trial: Trial, victim: Victim, samples: Samples, row: int, queries: int) -> None:
-    """The account of one sample, which is that of the batch if the batch is it alone."""
+    """The account of one sample, from a run on this sample only."""
     alone = Counting(victim)
     eps = trial.budgets()[-1]
     one = trial.craft(alone, samples.at(torch.tensor([row])), eps, pad=False)
@@ -78,21 +78,21 @@ def _alone(trial: Trial, victim: Victim, samples: Samples, row: int, queries: in
 
 
 def _moment(trial: Trial, victim: Victim, samples: Samples) -> None:
-    """The query of the first success is the one without which there is none."""
-    found = trial.usual(trial.size())
-    late = found.success & (found.first_query > trial.attack.draws)
+    """With one query less than its first success took, a row has no success."""
+    crafted = trial.usual(trial.size())
+    late = crafted.success & (crafted.first_query > trial.attack.draws)
     if not bool(late.any()):
         return
     row = late.nonzero()[:1, 0]
-    needed = int(found.first_query[row])
+    needed = int(crafted.first_query[row])
     for budget in (needed, needed - 1):
         if budget < trial.attack.draws:
             continue
         broken = bool(trial.craft(victim, samples.at(row), trial.size(), queries=budget).success)
         trial.demand(
             broken == (budget == needed),
-            f"its first success is said to be query {needed}, but with {budget} there is "
-            f"{'one' if broken else 'none'}",
+            f"its first success is recorded at query {needed}, but within {budget} queries there "
+            f"is {'one' if broken else 'none'}",
         )
 
 
@@ -133,9 +133,9 @@ def _within(trial: Trial, victim: Victim, samples: Samples, budget: int) -> None
 def access(trial: Trial) -> None:
     """Law 6: below the access it needs it is refused; at decision access it sees labels only.
 
-    Refused before the victim is asked anything, whether the threat or the victim grants too
-    little, with the attacks that would fit. At score access nothing goes backwards; at decision
-    access the result is the same whatever the victim's confidence in its labels.
+    It is refused before the first query, whether the threat or the victim grants too little, and
+    the error names attacks that fit. At score access there is no backward pass. At decision access
+    the result does not depend on the victim's confidence in its labels.
     """
     trial = trial.brief()
     victim, samples = trial.victim()
@@ -163,21 +163,19 @@ def _refused(trial: Trial, victim: Victim, samples: Samples, granted: Access) ->
         ("the threat", Counting(victim), granted),
         ("the victim", Counting(victim, access=granted), needed),
     ):
-        said = None
+        message = ""
         try:
             trial.craft(counting, samples, trial.size(), access=allowed)
         except AccessError as refusal:
-            said = str(refusal)
-        if said is None:
-            trial.demand(False, f"it ran although {who} grants {granted} access only")
-            return
+            message = str(refusal)
+        trial.demand(bool(message), f"it ran although {who} grants {granted} access only")
         trial.demand(
             counting.forwards == 0,
-            f"the victim was asked {counting.forwards} times before it was refused",
+            f"the victim was sent {counting.forwards} images before it was refused",
         )
         fit = fitting(trial.threat(trial.size(), allowed), granted)
-        lacking = [name for name in [*fit, str(granted), str(needed)] if name not in said]
-        trial.demand(not lacking, f"the refusal does not name {', '.join(lacking)}: {said}")
+        lacking = [name for name in [*fit, str(granted), str(needed)] if name not in message]
+        trial.demand(not lacking, f"the refusal does not name {', '.join(lacking)}: {message}")
 
 
 def _sees_labels_only(trial: Trial, victim: Victim, samples: Samples) -> None:

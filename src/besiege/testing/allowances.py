@@ -1,4 +1,4 @@
-"""What is allowed to whom: exceptions from the laws with their reasons, and factors of law 7."""
+"""Exceptions from the laws with their reasons, and the factors of law 7."""
 
 from __future__ import annotations
 
@@ -13,36 +13,35 @@ Exceptions = Mapping[str, Mapping[str, str]]
 
 _ONE_STEP = "one step may overshoot: a larger budget is a longer jump, not a longer search"
 _THROUGH = (
-    "gradients are asked through a map, so that only the last point of a climb is looked at, and "
-    "a longer climb ends elsewhere"
+    "gradients are computed through a map, so that only the last iterate is examined, and a longer "
+    "run ends elsewhere"
 )
 _NEIGHBOURS = (
-    "it takes gradients of shifted images for those of the image, and neighbouring pixels have "
-    "nothing to do with each other in the linear victim"
+    "it uses gradients of shifted images, and the linear victim's neighbours are unrelated"
 )
 _ONE_FOR_ALL = (
     "without a file it is fitted on the rows it is given: one perturbation for all of them, which "
-    "other rows would make another one"
+    "depends on the rows"
 )
 _OPPOSITE = (
-    "two linear classes lie opposite each other, and what takes one over the boundary takes the "
+    "two linear classes lie opposite each other, and moving one across the boundary moves the "
     "other away from it: no single perturbation fools both"
 )
 _LAST_QUERY = (
-    "without a file it ends its fit where one query is left, and adds what it has then: with fewer "
-    "queries than those of its first success it succeeds earlier"
+    "without a file it ends its fit when one query is left, and sends the perturbation it has "
+    "then: with a smaller budget it succeeds earlier"
 )
 _FIRST_RADIUS = (
-    "its steps are queries, and of the twenty it is cut to here the first eight find how far away "
-    "one corner of the box is: too few are left to choose signs"
+    "its steps are queries, and the first eight of the twenty allowed here measure the distance of "
+    "one corner of the box: too few are left to choose signs"
 )
 _QUERIES = (
-    "its steps are queries, and the twenty it is cut to here bring a start of another class no "
-    "nearer than noise"
+    "its steps are queries, and the twenty allowed here bring a start of another class no nearer "
+    "than noise"
 )
 _CURVATURE = (
-    "it divides by second differences of scores, which are of the size of their rounding where the "
-    "victim is nearly linear: other rounding is another walk"
+    "it divides by second differences of scores, which are as small as their rounding where the "
+    "victim is nearly linear: other rounding leads to other iterates"
 )
 
 EXCEPTIONS: Exceptions = {
@@ -64,10 +63,10 @@ EXCEPTIONS: Exceptions = {
 }
 
 FACTOR = 1.5
-"""How far an attack nobody measured may stay above the known distance of the linear victim."""
+"""The default factor: how many times the known distance of the linear victim an attack may need."""
 
 _SHARP = 1.001
-# Steps of a fixed length zigzag about the optimum in a curved or a cornered ball.
+# Steps of a fixed length zigzag around the optimum in l2 and l1.
 _STEPS = {Linf: _SHARP, L2: 1.005, L1: 1.05}
 
 FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
@@ -79,13 +78,13 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     # Twenty steps; a hundred come within 1.003 in l2 and 1.02 in l1, where signs flip to and fro.
     "alma": {L2: 1.1, L1: 1.2},
     "blb": 1.01,
-    # Twenty steps a round. In l0 entries are chosen by change times slope, whatever their room.
+    # Twenty steps a round. In l0 it ranks pixel values by change times gradient, not by room.
     "cw": {Linf: 1.02, L2: 1.01, L0: 1.5},
-    # Its changes are shrunk in l1 and weighed in l2: published runs stay a fifth above in l1 too.
+    # It shrinks in l1 and penalises l2: published runs stay a fifth above the optimum in l1, too.
     "ead": {L2: 1.4, L1: 1.4},
-    # All copies must be beyond the boundary, not the point alone.
+    # All copies must be beyond the boundary, not only the point.
     "optmargin": {L2: 1.45},
-    # Twenty steps of a search among sets of entries.
+    # Twenty steps of a search among sets of pixel values.
     "sigmazero": {L0: 1.5},
     "deepfool": _SHARP,
     "superdeepfool": _SHARP,
@@ -95,7 +94,7 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "illc": _STEPS,
     "mim": _STEPS,
     "pgd": _STEPS,
-    # Twenty steps; a corner is found entry by entry, with signs that are estimated.
+    # Twenty steps; a corner is found one pixel value at a time, with estimated signs.
     "opt": {Linf: 1.5, L2: 1.05},
     "signopt": {Linf: 1.1, L2: 1.05},
     # Twenty queries, half of which flip signs; four hundred come within 1.01.
@@ -104,9 +103,9 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     # Twenty queries of random walks; a thousand come within 1.01.
     "boundary": 5.0,
     "evolutionary": 8.0,
-    # In l1 the optimum is a few whole entries, which an estimate may rank wrongly.
+    # In l1 the optimum is a few whole pixel values, which an estimate may rank wrongly.
     "geoda": {Linf: 1.5, L2: 1.5, L1: 2.5},
-    # Twenty steps along estimates; signs of small slopes are guessed, which linf notices.
+    # Twenty steps along estimates; signs of small gradients are guessed, which matters in linf.
     "nes": {Linf: 1.4, L2: 1.08},
     "nes_partial": {Linf: 1.35, L2: 1.15},
     "nes_labels": {Linf: 1.6, L2: 1.25},
@@ -115,30 +114,27 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "prgf": 1.04,
     "nattack": 1.04,
     "zoo": 1.04,
-    # Twenty steps of two queries each, along what they have taught.
+    # Twenty steps of two queries each, along the prior learned so far.
     "bandits": 3.0,
     # Twenty random proposals; a thousand come within 1.005 in linf, and 1.5 in l2.
     "square": {Linf: 4.0, L2: 6.0, L1: 8.0},
 }
-"""How far each attack may: one number, or one per norm."""
+"""The factors of attacks that were measured: one number, or one per norm."""
 
 SEARCHES: Mapping[str, float] = {"minimal": 1.005}
-"""By how much a combinator's own search adds to the factor of what it runs."""
+"""By how much a combinator's own search multiplies the factor of the attack it runs."""
 
 
 def excused(attack: Attack, law: str, exceptions: Exceptions) -> str | None:
     """The reason for which an attack, or one it is made of, is excepted from a law or part."""
-    for part in parts_of(attack):
-        reason = exceptions.get(part.title(), {}).get(law)
-        if reason is not None:
-            return reason
-    return None
+    reasons = (exceptions.get(part.title(), {}).get(law) for part in parts_of(attack))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def factor(attack: Attack, norm: Norm) -> float:
     """The factor of law 7: that of the attack, or the largest among those it is made of.
 
-    A registered attack with other pieces is another attack, of which nothing is known.
+    A registered attack with other parameters is another attack, which was not measured.
     """
     inner = [factor(part, norm) for part in parts_of(attack) if part is not attack]
     if inner:

@@ -1,4 +1,4 @@
-"""How the suites for victims and layers try their laws: all of them, then one error."""
+"""How the suites of victims and layers run: every law is tried, then one error lists failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Trial = TypeVar("Trial")
 
 
 def demand(held: bool, seen: str) -> None:
-    """Raise what was seen unless it is as the law says."""
+    """Raise a `LawViolation` with what was seen, unless the law held."""
     if not held:
         raise LawViolation("law", seen)
 

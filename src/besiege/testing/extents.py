@@ -1,4 +1,4 @@
-"""Laws about more, larger and other: 8 more never hurts, 9 scale and classes."""
+"""Laws about larger budgets and other victims: 8 more never hurts, 9 scale and classes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,10 @@ from besiege.core.threat import L0, Goal
 from besiege.evaluation.crafting import Crafted
 from besiege.testing.outcomes import honest, inside
 from besiege.testing.trial import Trial, changed, has, law, shortened
-from besiege.testing.victims import (
-    Counting,
-    Shape,
-    digits,
-    natural,
-    scaled,
-)
+from besiege.testing.victims import Counting, Shape, digits, natural, scaled
 
 _ROWS = 200
-"""At which half a point of accuracy is one row."""
+"""Images on which half a point of accuracy is one image."""
 
 _SHAPES: tuple[tuple[Shape, int], ...] = (
     ((1, 8, 8), 2),  # grey
@@ -39,10 +33,10 @@ _SHAPES: tuple[tuple[Shape, int], ...] = (
 
 @law(8, "steps", "queries", "eps")
 def more_never_hurts(trial: Trial) -> None:
-    """Law 8: more steps of the same schedule and more queries lose no row; more room hardly any.
+    """Law 8: more steps and more queries lose no broken row; a larger eps hardly any.
 
-    Steps of attacks that have a schedule, which is made constant so that it can be continued; a
-    larger budget raises robust accuracy by at most half a point.
+    More steps are tried for attacks with a schedule, which is made constant so that it can be
+    continued. A larger eps may raise robust accuracy by at most half a point.
     """
     brief = trial.brief()
     victim, samples = trial.victim()
@@ -79,14 +73,13 @@ def _no_row_lost(trial: Trial, more: str, fewer: Crafted, larger: Crafted) -> No
 
 def _room(trial: Trial) -> None:
     victim, samples = natural(), trial.aimed(digits(_ROWS))
-    stood: list[float] = []
-    sizes = [trial.size(times) for times in (0.5, 1.0, 1.75)]
-    for eps in sizes:
+    robust: list[float] = []
+    for eps in map(trial.size, (0.5, 1.0, 1.75)):
         broken = trial.craft(victim, samples, eps).success
-        stood.append(100 * float((~broken).double().mean()))
+        robust.append(100 * float((~broken).double().mean()))
         trial.demand(
-            stood[-1] <= min(stood) + 0.5,
-            f"robust accuracy is {stood[-1]:.1f} % at {eps}, and {min(stood):.1f} % at less",
+            robust[-1] <= min(robust) + 0.5,
+            f"robust accuracy is {robust[-1]:.1f} % at {eps}, and {min(robust):.1f} % at less",
         )
 
 
@@ -95,9 +88,9 @@ def scale_and_classes(trial: Trial) -> None:
     """Law 9: the scale of the logits is no defense, and any shape and class count works.
 
     With losses of the margin type, logits times a power of two change nothing, bitwise, and times
-    a thousand no verdict; with any loss a gradient that vanishes is reported. Two to a hundred
-    classes; grey, colour, non-square, tiny and flat images; other memory formats; one row, and
-    none left after the clean check.
+    a thousand no verdict. With any loss, a gradient that vanishes is reported. Tried with two to a
+    hundred classes; grey, colour, non-square, tiny and flat images; other memory formats; one row;
+    and no row left after the clean check.
     """
     trial = trial.brief()
     if "scale" not in trial.without:
@@ -112,7 +105,7 @@ def scale_and_classes(trial: Trial) -> None:
         inside(trial, victim, samples, crafted, eps, when)
         honest(trial, victim, samples, crafted, eps, when)
     _formats(trial)
-    _nobody_left(trial)
+    _none_left(trial)
 
 
 def _scales(trial: Trial) -> None:
@@ -139,20 +132,20 @@ def _losing(loss: object) -> Callable[[Attack], dict[str, Any]]:
 
 
 def _vanishing(trial: Trial) -> None:
-    """A gradient of exactly zero is reported for a row that stands, and not without cause."""
+    """W11 is reported exactly if the gradient of a row that was not broken was zero."""
     victim, samples = trial.victim()
     usual = trial.by(changed(trial.attack, _losing(CrossEntropy())))
     for row in (0, 1):
         counting = Counting(scaled(victim, 1e4))
         one = samples.at(torch.tensor([row]))
         crafted = usual.craft(counting, one, trial.size(0.25), pad=False)
-        told = any(finding.id == "W11" for finding in crafted.findings)
-        due = counting.vanished and not bool(crafted.success.all())
+        reported = any(finding.id == "W11" for finding in crafted.findings)
+        broken = bool(crafted.success.all())
         usual.demand(
-            told == due,
+            reported == (counting.vanished and not broken),
             f"the gradient {'vanished' if counting.vanished else 'did not vanish'} on a row that "
-            f"{'broke' if bool(crafted.success.all()) else 'stood'}, and W11 was "
-            f"{'told' if told else 'not told'}",
+            f"was {'broken' if broken else 'not broken'}, and W11 was "
+            f"{'reported' if reported else 'not reported'}",
         )
 
 
@@ -172,15 +165,15 @@ def _formats(trial: Trial) -> None:
         trial.demand(crafted.images.is_contiguous(), f"the images come back as {what}")
 
 
-def _nobody_left(trial: Trial) -> None:
-    """Where the clean image reaches the goal already, nothing is done."""
+def _none_left(trial: Trial) -> None:
+    """Where the clean image reaches the goal already, the attack does nothing."""
     victim, samples = trial.untrained((1, 4, 4), 4)
     predicted = samples.labels
     wrong = replace(samples, labels=(predicted + 1) % 4, targets=None)
     if trial.goal is Goal.GIVEN:
         wrong = replace(wrong, targets=predicted)
     if trial.goal in (Goal.RANDOM, Goal.LEAST_LIKELY):
-        return  # their targets are not the class answered
+        return  # the clean image never reaches their targets
     eps = Fraction(2) if trial.norm is L0 else trial.size()
     crafted = trial.craft(victim, wrong, eps)
     trial.demand(
@@ -189,5 +182,5 @@ def _nobody_left(trial: Trial) -> None:
         and bool((crafted.distance == 0).all())
         and bool((crafted.queries == trial.attack.draws).all())
         and int(crafted.backwards.sum()) == 0,
-        "something was done to images whose goal was reached from the start",
+        "it attacked images whose goal was reached from the start",
     )

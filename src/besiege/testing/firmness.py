@@ -1,4 +1,4 @@
-"""The law about how sure a smallest change is: 13 firm."""
+"""The law about successes at the boundary: 13 firm."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROWS = 16
 
 @law(13)
 def firm(trial: Trial) -> None:
-    """Law 13: a success of a search for the smallest change is more than rounding.
+    """Law 13: a smallest perturbation still succeeds when rounding changes.
 
-    Alone, in a batch of another size and in float64 the victim still answers what the attacker
-    wants: such a search ends at the boundary, where rounding would decide. On the natural digits
-    net and, steered by gradients, on a linear one whose two logits are nearly zero at the boundary.
+    The victim is asked about each image alone, in batches of another size and in float64: such a
+    search ends at the boundary, where rounding would decide. Tried on the natural digits net and,
+    for gradient attacks, on a linear one whose two logits are nearly zero at the boundary.
     """
     if not trial.attack.minimal:
         return

@@ -1,4 +1,4 @@
-"""How a breach of a law is told, and where in an attack's own file an exception came from."""
+"""The error for a law that did not hold, and the line of an attack that raised an exception."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from besiege.attacks.attack import Attack
 
 
 class LawViolation(AssertionError):
-    """A law that did not hold, or could not be tried because of what the attack raised.
+    """A law that did not hold, or could not be tried because the attack raised.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class LawViolation(AssertionError):
 
 
 def raised(problem: BaseException, attacks: Iterable[Attack]) -> str:
-    """An exception with the innermost line of the attacks' own files that it went through."""
+    """An exception, with the innermost line of the attacks' own files in its traceback."""
     frames = traceback.extract_tb(problem.__traceback__)
     own = _files(attacks)
     frame = next((f for f in reversed(frames) if f.filename in own), frames[-1])
@@ -46,5 +46,5 @@ def _files(attacks: Iterable[Attack]) -> set[str]:
 
 
 def number(value: object) -> str:
-    """A number as messages give it: whole ones in full, others to six digits."""
+    """A number as messages print it: whole ones in full, others to six digits."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -38,18 +38,8 @@ LAWS: Mapping[str, Law] = MappingProxyType(
     {
         law.name: law
         for law in (
-            feasible,
-            judged,
-            row_independent,
-            repeatable,
-            honest_accounts,
-            access,
-            not_idle,
-            more_never_hurts,
-            scale_and_classes,
-            box_equivariant,
-            sound_queries,
-            firm,
+            *(feasible, judged, row_independent, repeatable, honest_accounts, access, not_idle),
+            *(more_never_hurts, scale_and_classes, box_equivariant, sound_queries, firm),
         )
     }
 )

@@ -145,6 +145,6 @@ def conform_layer(layer: Layer | str, images: Tensor | None = None) -> tuple[str
     >>> conform_layer("resize_pad")[:2]
     ('touches_nothing', 'rows_are_independent')
     """
-    found = LANGUAGE.read(layer) if isinstance(layer, str) else layer
+    layer = LANGUAGE.read(layer) if isinstance(layer, str) else layer
     images = images_of((3, 12, 16), ROWS) if images is None else images
-    return hold_to(LAYER_LAWS, LayerTrial(found, images), str(found))
+    return hold_to(LAYER_LAWS, LayerTrial(layer, images), str(layer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,16 +18,7 @@ from besiege.core.victim import Victim
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.judging import judge
 from besiege.testing.allowances import factor
-from besiege.testing.trial import (
-    SETTINGS,
-    STRONG,
-    Trial,
-    changes,
-    fresh,
-    law,
-    reached,
-    shortened,
-)
+from besiege.testing.trial import SETTINGS, STRONG, Trial, changes, fresh, law, reached, shortened
 from besiege.testing.victims import digits, linear, natural, size
 
 _TOLERANCE = 1e-6
@@ -37,17 +29,17 @@ _GRID = 1 / 255
 def feasible(trial: Trial) -> None:
     """Law 1: every returned image is finite, in the box and within the budget.
 
-    Measured apart from `Ball`, in numpy, whatever is kept and whenever rows leave; with a budget
-    so small that rounding matters; on a victim that quantises; and, for an attack that looks for
-    the smallest change, without a budget. A reported distance is that of the image returned.
+    Measured in numpy, independently of `Ball`: with several settings of keep and leave; with a
+    budget so small that rounding matters; on a victim that quantises; and, for attacks that search
+    for the smallest perturbation, without a budget. A reported distance is that of the image.
     """
     trial = trial.brief()
     victim, samples = trial.victim()
-    # The last points show most: of them, all are returned.
+    # With keep "last" the final iterate of every row is returned.
     for keep, leave in SETTINGS[:2]:
         crafted = trial.usual(trial.size(), keep, leave)
         inside(trial, victim, samples, crafted, trial.size(), f"keeping {keep}, leaving at {leave}")
-    # Pixels of all binary digits: those of digits are 16ths, to which 1/255 adds rounding down.
+    # Pixels with all mantissa bits set at random: those of digits are 16ths, which round well.
     tiny = Fraction(1) if trial.norm is L0 else Fraction(1, 255)
     other, rough = trial.untrained((1, 8, 8), 10, 8)
     crafted = trial.craft(other, rough, tiny, keep="last", leave="end")
@@ -75,20 +67,20 @@ def inside(
         f"images reach from {float(images.min()):.6g} to {float(images.max()):.6g} {when}, but "
         f"the box is {victim.box}",
     )
-    found = size(trial.norm, changes(images, samples))
+    sizes = size(trial.norm, changes(images, samples))
     limit = math.inf if eps is None else float(eps) * (1 + _TOLERANCE)
     trial.demand(
-        bool((found <= limit).all()),
-        f"the largest change is {found.max():.6g} {when}, but the budget is {eps}",
+        bool((sizes <= limit).all()),
+        f"the largest perturbation is {sizes.max():.6g} {when}, but the budget is {eps}",
     )
     success = crafted.success.numpy()
-    told = crafted.distance.numpy()
+    reported = crafted.distance.numpy()
     trial.demand(
-        np.allclose(told[success], found[success], rtol=1e-12, atol=0.0),
+        np.allclose(reported[success], sizes[success], rtol=1e-12, atol=0.0),
         f"the distances reported are not those of the images {when}",
     )
     trial.demand(
-        bool(np.isinf(told[~success]).all()), f"a failure reports a finite distance {when}"
+        bool(np.isinf(reported[~success]).all()), f"a failure reports a finite distance {when}"
     )
 
 
@@ -97,34 +89,33 @@ def _on_grid(trial: Trial, samples: Samples) -> None:
     victim = copy(natural())
     victim.grid = _GRID
     snapped = torch.round(samples.images / _GRID) / round(1 / _GRID)
-    samples = Samples(snapped, samples.labels, samples.ids, samples.targets)
+    samples = replace(samples, images=snapped)
     eps = trial.size()
     crafted = trial.craft(victim, samples, eps, keep="last", leave="end")
     steps = crafted.images.double().numpy() / _GRID
     trial.demand(
         bool((np.abs(steps - np.round(steps)) < 1e-3).all()), "images are off the victim's grid"
     )
-    moved = (np.round(steps) - np.round(samples.images.double().numpy() / _GRID)).reshape(
-        len(samples), -1
-    )
-    found = size(trial.norm, moved) * (1.0 if trial.norm is L0 else _GRID)
+    moved = np.round(steps) - np.round(samples.images.double().numpy() / _GRID)
+    sizes = size(trial.norm, moved.reshape(len(samples), -1))
+    sizes *= 1.0 if trial.norm is L0 else _GRID
     trial.demand(
-        bool((found <= float(eps) * (1 + _TOLERANCE)).all()),
-        f"the largest change on the grid is {found.max():.6g}, but the budget is {eps}",
+        bool((sizes <= float(eps) * (1 + _TOLERANCE)).all()),
+        f"the largest perturbation on the grid is {sizes.max():.6g}, but the budget is {eps}",
     )
 
 
 @law(2)
 def judged(trial: Trial) -> None:
-    """Law 2: a claimed success survives a fresh forward; a failure says so.
+    """Law 2: claimed successes are those that a fresh forward pass confirms.
 
-    Where rows leave at success, a failure returns the clean image; where they stay to the end,
-    the image kept, and what is claimed of it is exactly what the victim says of it.
+    Where rows leave at success, a failure returns the clean image. Where they stay to the end, it
+    returns the kept image, and the victim's answer to it is exactly what is claimed.
     """
     trial = trial.brief()
     victim, samples = trial.victim()
     for keep, leave in SETTINGS:
-        # The last setting is the one of searches for the smallest change.
+        # Searches for the smallest perturbation use the last setting.
         eps = trial.budgets()[-1] if keep == "smallest" else trial.size()
         crafted = trial.usual(eps, keep, leave)
         honest(trial, victim, samples, crafted, eps, f"keeping {keep}, leaving at {leave}")
@@ -133,7 +124,7 @@ def judged(trial: Trial) -> None:
             trial.demand(
                 bool(back[~crafted.success].all()), "a failure did not return the clean image"
             )
-    # A searcher's word counts least: the net with batch norm is one that has an accelerated twin.
+    # Successes on a twin are confirmed, too: the net with batch norm has an accelerated twin.
     original, seen = trial.untrained((1, 8, 8), 10, 16)
     crafted = trial.craft(original, seen, trial.size(), twin=True)
     honest(trial, original, seen, crafted, trial.size(), "searching on a twin")
@@ -147,17 +138,17 @@ def honest(
     eps: Fraction | None,
     when: str,
 ) -> None:
-    """Demand that what is claimed is what the victim and the judge say."""
-    found = size(trial.norm, changes(crafted.images, samples))
+    """Demand that the claimed successes are those of the victim and of the judge."""
+    sizes = size(trial.norm, changes(crafted.images, samples))
     limit = math.inf if eps is None else float(eps) * (1 + _TOLERANCE)
     fooled = reached(crafted, samples, fresh(victim, crafted.images))
-    true = fooled & torch.from_numpy(found <= limit)
+    true = fooled & torch.from_numpy(sizes <= limit)
     claimed = crafted.success
     trial.demand(
         not bool((claimed & ~true).any()),
-        f"{int((claimed & ~true).sum())} of {int(claimed.sum())} claimed successes are none {when}",
+        f"{int((claimed & ~true).sum())} of {int(claimed.sum())} claimed successes fail {when}",
     )
-    # An image handed out as a failure must be one, or robustness would be claimed falsely.
+    # An image returned as a failure must be one, or robustness would be overstated.
     trial.demand(
         not bool((true & ~claimed).any()),
         f"{int((true & ~claimed).sum())} images called failures fool the victim {when}",
@@ -169,7 +160,7 @@ def honest(
     seen = (crafted.first_step >= 0) & (crafted.first_query >= 1)
     trial.demand(
         bool(seen[claimed].all()) and bool((crafted.first_query <= crafted.queries).all()),
-        f"a success was not noted when it was seen {when}",
+        f"a success was not recorded with its step and query {when}",
     )
 
 
@@ -177,10 +168,10 @@ def honest(
 def not_idle(trial: Trial) -> None:
     """Law 7: it breaks more than noise of the same size, and comes near the closed form.
 
-    On the natural digits net against random points of the ball's surface; on a linear victim,
-    whose rows are all moved to the same known distance, all break at that distance times the
-    attack's factor. It has two classes: with more, the nearest by logits need not be the nearest
-    in pixels, and a target's distance has no closed form. With five, none breaks below it.
+    On the natural digits net it is compared with random points of the ball's surface. On a linear
+    victim of two classes, whose rows all have the same known distance, all break at that distance
+    times the attack's factor. (With more classes, the class with the nearest logits need not be the
+    nearest in pixels, and targets have no closed form.) With five classes, none breaks below it.
     """
     trial = trial.by(shortened(trial.attack, STRONG))
     if "noise" not in trial.without:
@@ -213,8 +204,7 @@ def _nears_closed_form(trial: Trial) -> None:
     times = factor(trial.attack, trial.norm)
     most = float(known.max())
     if trial.attack.minimal:
-        found = trial.craft(victim, samples, None).distance.numpy()
-        worst = (found / known).max()
+        worst = (trial.craft(victim, samples, None).distance.numpy() / known).max()
         trial.demand(
             bool(worst <= times),
             f"the linear victim's distance was missed by a factor of {worst:.4f}, and {times:.4g} "
@@ -222,16 +212,16 @@ def _nears_closed_form(trial: Trial) -> None:
         )
     else:
         eps = math.ceil(most * times - 1e-9) if trial.norm is L0 else most * times
-        stood = ~trial.craft(victim, samples, Fraction(eps)).success
+        left = ~trial.craft(victim, samples, Fraction(eps)).success
         trial.demand(
-            not bool(stood.any()),
-            f"{int(stood.sum())} of {len(samples)} rows of the linear victim stood at {times:.4g} "
+            not bool(left.any()),
+            f"{int(left.sum())} of {len(samples)} rows of the linear victim withstood {times:.4g} "
             f"times the known distance {most:.5g}",
         )
 
 
 def _stops_at_closed_form(trial: Trial) -> None:
-    """Nobody breaks a row with less than it takes, or the closed form or the judge is wrong."""
+    """No row breaks below its distance; otherwise the closed form or the judge is wrong."""
     victim = linear(classes=5)
     samples, known = victim.equidistant(trial.norm)
     below = float(known.min())
@@ -240,5 +230,5 @@ def _stops_at_closed_form(trial: Trial) -> None:
     trial.demand(
         not bool(crafted.success.any()),
         f"{int(crafted.success.sum())} rows of the linear victim broke at {eps:.5g}, below the "
-        f"smallest distance there is, {below:.5g}",
+        f"smallest possible distance, {below:.5g}",
     )

@@ -1,4 +1,4 @@
-"""Laws about doing the same again: 3 row-independent, 4 repeatable."""
+"""Laws about reproducibility: 3 row-independent, 4 repeatable."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _ROWS = 40
 def row_independent(trial: Trial) -> None:
     """Law 3: a row's draws, verdict and images do not depend on its neighbours.
 
-    Alone, permuted, split in two, in calls of other sizes, and among the rows that stay when the
-    others have left: bitwise the same. Compared on final iterates too, since the clean images
-    that failures return are equal trivially.
+    They are bitwise the same alone, permuted, in parts of the batch, in calls of other sizes, and
+    when rows that leave are absent. Final iterates are compared too, since the clean images that
+    failures return are equal trivially.
     """
     trial = trial.brief()
-    # More rows than any loop over vectors takes at once: the last entries of a tensor are often
-    # computed by other code than the first.
+    # More rows than a vectorised loop takes at once: other code often computes the last elements
+    # of a tensor than the first.
     victim, samples = trial.victim(_ROWS)
     n = len(samples)
     shuffle = torch.randperm(n, generator=torch.Generator().manual_seed(0))
@@ -80,11 +80,11 @@ def row_independent(trial: Trial) -> None:
 
 @law(4)
 def repeatable(trial: Trial) -> None:
-    """Law 4: the same seed gives the same, another seed other draws; nothing else is touched.
+    """Law 4: the same seed gives the same result, another seed other draws; nothing is touched.
 
-    Untouched are the global random states, the model's modes, parameters, buffers, their ``grad``
-    and ``requires_grad``, and the caller's tensors: after a run, after an exception inside the
-    model, and under a caller's inference mode, which changes no result either.
+    The global random states, the model's modes, parameters, buffers, their ``grad`` and
+    ``requires_grad``, and the caller's tensors stay as they were: after a run, after an exception
+    inside the model, and under a caller's inference mode, which changes no result either.
     """
     trial = trial.brief()
     _seeds(trial)
@@ -111,9 +111,9 @@ def _seeds(trial: Trial) -> None:
         return crafted, drawn
 
     first, drawn = run(trial, 0)
-    # The first run is not on the shelf, so that these are two, whichever law crafted the other.
+    # The first run is not on the shelf, so that these are always two separate runs.
     trial.same(first, trial.usual(trial.size(), "last", "end"), "between two runs of one seed")
-    # The goal 'targeted:random' throws once for its targets, which no seed changes.
+    # The goal 'targeted:random' draws its targets once, independently of the seed.
     fixed = 1 if trial.goal is Goal.RANDOM else 0
     if len(drawn) == fixed:
         return
@@ -132,9 +132,9 @@ def _restarting(attack: Attack, times: int) -> Attack:
 
 @contextmanager
 def _draws() -> Iterator[set[bytes]]:
-    """What the dice showed meanwhile.
+    """All draws from dice inside the block.
 
-    The draws themselves, not what comes of them: two starts may well climb to the same point.
+    The draws themselves are compared, not the results: two starts may lead to the same point.
     """
     original, seen = Dice._words, set[bytes]()
 
@@ -168,7 +168,7 @@ def _untouched(
     what: str,
     mode: Callable[[], AbstractContextManager[Any]],
 ) -> Any:
-    """Run once as a caller with tensors in hand would, and compare all that was there before."""
+    """Run once through `besiege.attack`, and compare all state before and after."""
     with mode():
         given = {
             name: getattr(samples, name).clone()
@@ -186,7 +186,7 @@ def _untouched(
                 labels,
                 threat=trial.threat(trial.size()),
                 **given,
-                **trial.means(victim, samples),
+                substitute=trial.substitute(victim, samples),
             )
         except VictimError as problem:
             if not isinstance(problem.__cause__, Failure):
@@ -198,7 +198,7 @@ def _untouched(
                 torch.equal(tensor, getattr(samples, name)),
                 f"the caller's {name} changed during {what}",
             )
-    # Answers made under a caller's inference mode must be of use outside of it.
+    # Images made under a caller's inference mode must be usable outside of it.
     if result is not None:
         trial.demand(not result.images.is_inference(), f"the images of {what} cannot be used")
     for name, old, new in zip(("model", "random state", "mode"), before, after, strict=True):

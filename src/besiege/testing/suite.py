@@ -28,12 +28,9 @@ class Case(NamedTuple):
         return f"{LAWS[self.law].number}-{self.law}-{self.norm}-{self.goal}"
 
     def check(
-        self,
-        attack: str | Attack,
-        exceptions: Exceptions | None = None,
-        shelf: Shelf | None = None,
+        self, attack: str | Attack, exceptions: Exceptions | None = None, shelf: Shelf | None = None
     ) -> str | None:
-        """Try the law, or give back the reason for which the attack is excepted from it.
+        """Try the law, or return the reason for which the attack is excepted from it.
 
         Parameters
         ----------
@@ -42,8 +39,8 @@ class Case(NamedTuple):
         exceptions : mapping, optional
             Attack name to law or ``law:part`` to a written reason, besides `EXCEPTIONS`.
         shelf : dict, optional
-            Empty at first, and the same one for all cases of an attack: what several laws need is
-            then crafted once. Without it a case shares nothing.
+            Empty at first, and the same one for all cases of an attack: results that several laws
+            need are then crafted once. Without it a case shares nothing.
         """
         attack = parse(attack)
         _well_formed(attack)
@@ -80,10 +77,10 @@ class Conformance(list[Case]):
 
 
 def cases(attack: str | Attack) -> Iterator[Case]:
-    """What an attack is tried on: every law, in every norm, for every goal it declares.
+    """The cases of an attack: every law, in every norm, for every goal it declares.
 
-    The first goal meets every norm, and every other goal one norm in turn: laws that hold for
-    each of both do not fail for a pair, and the suite stays quick.
+    The first goal is tried with every norm, and every other goal with one norm in turn, so that the
+    suite stays fast: a law that holds for a norm and for a goal holds for the pair.
 
     Examples
     --------
@@ -102,7 +99,7 @@ def cases(attack: str | Attack) -> Iterator[Case]:
 
 
 def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Conformance:
-    """Hold an attack to all laws; raises one `AssertionError` that tells every law it breaks.
+    """Hold an attack to all laws; raises one `AssertionError` that lists every law it breaks.
 
     An exception of the attack itself ends the trial at once, with the line it came from.
 
@@ -110,8 +107,8 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Confo
     ----------
     attack : str or Attack
         Such as ``"pgd"`` or ``"path/to/file.py:MyAttack"``. Parameters called ``steps``,
-        ``restarts`` and the like are cut where a law is about bookkeeping; an attack that calls
-        them otherwise is tried as it is, so hand in a short one.
+        ``restarts`` and the like are reduced where a law is about bookkeeping. An attack that
+        calls them otherwise is tried as it is, so pass a short one.
     exceptions : mapping, optional
         Attack name to law, or ``law:part``, to a written reason.
 
@@ -145,7 +142,7 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Confo
                 excepted[case.law] = reason
     if breaches:
         many = sum(map(len, breaches.values()))
-        lines = [_line(law, found) for law, found in breaches.items()]
+        lines = [_line(law, seen) for law, seen in breaches.items()]
         raise AssertionError(
             "\n".join([f"{attack} breaks the laws in {many} of {len(tried)} cases:", *lines])
         )
@@ -153,32 +150,32 @@ def conform(attack: str | Attack, exceptions: Exceptions | None = None) -> Confo
 
 
 def _well_formed(attack: Attack) -> None:
-    """Demand what no law can be tried without: a frozen dataclass that says what it does."""
+    """Demand what every law needs: a frozen dataclass with a docstring."""
     kind = type(attack)
     parameters = getattr(kind, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         raise AssertionError(
             f"{kind.__name__} is not a frozen dataclass: write @dataclass(frozen=True) above it"
         )
-    told = (kind.__doc__ or "").strip()
+    doc = (kind.__doc__ or "").strip()
     # Where there is no docstring, `dataclass` writes the signature.
-    if not told or told.startswith(f"{kind.__name__}("):
+    if not doc or doc.startswith(f"{kind.__name__}("):
         raise AssertionError(
             f"{kind.__name__} has no docstring: say what it does and where it comes from"
         )
 
 
 def _is_breach(case: Case, problem: BaseException) -> bool:
-    """Whether an exception is what a law forbids: too much asked, or an unusual shape refused."""
+    """Whether an exception breaks a law: too much access, or an unusual shape refused."""
     return isinstance(problem, AccessError) or case.law == "scale_and_classes"
 
 
-def _line(law: str, found: list[tuple[Case, str]]) -> str:
-    """What was seen first of a law, and where it was seen."""
-    places = [f"{case.norm} {case.goal}" for case, _ in found]
+def _line(law: str, breaches: list[tuple[Case, str]]) -> str:
+    """The first violation of a law, and the cases with violations."""
+    places = [f"{case.norm} {case.goal}" for case, _ in breaches]
     shown = ", ".join(places[:3]) + (", ..." if len(places) > 3 else "")
     many = f"{len(places)} case{'s' if len(places) > 1 else ''}"
-    seen = shorten(found[0][1], 300, placeholder=" ...")
+    seen = shorten(breaches[0][1], 300, placeholder=" ...")
     return f"law {LAWS[law].number} ({law}): {seen} ({many}: {shown})"
 
 

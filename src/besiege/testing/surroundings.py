@@ -1,4 +1,4 @@
-"""What a run must leave as it was: a module's state, global random states, modes of torch."""
+"""State that a run must not change: of modules, random generators and torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state_of(module: nn.Module) -> dict[str, Any]:
     for name, parameter in module.named_parameters():
         state[f"requires_grad of {name}"] = parameter.requires_grad
         grad = parameter.grad
-        # Which tensor it is, and what is in it.
+        # Both the tensor's identity and its values.
         state[f"grad of {name}"] = None if grad is None else grad.detach().clone()
         state[f"identity of the grad of {name}"] = None if grad is None else id(grad)
     for name, tensor in module.state_dict().items():
@@ -37,22 +37,16 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 
 def surroundings() -> tuple[dict[str, Any], dict[str, Any]]:
     """The global random states, and the modes and settings of torch."""
-    return _random_states(), _context()
-
-
-def _random_states() -> dict[str, Any]:
     kind, keys, *rest = np.random.get_state(legacy=True)
-    return {
+    random_states = {
         "torch": torch.get_rng_state(),
         "numpy": (kind, tuple(np.asarray(keys).tolist()), *rest),
         "random": random.getstate(),
     }
-
-
-def _context() -> dict[str, Any]:
-    return {
+    modes = {
         "inference mode": torch.is_inference_mode_enabled(),
         "gradients": torch.is_grad_enabled(),
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
+    return random_states, modes

@@ -1,4 +1,4 @@
-"""One law tried on one attack, norm and goal: running the attack, and saying what was seen."""
+"""One law tried on one attack, norm and goal: runs the attack and reports violations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, parse
 from besiege.core import criterion
 from besiege.core.knowledge import Knowledge
-from besiege.core.oracle import Access, Oracle
+from besiege.core.oracle import PAD, Access, Oracle
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
@@ -23,15 +23,7 @@ from besiege.core.victim import Victim
 from besiege.evaluation.crafting import Crafted, craft, keep_and_leave
 from besiege.models.classifier import Classifier
 from besiege.testing.law_violation import LawViolation, number, raised
-from besiege.testing.victims import (
-    Array,
-    Likeness,
-    Shape,
-    digits,
-    images_of,
-    natural,
-    untrained,
-)
+from besiege.testing.victims import Array, Likeness, Shape, digits, images_of, natural, untrained
 
 SETTINGS: tuple[tuple[Keep, Leave], ...] = (
     ("first", "success"),
@@ -39,7 +31,7 @@ SETTINGS: tuple[tuple[Keep, Leave], ...] = (
     ("highest", "end"),
     ("smallest", "end"),
 )
-"""What is kept and when rows leave: both are the caller's to choose, so laws hold for them."""
+"""Keep and leave: the caller chooses both, so laws must hold for all of these."""
 
 SIZES: dict[Norm, Fraction] = {
     Linf: Fraction(1, 10),
@@ -53,31 +45,23 @@ _FURTHER = {Goal.UNTARGETED: 1, Goal.LEAST_LIKELY: 4}
 """How many times larger a budget must be for the goal to be reached by about half."""
 
 BRIEF = {
-    "steps": 3,
-    "restarts": 2,
-    "times": 2,
-    "bisections": 2,
+    **dict.fromkeys(("restarts", "times", "bisections"), 2),
+    **dict.fromkeys(("steps", "tries", "rounds", "targets"), 3),
+    **dict.fromkeys(("doublings", "copies"), 4),
     "scan": 5,
-    "doublings": 4,
-    "pairs": 10,
-    "probes": 10,
-    "votes": 10,
-    "tries": 3,
-    "rounds": 3,
-    "targets": 3,
-    "copies": 4,
+    **dict.fromkeys(("pairs", "probes", "votes", "coordinates"), 10),
     "population": 20,
-    "coordinates": 10,
 }
-"""What parameters of length are cut to where a law is about bookkeeping, not about strength."""
+"""Caps of the parameters that make an attack long, for laws about bookkeeping, not strength."""
 
 STRONG = {"steps": 20, "restarts": 2, "times": 2, "bisections": 10, "scan": 16, "doublings": 6}
+"""The same for laws about strength."""
 
 Shelf = dict[tuple[object, ...], Crafted]
-"""Results that several laws need, by what they were crafted with."""
+"""Results that several laws need, by the settings they were crafted with."""
 
 HINT = "(draw from siege.dice, not from torch)"
-"""Why rows most often depend on their neighbours."""
+"""The most frequent reason why rows depend on their neighbours."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +91,7 @@ class Trial:
         return f"{self.law}: {self.attack}, {self.norm}, {self.goal}"
 
     def demand(self, held: bool, seen: str) -> None:
-        """Raise a `LawViolation` that names all there is to name, unless the law held."""
+        """Raise a `LawViolation` that names law, attack, norm and goal, unless the law held."""
         if not held:
             raise LawViolation(str(self), seen)
 
@@ -131,7 +115,7 @@ class Trial:
         return Fraction(max(1, round(eps))) if self.norm is L0 else eps
 
     def budgets(self) -> list[Fraction | None]:
-        """Budgets to try: the usual one, and none where the attack looks for the smallest."""
+        """Budgets to try: the usual one, and none if the attack can minimise."""
         return [self.size(), None] if self.attack.minimal else [self.size()]
 
     def threat(self, eps: Fraction | None, access: Access | None = None) -> Threat:
@@ -139,7 +123,7 @@ class Trial:
         return Threat(self.norm, eps, self.goal, access or self.access)
 
     def aimed(self, samples: Samples, classes: int = 10) -> Samples:
-        """The samples with targets where the goal wants them given."""
+        """The samples, with targets if the goal needs given ones."""
         if self.goal is not Goal.GIVEN:
             return samples
         targets = (samples.labels + 1 + samples.ids % (classes - 1)) % classes
@@ -150,7 +134,7 @@ class Trial:
         return natural(), self.aimed(digits(rows))
 
     def untrained(self, shape: Shape, classes: int, rows: int = 5) -> tuple[Classifier, Samples]:
-        """An untrained net and random images, labelled as it sees them."""
+        """An untrained net and random images, labelled with its predictions."""
         victim = untrained(shape, classes)
         images = images_of(shape, rows)
         return victim, self.aimed(Samples.of(images, fresh(victim, images)), classes)
@@ -164,21 +148,21 @@ class Trial:
         access: Access | None = None,
         **options: Any,
     ) -> Crafted:
-        """Run the attack on a copy of the samples, which other cases are tried on too.
+        """Run the attack on a copy of the samples, which other cases use too.
 
-        Every image sent meanwhile is looked at: it must be finite and in the box.
+        Every image it sends is checked: it must be finite and in the box.
         """
         kind = type(self.attack)
         run, changed = kind.run, list[bool]()
 
         def watched(attack: Attack, siege: Siege) -> None:
-            # This very ball: `settle` puts another in its place.
+            # Hold on to this ball: `settle` replaces it.
             ball, clean = siege.ball, siege.ball.center.clone()
             run(attack, siege)
             changed.append(not torch.equal(ball.center, clean))
 
         def checked(oracle: Oracle, x: Tensor, *rest: Any) -> Tensor:
-            low, high = torch.aminmax(x.detach())  # both NaN where an entry is
+            low, high = torch.aminmax(x.detach())  # both NaN where a value is
             box = oracle.victim.box
             self.demand(
                 box[0] <= float(low) and float(high) <= box[1],
@@ -188,7 +172,7 @@ class Trial:
             return ask(oracle, x, *rest)
 
         ask = Oracle._ask
-        options |= self.means(victim, samples)
+        options["knowledge"] = Knowledge(substitute=self.substitute(victim, samples))
         with patch.object(kind, "run", watched), patch.object(Oracle, "_ask", checked):
             crafted = craft(
                 victim, self.attack, _copied(samples), self.threat(eps, access), **options
@@ -214,17 +198,17 @@ class Trial:
             self.shelf[key] = self.craft(victim, samples, eps, keep=keep, leave=leave)
         return _cloned(self.shelf[key])
 
-    def means(self, victim: Victim, samples: Samples) -> dict[str, Any]:
-        """What the attack must be given besides: a substitute, where it takes advice."""
+    def substitute(self, victim: Victim, samples: Samples) -> Victim | None:
+        """The substitute that the attack must be given, where it needs one."""
         if not any(part.needs_substitute for part in parts_of(self.attack)):
-            return {}
+            return None
         channels, height, width = samples.images.shape[1:]
-        return {"knowledge": Knowledge(substitute=Likeness(victim, (channels, height, width)))}
+        return Likeness(victim, (channels, height, width))
 
     def same(self, one: Crafted, other: Crafted, between: str, rows: Tensor | None = None) -> None:
-        """Demand that two runs found the same, bitwise; `rows` are those of the first to compare.
+        """Demand bitwise equal results of two runs; `rows` are those of the first to compare.
 
-        Forwards are left out: what is computed ahead of a decision may depend on the batch.
+        Forwards are left out: the number of candidates computed ahead may depend on the batch.
         """
         names = ["images", "success", "distance", "first_step", "first_query"]
         for name in [*names, "queries", "backwards"]:
@@ -275,7 +259,7 @@ class Law:
         without: Collection[str] = (),
         shelf: Shelf | None = None,
     ) -> None:
-        """Try the law; anything the attack raises is the cause of a breach of it."""
+        """Try the law; an exception of the attack becomes the cause of a `LawViolation`."""
         named = f"law {self.number} ({self.name})"
         trial = Trial(named, parse(attack), norm, goal, frozenset(without), shelf)
         try:
@@ -317,7 +301,7 @@ def changed(attack: Attack, change: Callable[[Attack], dict[str, Any]]) -> Attac
 
 
 def shortened(attack: Attack, caps: dict[str, int]) -> Attack:
-    """The attack with its parameters of length cut to some caps."""
+    """The attack with its parameters reduced to some caps."""
 
     def cut(part: Attack) -> dict[str, Any]:
         values = _values(part)
@@ -340,7 +324,7 @@ def _values(attack: Attack) -> dict[str, Any]:
 
 
 def _cloned(crafted: Crafted) -> Crafted:
-    """The same result elsewhere in memory."""
+    """A copy of a result."""
     tensors: dict[str, Any] = {
         name: value.clone() for name, value in vars(crafted).items() if isinstance(value, Tensor)
     }
@@ -348,7 +332,7 @@ def _cloned(crafted: Crafted) -> Crafted:
 
 
 def _copied(samples: Samples) -> Samples:
-    """The same samples elsewhere in memory, with the same strides."""
+    """A copy of samples, with the same strides."""
     images, targets = samples.images, samples.targets
     return Samples(
         torch.empty_strided(images.shape, images.stride()).copy_(images),
@@ -359,20 +343,18 @@ def _copied(samples: Samples) -> Samples:
 
 
 def changes(images: Tensor, samples: Samples) -> Array:
-    """What was changed: float32 differences, as float64 rows of entries."""
+    """The perturbations: float32 differences, as float64 rows."""
     change: Array = (images - samples.images).flatten(1).double().numpy()
     return change
 
 
 def reached(crafted: Crafted, samples: Samples, labels: Tensor) -> Tensor:
-    """Whether answers of these labels are what the attacker wanted."""
+    """Whether the classes answered reach the attacker's goal."""
     return criterion.reached(labels, samples.labels, crafted.targets)
 
 
 def fresh(victim: Victim, images: Tensor) -> Tensor:
-    """The victim's labels, asked directly; rows come in whole blocks of eight, as in a siege."""
-    short = -len(images) % 8
+    """The victim's labels, without a siege; the batch is padded as in one."""
+    padded = torch.cat([images, images[-1:].expand(-len(images) % PAD, -1, -1, -1)])
     with victim.held(), torch.no_grad(), torch.inference_mode(False):
-        return victim(torch.cat([images, images[-1:].expand(short, -1, -1, -1)])).argmax(1)[
-            : len(images)
-        ]
+        return victim(padded).argmax(1)[: len(images)]

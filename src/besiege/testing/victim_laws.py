@@ -26,7 +26,7 @@ ROWS = 11
 
 @dataclass(frozen=True)
 class VictimTrial:
-    """A victim, the images it is asked about, and the text it was read from."""
+    """A victim, the images it is sent, and the text it was read from."""
 
     victim: Victim
     images: Tensor
@@ -38,7 +38,7 @@ class VictimTrial:
         return Dice.throw(seed, ids.to(self.images.device))
 
     def ask(self, rows: Tensor | None = None, seed: int = 0, batch: int | None = None) -> Tensor:
-        """Logits of some images, asked as sieges ask: padded, held and in full precision."""
+        """Logits of some images, queried as in a siege: padded, held and in full precision."""
         images = self.images if rows is None else self.images[rows]
         victim = self.victim
         dice = self.dice(seed, rows) if victim.stochastic else None
@@ -149,14 +149,14 @@ def to_reaches_every_network(trial: VictimTrial) -> None:
 
 
 def digest_identifies(trial: VictimTrial) -> None:
-    """The digest changes with every parameter and buffer, and with nothing that is no matter.
+    """The digest changes with every parameter and buffer, and with nothing irrelevant.
 
     It stays the same from call to call, after answers and under another name.
     """
     victim = trial.victim
     digest = victim.digest()
     trial.ask()
-    demand(victim.digest() == digest, "the digest changes when it is asked")
+    demand(victim.digest() == digest, "the digest changes when it is queried")
     name = victim.name
     try:
         victim.name = f"{name} by another name"
@@ -241,15 +241,15 @@ def conform_victim(victim: Victim | nn.Module | str, images: Tensor) -> tuple[st
     >>> len(conform_victim("zoo:digits-natural+bits(depth=3)", images))
     9
     """
-    found = load(victim) if isinstance(victim, str) else Classifier.of(victim)
-    rows = torch.arange(ROWS) % len(images)
     text = victim if isinstance(victim, str) else None
-    trial = VictimTrial(found, images[rows].to(found.device), text)
-    return hold_to(VICTIM_LAWS, trial, str(found))
+    loaded = load(victim) if isinstance(victim, str) else Classifier.of(victim)
+    rows = torch.arange(ROWS) % len(images)
+    trial = VictimTrial(loaded, images[rows].to(loaded.device), text)
+    return hold_to(VICTIM_LAWS, trial, str(loaded))
 
 
 def networks(holder: object) -> Iterator[nn.Module]:
-    """All modules that an object holds: in its attributes, in containers and inside victims."""
+    """All modules that an object holds, in its attributes, in containers and inside victims."""
     yield from _networks(holder, set())
 
 

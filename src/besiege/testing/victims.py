@@ -1,7 +1,7 @@
-"""Small victims with known answers: what the laws are tried on.
+"""Small victims on which the laws are tried.
 
-A linear victim's smallest changes are known in closed form, a counting victim says what it was
-sent, an altered one answers the same in other words, and the natural digits net is a real one.
+A linear victim's smallest perturbations are known in closed form, a counting victim counts the
+images it is sent, an altered one transforms its logits, and the natural digits net was trained.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from besiege.core.dice import Dice
-from besiege.core.errors import UnknownNameError
 from besiege.core.oracle import Access
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Linf, Norm
@@ -29,10 +27,11 @@ from besiege.models.sources import load
 
 Array = NDArray[np.float64]
 Shape = tuple[int, int, int]
+_ORDER = {Linf: np.inf, L2: 2, L1: 1, L0: 0}
 
 
 class Linear(Classifier):
-    """``z = W x + b`` on images of one shape; every smallest change is known.
+    """``z = W x + b`` on images of one shape; every smallest perturbation is known.
 
     Parameters
     ----------
@@ -45,7 +44,7 @@ class Linear(Classifier):
     def __init__(self, shape: Shape = (1, 5, 5), classes: int = 5, seed: int = 0) -> None:
         entries = prod(shape)
         # nn.Linear, not x @ W: a bare product's rounding depends on the number of rows.
-        # Its first weights come from the global generator, which is the caller's.
+        # Its initial weights come from the global generator, which belongs to the caller.
         with torch.random.fork_rng(devices=[]):
             layer = nn.Linear(entries, classes)
         generator = torch.Generator().manual_seed(seed)
@@ -59,21 +58,22 @@ class Linear(Classifier):
         self.bias = layer.bias.detach().double().numpy()
 
     def samples(self, rows: int, seed: int = 0) -> Samples:
-        """Images labelled as the victim sees them; a sixth of the pixels are exactly 0 or 1."""
+        """Images labelled with the victim's predictions, as `images_of` draws them."""
         images = images_of(self.shape, rows, seed)
         return Samples.of(images, self(images).argmax(1))
 
     def nearest(self, norm: Norm, images: Tensor, labels: Tensor) -> Array:
-        """The smallest change of each image that reaches a boundary inside the box.
+        """The smallest perturbation of each image that reaches a boundary inside the box.
 
-        Any error counts, so that the adversarial set is the union of half-spaces and the answer
-        the least of one problem per wrong class: ``min |d|`` with ``<w_t - w_y, d> = z_y - z_t``.
-        Solved in float64 by greed (l1, l0) or bisection (l2, linf), not by `Ball`.
+        Any error counts, so that the adversarial set is a union of half-spaces, and the result is
+        the smallest over one problem per wrong class: ``min |d|`` with
+        ``<w_t - w_y, d> = z_y - z_t``. Solved in float64 by a greedy choice (l1, l0) or bisection
+        (l2, linf), independently of `Ball`.
 
         Returns
         -------
         ndarray
-            ``[rows, entries]``; not finite where the box holds no error.
+            ``[rows, pixel values]``; not finite where the box contains no error.
         """
         x = images.double().flatten(1).numpy()
         y = labels.numpy()
@@ -95,12 +95,12 @@ class Linear(Classifier):
         return size(norm, self.nearest(norm, images, labels))
 
     def equidistant(self, norm: Norm, rows: int = 16, seed: int = 0) -> tuple[Samples, Array]:
-        """Samples that are all equally far from the nearest error, and how far.
+        """Samples that all have the same distance to the nearest error, and this distance.
 
-        Of four times as many the farthest, drawn near to the nearest of them. Along the smallest
-        change d the distance falls exactly by what was gone: after a part s of the way it is
-        ``(1 - s) |d|`` by the triangle inequality. (Not in l0, where none is moved and the
-        largest distance of at least four is chosen.)
+        The farthest of four times as many samples are moved towards their errors, to the distance
+        of the nearest of them. Along the smallest perturbation d, after a share s of the way, the
+        distance is ``(1 - s) |d|`` by the triangle inequality. In l0 none is moved, and the
+        largest distance that at least four samples reach is chosen.
         """
         samples = self.samples(4 * rows, seed)
         change = self.nearest(norm, samples.images, samples.labels)
@@ -119,28 +119,20 @@ class Linear(Classifier):
 
 
 def linear(shape: Shape = (1, 5, 5), classes: int = 5, seed: int = 0) -> Linear:
-    """A linear victim whose smallest changes are known."""
+    """A linear victim whose smallest perturbations are known."""
     return Linear(shape, classes, seed)
 
 
 def size(norm: Norm, change: Array) -> Array:
-    """The size of each row of changes ``[rows, entries]``, in numpy and float64."""
-    found: Array
-    if norm is Linf:
-        found = np.abs(change).max(1)
-    elif norm is L2:
-        found = np.sqrt((change**2).sum(1))
-    elif norm is L1:
-        found = np.abs(change).sum(1)
-    else:
-        found = np.count_nonzero(change, axis=1).astype(np.float64)
-    return found
+    """The norm of each row of perturbations, in numpy and float64."""
+    sizes: Array = np.linalg.norm(change, _ORDER[norm], axis=1)
+    return sizes
 
 
 def _toward_plane(norm: Norm, weight: Array, room: Array, gap: Array) -> Array:
-    """The smallest sizes of moves within the rooms that gain the gap in every row."""
+    """The smallest moves within the rooms, without signs, that gain the gap in every row."""
     if norm in (L1, L0):
-        # The entries that gain most per cost first; l0 pays per entry, l1 per unit.
+        # Pixel values in order of gain per cost: l0 pays per value changed, l1 per unit.
         order = np.argsort(-(weight if norm is L1 else weight * room), axis=1, kind="stable")
         gain = np.take_along_axis(weight * room, order, 1)
         before = np.cumsum(gain, axis=1) - gain
@@ -162,8 +154,8 @@ def _toward_plane(norm: Norm, weight: Array, room: Array, gap: Array) -> Array:
 class Counting(Victim):
     """A victim that counts the images it is sent and the gradients it gives.
 
-    Which sample an image was made from cannot be read off the image (attacks start anywhere and
-    ask through maps): for accounts per sample, send one sample at a time.
+    An image does not show from which sample it was made: for accounts per sample, attack one
+    sample at a time.
 
     Attributes
     ----------
@@ -186,12 +178,12 @@ class Counting(Victim):
         """Logits of images, counted."""
         self.forwards += len(x)
         if x.requires_grad:
-            x = x.view_as(x)  # a hook on what the attack holds would outlive the call
+            x = x.view_as(x)  # a hook on the attack's own tensor would outlive the call
             x.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch declares no types here
         return self.victim(x, dice)
 
     def digest(self) -> str:
-        """That of the victim: counting decides no answer."""
+        """The digest of the victim: counting changes no answer."""
         return self.victim.digest()
 
     def _back(self, gradient: Tensor) -> None:
@@ -200,24 +192,24 @@ class Counting(Victim):
 
 
 class Altered(Victim):
-    """A victim whose logits are changed on the way out."""
+    """A victim whose logits are transformed."""
 
     def __init__(self, victim: Victim, change: Callable[[Tensor], Tensor]) -> None:
         self.victim = self.adopt(victim)
         self.change = change
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Changed logits."""
+        """Transformed logits."""
         return self.change(self.victim(x, dice))
 
 
 class Boxed(Victim):
-    """The same victim in another box, of which it is shown the images in its own, from 0 to 1.
+    """The same victim with another box, whose images are mapped to the victim's box (0, 1).
 
     Attributes
     ----------
     sent : list of Tensor
-        The first images it was sent, in units of its own box: those of as many calls as it keeps.
+        The images of the first `keeps` calls, in the box (0, 1).
     """
 
     def __init__(self, victim: Victim, low: float, width: float, keeps: int = 0) -> None:
@@ -236,9 +228,9 @@ class Boxed(Victim):
 
 
 class Likeness(Victim):
-    """A substitute: what a victim says and what an untrained net says, added up.
+    """A substitute: the sum of a victim's logits and those of an untrained net.
 
-    Those that watch or alter the victim are left out: they are not asked.
+    Wrappers that count or alter the victim's answers are left out: they must not be queried.
     """
 
     def __init__(self, victim: Victim, shape: Shape) -> None:
@@ -250,7 +242,7 @@ class Likeness(Victim):
 
     @property
     def parts(self) -> tuple[Victim, ...]:
-        """Both."""
+        """The victim and the untrained net."""
         return self.victim, self.stranger
 
     def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
@@ -269,7 +261,7 @@ class Failure(Exception):
 
 
 class Failing(nn.Module):
-    """A module that raises at its n-th call."""
+    """A module that raises in its n-th call."""
 
     def __init__(self, module: nn.Module, call: int) -> None:
         super().__init__()
@@ -277,7 +269,7 @@ class Failing(nn.Module):
         self.left = call
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits, until the call at which it fails."""
+        """Logits, until the call that fails."""
         self.left -= 1
         if self.left == 0:
             raise Failure("this module fails on purpose")
@@ -294,7 +286,7 @@ def images_of(shape: Shape, rows: int, seed: int = 0) -> Tensor:
 def module_of(shape: Shape, classes: int, seed: int = 0, width: int = 16) -> nn.Module:
     """An untrained convolutional net with every kind of state: batch norm, dropout, buffers."""
     channels = shape[0]
-    # Layers draw their first weights from the global generator, which is the caller's.
+    # Layers draw their initial weights from the global generator, which belongs to the caller.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = nn.Sequential(
@@ -315,13 +307,13 @@ def module_of(shape: Shape, classes: int, seed: int = 0, width: int = 16) -> nn.
 
 @cache
 def untrained(shape: Shape, classes: int, seed: int = 0) -> Classifier:
-    """A victim of any shape and number of classes; it is right about its own predictions."""
+    """An untrained victim for any image shape and number of classes."""
     return Classifier(module_of(shape, classes, seed), classes=classes, name="untrained")
 
 
 @cache
 def digits(rows: int) -> Samples:
-    """Digits of the test split the natural net sees rightly, with two it does not."""
+    """Digits of the test split that the natural net classifies correctly, and two others."""
     data: Data = load_data("digits")
     with torch.no_grad():
         right = natural()(data.images).argmax(1) == data.labels
@@ -332,26 +324,5 @@ def digits(rows: int) -> Samples:
 
 @cache
 def natural() -> Classifier:
-    """A net trained naturally on digits: that of the zoo, or one trained now, in a second."""
-    try:
-        return load("zoo:digits-natural")
-    except UnknownNameError:
-        return _train()
-
-
-def _train() -> Classifier:
-    from besiege.models.small import digits_cnn
-
-    data = load_data("digits", "train")
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
-        torch.manual_seed(0)
-        net = digits_cnn()
-        optimizer = torch.optim.Adam(net.parameters(), 3e-3)
-        for _ in range(12):
-            for rows in torch.randperm(len(data))[:1344].view(-1, 64):
-                loss = functional.cross_entropy(net(data.images[rows]), data.labels[rows])
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]  # torch declares no types here
-                optimizer.step()
-    net.eval().requires_grad_(False)
-    return Classifier(net, classes=10, name="digits trained for the laws")
+    """The zoo's net that was trained naturally on digits."""
+    return load("zoo:digits-natural")

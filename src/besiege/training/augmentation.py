@@ -1,4 +1,4 @@
-"""Shifted and mirrored images, drawn for each sample by its own dice."""
+"""Data augmentation: random crops and flips, drawn per sample."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from besiege.core.dice import Dice
 
 
 def augmented(x: Tensor, dice: Dice, crop: int, flip: bool) -> Tensor:
-    """Images shifted by up to `crop` pixels over a border of zeros, and every other one mirrored.
+    """Images cropped at random from a zero border of `crop` pixels, and flipped at random.
 
-    Which ones and how far depends on a row's dice alone, not on its neighbours or on the device.
+    A row's augmentation depends only on its dice, not on the batch or on the device.
 
     Parameters
     ----------
     x : Tensor
         Images ``[rows, channels, height, width]``.
     dice : Dice
-        The chances of every row.
+        The randomness of every row.
     crop : int
-        The largest shift in each direction; 0 shifts nothing.
+        The largest shift in each direction, in pixels; 0 shifts nothing.
     flip : bool
-        Whether half of the images are mirrored.
+        Whether images are mirrored with probability 1/2.
 
     Examples
     --------
@@ -43,6 +43,6 @@ def augmented(x: Tensor, dice: Dice, crop: int, flip: bool) -> Tensor:
     along = along + shift[:, 1:]
     bordered = functional.pad(x, (crop, crop, crop, crop))
     rows = torch.arange(len(x), device=x.device)[:, None, None]
-    # Index by (row, height, width) with the channels last, then put them back.
+    # Index by (row, height, width) with the channels last, then move them back.
     chosen = bordered.movedim(1, 3)[rows, down[:, :, None], along[:, None, :]]
     return chosen.movedim(3, 1).contiguous()

@@ -1,4 +1,4 @@
-"""A moving average of a module: its weights and its statistics."""
+"""A moving average of a module's weights and batch-norm statistics."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 
 class Average:
-    """A copy of a module that follows it at a distance.
+    """A copy of a module that holds a moving average of its tensors.
 
     ``copy = d copy + (1 - d) module`` with ``d = min(decay, (1 + t) / (10 + t))`` at update t, so
-    that the first weights are soon forgotten. Batch-norm statistics are averaged as weights are;
-    whole numbers are copied.
+    that the initial weights are soon forgotten. Batch-norm statistics are averaged like weights;
+    integers are copied.
 
     Parameters
     ----------
     module : nn.Module
-        What is followed.
+        The module to average.
     decay : float
-        How much of the average stays at each update, from 0 to 1.
+        Share of the average that remains at each update, from 0 to 1.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -34,7 +34,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Follow the module after a training step, counted from 0."""
+        """Update the average after a training step, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(self._held, self._followed, 1 - decay)
         for held, followed in self._copied:

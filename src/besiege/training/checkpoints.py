@@ -1,7 +1,7 @@
-"""Checkpoints: all that training needs to go on exactly where it was, in one safe file.
+"""Checkpoints of trainings: all the state that resuming needs, in one file.
 
-Tensors and, in the header, JSON: nothing is unpickled. The file is written under another name,
-flushed and renamed, so that a reader finds a whole one or the one before.
+The file holds tensors and, in the header, JSON: nothing is unpickled. It is written under another
+name, flushed and renamed, so that a reader finds a complete file, the new one or the one before.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a training after some epoch.
+    """The state of a training after an epoch.
 
     Attributes
     ----------
     identity : mapping
-        What was being trained, how and on what: texts that must be equal to go on.
+        Texts that identify model, recipe and data; they must be equal to resume.
     facts : mapping
-        Numbers and texts: epoch, history, what the optimiser keeps beside tensors.
+        Numbers and texts: the history, and the optimiser's state except tensors.
     tensors : mapping
-        Weights, averages, the optimiser's state, the state of the order of the images.
+        Weights, averages, the optimiser's tensors, and the random state of the image order.
     """
 
     identity: Mapping[str, str]
@@ -44,7 +44,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
 
     def write(self, path: Path) -> None:
-        """Put the checkpoint in place of the one before."""
+        """Write the checkpoint, replacing the one before."""
         # Copies: safetensors refuses tensors that share memory, as tied weights do.
         tensors = {k: v.detach().cpu().clone().contiguous() for k, v in self.tensors.items()}
         header = {
@@ -57,27 +57,27 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """A checkpoint that is whole, or an error that says what to do."""
-        spoiled = f"{path} is damaged or not a checkpoint of besiege: remove it to start anew"
+        """The checkpoint in a file, verified."""
+        damaged = f"{path} is damaged or not a checkpoint of besiege: remove it to start again"
         try:
             with safe_open(path, "pt") as file:
                 header = json.loads((file.metadata() or {})["besiege"])
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             schema, sha256 = header["schema"], header["sha256"]
-            found = cls(header["identity"], header["facts"], tensors)
+            checkpoint = cls(header["identity"], header["facts"], tensors)
         except (SafetensorError, KeyError, TypeError, ValueError):
-            raise DataError(spoiled) from None
+            raise DataError(damaged) from None
         if schema != SCHEMA:
             raise DataError(
                 f"{path} is a checkpoint of schema {schema}, and this version reads {SCHEMA}: "
-                "go on with the version that wrote it, or remove it to start anew"
+                "resume with the version that wrote it, or remove it to start again"
             )
         if _digest(tensors) != sha256:
-            raise DataError(spoiled)
-        return found
+            raise DataError(damaged)
+        return checkpoint
 
     def must_be(self, identity: Mapping[str, str], path: Path) -> None:
-        """Refuse to go on with something else than what was begun."""
+        """Raise an error if the checkpoint is of another training."""
         keys = [*self.identity, *(key for key in identity if key not in self.identity)]
         others = [
             f"{key} {_short(self.identity.get(key))}, not {_short(identity.get(key))}"
@@ -87,33 +87,33 @@ class Checkpoint:
         if others:
             raise InputError(
                 f"the checkpoint {path} belongs to another training (it has {'; '.join(others)}): "
-                "choose another path, or remove it to start anew"
+                "choose another path, or remove it to start again"
             )
 
 
 def make_room(path: Path) -> None:
-    """Make the folder of a file to be written; a place that takes none is refused at once."""
+    """Create the folder of a file; raises an error if the file could not be written there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise DataError(f"{path} cannot be written: {problem.strerror} ({path.parent})") from None
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise DataError(f"{path} cannot be written: choose a file in a folder of your own")
+        raise DataError(f"{path} cannot be written: choose a file in a writable folder")
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file as a whole, or say that the one before is still there."""
+    """Write a complete file, or raise an error and keep the one before."""
     try:
         files.replace_file(path, content)
     except OSError as problem:
         raise DataError(
-            f"{path} could not be written: {problem.strerror}; what was written before is still "
-            "there, and running again goes on from it"
+            f"{path} could not be written: {problem.strerror}; the file written before is still "
+            "there, and running again resumes from it"
         ) from problem
 
 
 def optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What an optimiser remembers: numbers by name, and tensors by name."""
+    """The state of an optimiser: numbers by name, and tensors by name."""
     facts: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     for number, kept in optimiser.state_dict()["state"].items():
@@ -125,7 +125,7 @@ def optimiser_state(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], d
 def restore_optimiser(
     optimiser: torch.optim.Optimizer, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give an optimiser back what `optimiser_state` took."""
+    """Restore what `optimiser_state` returned."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in (*facts.items(), *tensors.items()):
         number, _, name = key.partition(".")

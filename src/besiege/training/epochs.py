@@ -1,4 +1,4 @@
-"""A training under way: all that changes from step to step, and how one epoch changes it."""
+"""`Training`: the state of a training, and one epoch of it."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_op
 from besiege.training.inner import Inner
 from besiege.training.recipes import Recipe
 
-# Compiling takes about a minute: below so many passes of images it is not won back.
+# Compiling takes about a minute: it pays off from about so many forward passes of one image.
 _WORTH_COMPILING = 10_000_000
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the data gave.
+    """Results of one pass over the data.
 
     Attributes
     ----------
     number : int
         Counted from 1.
     loss, accuracy : float
-        Means over the images trained on, as they were when the model met them.
+        Means over the training images, perturbed as the model saw them.
     clean, robust : float, optional
-        Accuracy on the images held out, and under the recipe's attack.
+        Accuracy on the held-out images: clean, and under the recipe's attack.
     seconds : float
-        How long it took.
+        Duration.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Epoch:
 
 
 class Training:
-    """A training under way: everything that changes, and how one epoch changes it."""
+    """The state of a training: weights, average, optimiser, image order, history, best epoch."""
 
     def __init__(
         self, victim: Classifier, data: Data, plan: Recipe, seed: int, compiled: bool | None
@@ -66,7 +66,7 @@ class Training:
         self.held: Data | None = None
         if plan.held_out:
             self.held = data.subset(plan.held_out, seed)
-            data = data.take((~torch.isin(data.ids, self.held.ids)).nonzero()[:, 0])
+            data = data.take(~torch.isin(data.ids, self.held.ids))
         self.images, self.labels, ids = (
             t.to(self.device) for t in (data.images, data.labels, data.ids)
         )
@@ -79,19 +79,15 @@ class Training:
             lay_out(self.module, torch.channels_last)
         self.average = Average(self.module, plan.average) if plan.average else None
         self.optimiser = _optimiser(plan, self.module)
-        asked = victim
-        if compiled or (compiled is None and cuda and self._passes() >= _WORTH_COMPILING):
-            asked = alike(victim, torch.compile(self.module))
-        self.asked = asked
-        self.inner = Inner(asked, plan, cuda, self._precision)
-
-    def _passes(self) -> int:
-        steps = getattr(self.plan.attack, "steps", 0)
-        return self.plan.epochs * len(self.labels) * (1 + steps)
+        passes = plan.epochs * len(self.labels) * (1 + getattr(plan.attack, "steps", 0))
+        self.asked = victim
+        if compiled or (compiled is None and cuda and passes >= _WORTH_COMPILING):
+            self.asked = alike(victim, torch.compile(self.module))
+        self.inner = Inner(self.asked, plan, cuda, self._precision)
 
     def _precision(self) -> AbstractContextManager[object]:
         low = self.plan.precision == "bfloat16"
-        # Without the cache of cast weights, which a captured graph would keep for ever.
+        # Without the cache of cast weights, which a CUDA graph would use after they changed.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
     def _batches(self) -> list[Tensor]:
@@ -115,12 +111,12 @@ class Training:
             for step, rows in enumerate(batches, done):
                 for group in self.optimiser.param_groups:
                     group["lr"] = self.plan.rate_at(step, steps)
-                loss, hits = self._step(rows, number)
+                loss, correct = self._step(rows, number)
                 if self.average is not None:
                     self.average.update(step)
-                # Nothing is read back before the epoch ends: a GPU would have to wait for it.
+                # Not read before the epoch ends: that would synchronise with the GPU.
                 total += loss.double() * len(rows)
-                right += hits
+                right += correct
                 if tick is not None:
                     tick(step + 1, steps)
         seen = sum(map(len, batches))
@@ -128,14 +124,14 @@ class Training:
         if not math.isfinite(mean):
             raise InputError(
                 f"training diverged: the loss of epoch {number} is {mean}; lower the rate of the "
-                f"recipe '{self.plan}', or give it a warm-up"
+                f"recipe '{self.plan}', or add a warm-up"
             )
         clean, robust = self._check()
         seconds = time.perf_counter() - begun
         self.history.append(Epoch(number, mean, float(right) / seen, clean, robust, seconds))
 
     def _step(self, rows: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """One step of the optimiser; gives the loss and how many images were right."""
+        """One step of the optimiser; returns the loss and the number of correct predictions."""
         plan, dice = self.plan, self.dice.at(rows)
         x, y = self.images[rows], self.labels[rows]
         x = augmented(x, dice.of("augment", epoch), plan.crop, plan.flip)
@@ -154,42 +150,42 @@ class Training:
         return loss.detach(), (logits.argmax(1) == y).sum()
 
     def _check(self) -> tuple[float | None, float | None]:
-        """Accuracy on the images held out, and what is best so far."""
+        """Accuracies on the held-out images, clean and robust; also keeps the best weights."""
         if self.held is None:
             return None, None
         kept = self.module if self.average is None else self.average.module
         clean, robust = self._accuracy(alike(self.victim, kept), self.held)
         score = clean if robust is None else robust
-        # Of equals the later one, which has learned longer.
+        # In a tie the later epoch is kept, which was trained for longer.
         if self.best is None or score >= self.best[0]:
             self.best = score, {k: v.detach().clone() for k, v in kept.state_dict().items()}
         return clean, robust
 
     def _accuracy(self, victim: Classifier, data: Data) -> tuple[float, float | None]:
-        """Of a model on some images: clean, and under the attack of the recipe."""
+        """Accuracy of a model on some images: clean, and under the recipe's attack."""
         attack, threat = self.plan.attack, self.plan.threat
         x, y, ids = (t.to(self.device) for t in (data.images, data.labels, data.ids))
         with victim.held(), self._precision():
             oracle = Oracle(victim)
             right = oracle.logits(x).argmax(1) == y
+            clean = float(right.double().mean())
             if attack is None or threat is None:
-                return float(right.double().mean()), None
+                return clean, None
             around = ball(threat.norm, x, threat.radius, victim.box)
-            # The same draws every time, so that epochs differ by their weights alone.
+            # The same random draws every time, so that epochs differ only in their weights.
             siege = Siege.start(oracle, around, y, Dice.throw(self.seed, ids).of("held out"))
             attack.run(siege)
-        robust = right & ~siege.record.success
-        return float(right.double().mean()), float(robust.double().mean())
+        return clean, float((right & ~siege.record.success).double().mean())
 
     def finish(self) -> None:
-        """Leave in the module what was learned: the best epoch's, the average or its own."""
+        """Load the final weights into the module: the best epoch's, the average, or its own."""
         if self.best is not None:
             self.module.load_state_dict(self.best[1])
         elif self.average is not None:
             self.module.load_state_dict(self.average.module.state_dict())
 
     def checkpoint(self, identity: dict[str, str]) -> Checkpoint:
-        """All that is needed to go on."""
+        """The state that resuming needs."""
         facts, kept = optimiser_state(self.optimiser)
         groups: dict[str, dict[str, Tensor]] = {
             "model": self.module.state_dict(),
@@ -208,29 +204,28 @@ class Training:
             {f"{group}.{key}": v for group, held in groups.items() for key, v in held.items()},
         )
 
-    def restore(self, found: Checkpoint) -> None:
-        """Go back to where a checkpoint was taken."""
+    def restore(self, state: Checkpoint) -> None:
+        """Resume from a checkpoint."""
 
         def group(name: str) -> dict[str, Tensor]:
-            start = name + "."
-            held = found.tensors.items()
+            start, held = name + ".", state.tensors.items()
             return {key[len(start) :]: value for key, value in held if key.startswith(start)}
 
         self.module.load_state_dict(group("model"))
         if self.average is not None:
             self.average.module.load_state_dict(group("average"))
-        if found.facts["best"] is not None:
+        if state.facts["best"] is not None:
             best = {key: value.to(self.device) for key, value in group("best").items()}
-            self.best = found.facts["best"], best
-        restore_optimiser(self.optimiser, found.facts["optimiser"], group("optimiser"))
+            self.best = state.facts["best"], best
+        restore_optimiser(self.optimiser, state.facts["optimiser"], group("optimiser"))
         self.order.set_state(group("order")["state"])
-        self.history = [Epoch(**epoch) for epoch in found.facts["history"]]
+        self.history = [Epoch(**epoch) for epoch in state.facts["history"]]
 
 
 def _optimiser(plan: Recipe, module: nn.Module) -> torch.optim.Optimizer:
     parameters: Any = list(module.parameters())
     if plan.decayed == "weights":
-        # Weights of convolutions and linear layers are those with more than one dimension.
+        # Only weights of convolutions and linear layers have more than one dimension.
         parameters = [
             {"params": [p for p in parameters if p.dim() > 1]},
             {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
@@ -244,17 +239,17 @@ def _optimiser(plan: Recipe, module: nn.Module) -> torch.optim.Optimizer:
 
 @contextmanager
 def _drawing(device: torch.device, seed: int, epoch: int) -> Iterator[None]:
-    """Give modules that draw (dropout) chances of seed and epoch; the global ones stay."""
-    chances = (seed * 1_000_003 + epoch) % (1 << 63)
+    """Seed randomised modules (dropout) by seed and epoch; restores the global random state."""
+    mixed = (seed * 1_000_003 + epoch) % (1 << 63)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(chances)
+        torch.default_generator.manual_seed(mixed)
         if device.type == "cuda":
             with torch.cuda.device(device):
-                torch.cuda.manual_seed(chances)
+                torch.cuda.manual_seed(mixed)
         yield
 
 
 def lay_out(module: nn.Module, layout: torch.memory_format) -> None:
-    """Put a module's weights in another order in memory."""
+    """Change the memory layout of a module's weights."""
     # torch's stubs do not know this form of Module.to, which its documentation describes.
     module.to(memory_format=layout)  # type: ignore[call-overload]

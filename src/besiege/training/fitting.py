@@ -1,4 +1,4 @@
-"""From a recipe, a data set and an architecture to a file of weights and its card."""
+"""`fit`: trains an architecture with a recipe on a data set and writes its weights and card."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from besiege.training.epochs import Epoch
 from besiege.training.loop import fresh, identify, train
 from besiege.training.recipes import Recipe, recipe
 
-# What the text of weights says about the victim besides its architecture.
+# Arguments of a weights source that describe the Classifier, not the architecture.
 _ABOUT = ("mean", "std", "box", "grid")
-# Mean and deviation of the training images, channel by channel.
+# Mean and standard deviation of the training images, per channel.
 NORMALISATIONS = {"cifar10": ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))}
 
 
@@ -51,28 +51,27 @@ def fit(
 ) -> Path:
     """Train a model and write its weights with a card: all that ``besiege train`` does.
 
-    Beside the weights ``NAME.safetensors`` and the card ``NAME.json`` there is a checkpoint
-    ``NAME.checkpoint`` while training goes on. Run again after an interruption, it goes on from
-    there; run again when done, it has nothing left to do.
+    During training there is a checkpoint ``NAME.checkpoint`` beside the weights
+    ``NAME.safetensors`` and the card ``NAME.json``. Run again after an interruption, it resumes
+    from there; run again when done, it does nothing.
 
     Parameters
     ----------
     how : str or Recipe
-        A recipe or its text; a data set may have its own form of one that is named.
+        A recipe or its text; a data set may have its own variant of a named recipe.
     data : str, path, pair or Data
-        What `besiege.data.load` takes; of a data set the training images.
+        Data as `besiege.data.load` takes it; for a named data set, its training images.
     arch : str
-        An architecture of besiege such as ``preact_resnet18(width=32)``, built for the data and
-        with initial weights of the seed; or any source of models, such as
-        ``path/to/file.py:factory``.
+        An architecture of besiege such as ``preact_resnet18(width=32)``, built for the data with
+        random initial weights; or any source of models, such as ``path/to/file.py:factory``.
     out : path
         The file of weights, ending in ``.safetensors``.
     seed : int
-        Of initial weights, order, augmentation and attack.
+        Seed of initial weights, image order, augmentation and attack.
     device, watch, tick, every, compiled
-        As for `train`; the device is a GPU where there is one.
+        As for `train`; the default device is a GPU if there is one.
     resume : bool
-        False starts anew where there is a checkpoint, or the weights of another training.
+        False ignores a checkpoint, and replaces the weights of another training.
     half : bool
         Write weights as float16, half as large; they load as float32.
     about : mapping, optional
@@ -92,18 +91,16 @@ def fit(
     >>> fit("natural", "digits", "digits_mlp", out, epochs=1).name
     'mine.safetensors'
     """
-    target = Path(out)
-    if target.suffix != ".safetensors":
-        raise InputError(f"weights are written as .safetensors, and '{target}' ends otherwise")
+    target = weights_file(out)
     samples = data if isinstance(data, Data) else load_data(data, "train")
     plan = recipe(how, samples.name, **changes)
     victim, made = build(arch, samples, seed)
     identity = identify(victim, samples, plan, seed) | {"arch": arch}
-    card_file, checkpoint = target.with_suffix(".json"), target.with_suffix(".checkpoint")
+    checkpoint = target.with_suffix(".checkpoint")
     make_room(target)
     if not resume:
         checkpoint.unlink(missing_ok=True)
-    elif not checkpoint.exists() and made_already(target, card_file, identity):
+    elif not checkpoint.exists() and made_already(target, identity):
         return target
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     history = train(
@@ -118,9 +115,17 @@ def fit(
         device=where,
         compiled=compiled,
     )
-    told = _told(plan, samples, seed, torch.device(where), history)
-    write(target, victim, made, {**told, **(about or {}), "identity": identity}, half)
+    facts = _facts(plan, samples, seed, torch.device(where), history)
+    write(target, victim, made, {**facts, **(about or {}), "identity": identity}, half)
     checkpoint.unlink(missing_ok=True)
+    return target
+
+
+def weights_file(out: Path | str) -> Path:
+    """The path of weights to write, validated."""
+    target = Path(out)
+    if target.suffix != ".safetensors":
+        raise InputError(f"weights are written as .safetensors, but '{target}' ends differently")
     return target
 
 
@@ -128,12 +133,12 @@ def write(
     target: Path,
     victim: Classifier,
     made: Mapping[str, Any],
-    told: Mapping[str, Any],
+    facts: Mapping[str, Any],
     half: bool = False,
 ) -> Path:
-    """Write the weights of a model, and the card beside them; what `build` made, and what is told.
+    """Write the weights of a model and its card: `made` by `build`, then other facts.
 
-    The card says last of which weights it is, so that one of other weights is found out.
+    The card ends with the digest of the weights, so that a card of other weights is detected.
     """
     tensors = {k: v.detach().cpu().clone() for k, v in victim.module.state_dict().items()}
     if half:
@@ -143,7 +148,7 @@ def write(
         "name": target.stem,
         "source": _source(made, target),
         **made,
-        **told,
+        **facts,
         "sha256": hashlib.sha256(weights).hexdigest(),
     }
     replace_file(target, weights)
@@ -152,31 +157,31 @@ def write(
 
 
 def build(arch: str, data: Data, seed: int = 0) -> tuple[Classifier, dict[str, Any]]:
-    """A model for some data, and what its card says of how it is built.
+    """A model for some data, and the card's entries on how it is built.
 
     Parameters
     ----------
     arch : str
         An architecture with arguments, or a source of models; see `fit`.
     data : Data
-        Decides classes, channels, size and normalisation, where `arch` does not say.
+        Decides classes, channels, size and normalisation, unless `arch` does.
     seed : int
-        Of the initial weights.
+        Seed of the initial weights.
     """
-    found = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", arch, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", arch, re.DOTALL)
+    if match is None:
         victim = fresh(lambda: load_model(arch), seed)
         return victim, {"arch": arch, "classes": data.classes}
-    name = found[1]
+    name = match[1]
     if name not in ARCHITECTURES:
         raise UnknownNameError(f"no architecture is called '{name}': {near(name, ARCHITECTURES)}")
-    given = read_arguments(found[2] or "")
+    given = read_arguments(match[2] or "")
     usual = NORMALISATIONS.get(data.name, (None, None))
     mean, std = given.pop("mean", usual[0]), given.pop("std", usual[1])
     make = ARCHITECTURES[name]
     known = inspect.signature(make).parameters
     fits = {"classes": data.classes, "in_channels": data.shape[0], "size": data.shape[1]}
-    # What the data decide is only said where it is not what the architecture takes anyway.
+    # Record arguments derived from the data only where they differ from the defaults.
     decided = {k: v for k, v in fits.items() if k in known and known[k].default != v}
     arguments = {**decided, **given}
     try:
@@ -194,18 +199,18 @@ def build(arch: str, data: Data, seed: int = 0) -> tuple[Classifier, dict[str, A
 
 
 def _source(made: Mapping[str, Any], weights: Path) -> str | None:
-    """The text that `besiege.models.load` reads, where besiege can build the network."""
+    """The text that `besiege.models.load` reads; None if besiege cannot build the network."""
     if made["arch"] not in ARCHITECTURES:
         return None
     given = {**made.get("arguments", {}), **{k: made[k] for k in _ABOUT if k in made}}
-    said = ", ".join(f"{key}={value!r}" for key, value in given.items())
-    return f"{made['arch']}({said}):{weights}" if said else f"{made['arch']}:{weights}"
+    arguments = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    return f"{made['arch']}{f'({arguments})' if arguments else ''}:{weights}"
 
 
-def _told(
+def _facts(
     plan: Recipe, data: Data, seed: int, device: torch.device, history: list[Epoch]
 ) -> dict[str, Any]:
-    """What a card says of a training."""
+    """The card's entries on a training."""
     scores = [e.clean if e.robust is None else e.robust for e in history]
     kept = max(range(len(history)), key=lambda n: (scores[n] if scores[n] is not None else 0.0, n))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()
@@ -220,18 +225,19 @@ def _told(
     }
 
 
-def made_already(weights: Path, card: Path, identity: Mapping[str, str]) -> bool:
-    """Whether the files are there and of this very training; those of another are refused."""
+def made_already(weights: Path, identity: Mapping[str, str]) -> bool:
+    """Whether weights and card of this training exist; those of another raise an error."""
+    card = weights.with_suffix(".json")
     if not weights.exists() and not card.exists():
         return False
     try:
-        told = json.loads(card.read_text())
-        same = hashlib.sha256(weights.read_bytes()).hexdigest() == told["sha256"]
-        if same and told["identity"] == dict(identity):
+        facts = json.loads(card.read_text())
+        same = hashlib.sha256(weights.read_bytes()).hexdigest() == facts["sha256"]
+        if same and facts["identity"] == dict(identity):
             return True
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # one of the two is missing or no work of this function
+        pass  # one of the two is missing, or was not written by `write`
     raise DataError(
-        f"{weights} exists and is not of this training: choose another name, or start anew "
+        f"{weights} exists and is not of this training: choose another name, or start again "
         "(resume=False), which replaces it"
     )

@@ -1,4 +1,4 @@
-"""The inner attack: what makes the images an adversarial recipe trains on."""
+"""The inner attack of adversarial training: makes the images a recipe trains on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from besiege.core.threat import Goal, Linf, Threat
 from besiege.models.classifier import Classifier
 from besiege.training.recipes import Recipe
 
-# What the direct climb knows how to do, slot by slot.
+# The pieces that the direct ascent supports, slot by slot.
 _PLAIN = {
     "start": (Origin, Uniform),
     "loss": (CrossEntropy,),
@@ -38,7 +38,7 @@ _PLAIN = {
 
 
 def plain(attack: Attack, threat: Threat) -> bool:
-    """Whether an attack is a simple climb in linf, which `Inner` can make without a siege."""
+    """Whether an attack is a plain linf ascent, which `Inner` can run without a siege."""
     return (
         type(attack) is Ascent
         and threat.norm is Linf
@@ -50,22 +50,22 @@ def plain(attack: Attack, threat: Threat) -> bool:
 
 
 class Inner:
-    """Makes the adversarial images of a recipe, the model held in evaluation mode.
+    """Makes the adversarial images of a recipe, with the model in evaluation mode.
 
-    The images are the last iterates of the same attacks that measure models. A siege looks at
-    every answer on the way, for which a GPU must wait: with `direct`, a plain climb is made without
-    one, with the same draws and to the same images, and on a GPU as one captured graph.
+    The images are the last iterates of the same attacks that measure models. A siege reads every
+    answer, for which a GPU must synchronise: with `direct`, a plain ascent runs without a siege,
+    with the same random draws and to the same images, and on a GPU as one CUDA graph.
 
     Parameters
     ----------
     victim : Classifier
-        The model as it stands.
+        The model being trained.
     plan : Recipe
-        Says which attack, within what.
+        The recipe with its attack and threat.
     direct : bool
-        Whether plain climbs are made without a siege.
+        Whether plain ascents run without a siege.
     precision : callable
-        Gives the context in which the model is asked.
+        Returns the context for calls of the model.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Inner:
         self._captured: dict[tuple[object, ...], Callable[..., Tensor]] = {}
 
     def __call__(self, x: Tensor, y: Tensor, dice: Dice, epoch: int) -> Tensor:
-        """The images of an epoch: within the budget of clean images `x` with labels `y`."""
+        """Adversarial images of an epoch, within the budget around clean images `x`."""
         attack, threat = self.plan.attack_at(epoch), self.plan.threat
         if attack is None or threat is None:
             return x
@@ -90,20 +90,20 @@ class Inner:
         dice = dice.of("epoch", epoch)
         if self.direct and plain(attack, threat):
             assert isinstance(attack, Ascent) and isinstance(around, LinfBall)
-            return self._climb(attack, around, y, dice)
+            return self._ascend(attack, around, y, dice)
         terms = Terms(keep="last", leave="end")
         siege = Siege.start(Oracle(self.victim), around, y, dice, terms)
         with self.victim.held(), self.precision():
             attack.run(siege)
         return siege.record.images
 
-    def _climb(self, attack: Ascent, around: LinfBall, y: Tensor, dice: Dice) -> Tensor:
+    def _ascend(self, attack: Ascent, around: LinfBall, y: Tensor, dice: Dice) -> Tensor:
         x = around.center
         if isinstance(attack.start, Uniform):
             draw = dice.of("restart", 0).of("start").uniform(x.shape[1:])
             x = around.project(x + draw.mul_(2.0).sub_(1.0) * around.scaled(around.radius))
         shares = [attack.schedule.length(step, attack.steps) for step in range(attack.steps)]
-        # In float64 first, as in a siege.
+        # Computed in float64 first, as in a siege.
         lengths = [(share * around.radius).to(x.dtype) for share in shares]
         given = (x, y, *around.bounds(), *lengths)
         steps = partial(self._steps, attack.loss)
@@ -113,7 +113,7 @@ class Inner:
         if key not in self._captured:
             try:
                 self._captured[key] = _graph(steps, given)
-            except RuntimeError:  # a model that waits for the GPU itself cannot be captured
+            except RuntimeError:  # a model that synchronises with the GPU cannot be captured
                 self._captured[key] = steps
         return self._captured[key](*given)
 
@@ -133,10 +133,6 @@ class Inner:
 
 
 def _graph(steps: Callable[..., Tensor], given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """A climb as one CUDA graph."""
+    """An ascent as one CUDA graph."""
     made = Captured(lambda *held: (steps(*held),), tuple(t.clone() for t in given))
-
-    def climb(*new: Tensor) -> Tensor:
-        return made(*new)[0].clone()
-
-    return climb
+    return lambda *new: made(*new)[0].clone()

@@ -1,4 +1,4 @@
-"""The account of what a victim is asked: each image once, its label kept, up to a budget."""
+"""`Account`: images labelled by a victim, each queried once, up to a budget."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from besiege.data.dataset import Data
 
 
 class Account:
-    """The one account of all that is asked: the points and their labels, none asked about twice.
+    """The points labelled so far with their labels, and the number of queries they cost.
 
     Parameters
     ----------
     victim : Victim
-        What is asked, for labels alone.
+        The victim, of which only labels are used.
     seed : int
-        Of the chances of a victim that answers by chance.
+        Seed of the randomness of a stochastic victim.
     budget : int, optional
-        The most images it may be asked about.
+        Largest number of queries.
 
     Attributes
     ----------
@@ -33,12 +33,12 @@ class Account:
     checks : (Tensor, Tensor), optional
         Images that are not trained on, and their labels.
     served : int
-        Images asked about so far, both kinds together.
+        Queries so far, for points and checks together.
     """
 
     def __init__(self, victim: Victim, seed: int, budget: int | None) -> None:
         self.victim, self.seed, self.budget = victim, seed, budget
-        # Without padding: what is served is what is charged.
+        # Without padding, since every image that is sent is charged.
         self.oracle = Oracle(victim, Access.DECISION, pad=False)
         self.served = 0
         self.images, self.labels = torch.empty(0), torch.empty(0, dtype=torch.int64)
@@ -47,24 +47,24 @@ class Account:
 
     @property
     def classes(self) -> int:
-        """How many classes the victim has, as it says or as its answers show."""
-        assert self.oracle.classes is not None  # known from the first answer on
+        """Number of classes, as the victim declares it or its answers show."""
+        assert self.oracle.classes is not None  # known after the first answer
         return self.oracle.classes
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Classes that no point has."""
+        """Classes that no point was labelled with."""
         seen = set(self.labels.tolist())
         return tuple(label for label in range(self.classes) if label not in seen)
 
     def check(self, images: Tensor) -> None:
-        """Have images labelled that are not trained on; what is a point already is left out."""
+        """Label images that are not trained on, leaving out those that are points already."""
         fresh = images[self._fresh(images)]
         if len(fresh):
             self.checks = fresh, self._labels(fresh)
 
     def add(self, images: Tensor) -> int:
-        """Have new points labelled, as many as can be paid for; how many they were."""
+        """Label new points within the budget; returns how many were labelled."""
         fresh = images[self._fresh(images)]
         if self.budget is not None:
             fresh = fresh[: self.budget - self.served]
@@ -79,7 +79,7 @@ class Account:
         return labelled("points", self.images, self.labels, self.classes)
 
     def _fresh(self, images: Tensor) -> list[int]:
-        """The rows of images that were never met, and are known from now on."""
+        """The rows of images not seen before; they count as seen from now on."""
         rows = []
         for row, image in enumerate(images.numpy()):
             key = blake2b(image.tobytes(), digest_size=16).digest()
@@ -92,12 +92,12 @@ class Account:
         victim = self.victim
         with victim.held(), full_precision(victim.device):
             numbers = torch.arange(self.served, self.served + len(images), device=victim.device)
-            self.served += len(images)  # before they are asked: a request that fails may be served
-            chances = Dice.throw(self.seed, numbers) if victim.stochastic else None
-            return self.oracle.logits(images.to(victim.device), chances).argmax(1).cpu()
+            self.served += len(images)  # before the query, which may be charged even if it fails
+            dice = Dice.throw(self.seed, numbers) if victim.stochastic else None
+            return self.oracle.logits(images.to(victim.device), dice).argmax(1).cpu()
 
 
 def labelled(name: str, images: Tensor, labels: Tensor, classes: int) -> Data:
-    """Images with labels that somebody gave them, as data; classes are called by their numbers."""
+    """Images with given labels as data; classes are named by their numbers."""
     names = tuple(map(str, range(classes)))
     return Data(name, "labelled", images, labels, torch.arange(len(labels)), classes, names)

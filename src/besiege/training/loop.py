@@ -1,4 +1,4 @@
-"""The one training loop: natural and adversarial training differ in the images they see."""
+"""`train`: the one training loop, for natural and adversarial recipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def fresh(make: Callable[[], T], seed: int = 0) -> T:
-    """A module with initial weights of a seed; the global random state is left alone."""
+    """A module with initial weights drawn by a seed; the global random state does not change."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return make()
@@ -45,46 +45,45 @@ def train(
 ) -> list[Epoch]:
     """Train a model in place.
 
-    Adversarial images are made with the model in eval mode by the same attacks that measure
-    models, keeping the last iterate of every image. The same seed gives the same weights on the
-    same machine; the global random state is left alone.
+    The attacks that measure models also make the adversarial images, with the model in eval mode;
+    the last iterate of every image is used. The same seed gives the same weights on the same
+    machine; the global random state does not change.
 
     Parameters
     ----------
     model : nn.Module or Classifier
-        What is trained; a `Classifier` brings its normalisation.
+        The model; a `Classifier` brings its normalisation.
     data : Data
-        What it is trained on.
+        Training data.
     how : str or Recipe
         A recipe or its text, such as ``pgd-at(epochs=20)``.
     seed : int
-        Of the order of the images, of their augmentation and of the attack's draws.
+        Seed of the image order, the augmentation and the attack.
     watch : callable, optional
         Called after every epoch.
     tick : callable, optional
-        Called after every step with the steps done and the steps there are.
+        Called after every step with the steps done and the total number of steps.
     checkpoint : path, optional
-        A file that holds the state after the last epoch. Where it exists, training goes on from
-        there, and on a CPU ends with bitwise the weights of an uninterrupted run. It stays when
-        training is done.
+        A file for the state after the last epoch. If it exists, training resumes from it, and on a
+        CPU ends with bitwise the weights of an uninterrupted run. It is kept after training.
     every : int
-        Epochs from one checkpoint to the next.
+        Number of epochs between checkpoints.
     device : optional
-        Where to train; the model is moved there. Where it is by default.
+        Where to train; the model is moved there. By default where the model is.
     compiled : bool, optional
-        Whether to compile the model; by default on a GPU, for more than short trainings.
+        Whether to compile the model; by default on a GPU, unless the training is short.
 
     Returns
     -------
     list of Epoch
-        All epochs, those before an interruption included.
+        All epochs, including those before an interruption.
     """
     plan = recipe(how)
     if len(data) == 0:
-        raise InputError("there is nothing to train on: the data are empty")
+        raise InputError("the training data are empty")
     if plan.held_out >= len(data):
         raise InputError(
-            f"the recipe holds out {plan.held_out} images of {len(data)}: nothing would be left to "
+            f"the recipe holds out {plan.held_out} images of {len(data)}: no images are left to "
             "train on, so choose a smaller held_out"
         )
     if every < 1:
@@ -100,9 +99,9 @@ def train(
     with _as_it_was(victim.module):
         work = Training(victim, data, plan, seed, compiled)
         if path is not None and path.exists():
-            found = Checkpoint.read(path)
-            found.must_be(identity, path)
-            work.restore(found)
+            state = Checkpoint.read(path)
+            state.must_be(identity, path)
+            work.restore(state)
         while len(work.history) < plan.epochs:
             work.epoch(tick)
             number = len(work.history)
@@ -115,20 +114,20 @@ def train(
 
 
 def _must_fit(victim: Classifier, data: Data) -> None:
-    """Refuse images the model cannot take and labels it has no class for, before any work."""
+    """Refuse images that the model cannot take and labels without a class, before any work."""
     some = data.images[:8].to(victim.device)
     with victim.held():
         classes = Oracle(victim).logits(some).shape[1]
     low, high = int(data.labels.min()), int(data.labels.max())
     if low < 0 or high >= classes:
         raise InputError(
-            f"the labels of {data.name} go from {low} to {high}, but the model tells {classes} "
-            f"classes apart: it needs labels from 0 to {classes - 1}"
+            f"the labels of {data.name} go from {low} to {high}, but the model has {classes} "
+            f"classes: it needs labels from 0 to {classes - 1}"
         )
 
 
 def identify(victim: Classifier, data: Data, plan: Recipe, seed: int) -> dict[str, str]:
-    """What makes two trainings the same one; where and how fast it is done does not."""
+    """The identity of a training: all that decides its result, so neither device nor speed."""
     shapes = {k: [str(v.dtype), list(v.shape)] for k, v in victim.module.state_dict().items()}
     about = [victim.mean, victim.std, victim.box, victim.outputs, shapes]
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
@@ -143,7 +142,7 @@ def identify(victim: Classifier, data: Data, plan: Recipe, seed: int) -> dict[st
 
 @contextmanager
 def _as_it_was(module: nn.Module) -> Iterator[None]:
-    """Keep modes and layout of a module, and leave no gradients behind."""
+    """Restore the modes and the memory layout of a module afterwards, and drop its gradients."""
     modes = [(part, part.training) for part in module.modules()]
     usual = all(parameter.is_contiguous() for parameter in module.parameters())
     try:

@@ -1,4 +1,4 @@
-"""New points for a substitute to learn from: a step from those it has, where it is least sure."""
+"""Jacobian-based augmentation: new points to label, a step away from those labelled before."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from besiege.training.labelling import Account
 
 @dataclass(frozen=True)
 class Neighbours:
-    """How the points of a round get neighbours: how far, which way, and how many of them.
+    """How points get neighbours in a round: length and sign of the step, and how many points.
 
     Attributes
     ----------
     lam : float
-        Length of the step in every pixel, as a share of the box.
+        Length of the step in every pixel value, as a share of the box.
     tau : int, optional
-        Rounds after which the step changes its sign, again and again.
+        Number of rounds between changes of the step's sign.
     reservoir : (int, int), optional
-        ``(sigma, kappa)``: after the first sigma rounds only kappa points get one.
+        ``(sigma, kappa)``: after the first sigma rounds only kappa random points get one.
     seed : int
-        Of the choice of those.
+        Seed of that choice.
     """
 
     lam: float
@@ -36,7 +36,7 @@ class Neighbours:
     seed: int
 
     def of(self, account: Account, substitute: Classifier, number: int) -> Tensor:
-        """A step from every point, or from some, along the Jacobian's row of the victim's label."""
+        """A step from the chosen points along the Jacobian's row of the victim's label."""
         rows = self._chosen(len(account.labels), number)
         x, label = account.images[rows], account.labels[rows]
         low, high = account.victim.box
@@ -47,11 +47,11 @@ class Neighbours:
             place = substitute.device
             slope, _ = Oracle(substitute).gradients(x.to(place), label[:, None].to(place))
         moved = (x + step * slope[:, 0].cpu().sign()).clamp(low, high)
-        # What a victim that quantises receives is what it labels, and what is learned from.
+        # Quantised like the victim's input: the substitute learns from what the victim labels.
         return ball(Linf, x, torch.inf, account.victim.box, account.victim.grid).received(moved)
 
     def planned(self, account: Account, rounds: int) -> int:
-        """Points trained on in all rounds together, if every neighbour is new."""
+        """Sum over all rounds of the points trained on, if every neighbour is new."""
         points = total = len(account.labels)
         most = None if account.budget is None else account.budget - account.served + points
         for number in range(1, rounds + 1):
@@ -61,7 +61,7 @@ class Neighbours:
         return total
 
     def _chosen(self, points: int, number: int) -> Tensor:
-        """Rows of the points that get a neighbour in a round."""
+        """The rows of the points that get a neighbour in a round."""
         few = self._parents(points, number)
         if few == points:
             return torch.arange(points)

@@ -1,4 +1,4 @@
-"""Recipes: how a model is trained, as values with a text form that reads back."""
+"""`Recipe`: how a model is trained, as a frozen value with a text form that reads back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Recipe:
     Parameters
     ----------
     name : str
-        What cards and reports call it.
+        Name in cards and reports.
     epochs, batch : int
         Passes over the data, and images per step.
     optimiser : str
@@ -31,38 +31,38 @@ class Recipe:
     rate, decay : float
         Highest learning rate, and weight decay.
     attack : Attack, optional
-        What makes the training images adversarial; none trains naturally.
+        Attack that makes the training images adversarial; natural training without one.
     threat : Threat, optional
-        Within what.
+        Threat of that attack.
     ramp : int
         Epochs over which the budget grows to its full size.
     clean : float
         Weight of the clean images' loss beside the adversarial one: 0 is Madry's training.
     schedule : str
-        How the rate falls after the warm-up: 'constant' (it does not), 'linear' or 'cosine' (to
-        0); 'auto' is constant for adam and linear for sgd.
+        Learning rate after the warm-up: 'constant', 'linear' or 'cosine' (both down to 0); 'auto'
+        is constant for adam and linear for sgd.
     warmup : float
         Share of all steps over which the rate first rises.
     decayed : str
-        What decays: 'all' parameters, or the 'weights' of convolutions and linear layers alone,
-        and neither biases nor batch norm.
+        Parameters with weight decay: 'all', or only the 'weights' of convolutions and linear
+        layers, without biases and batch norm.
     smoothing : float
         Label smoothing of the training loss; attacks always use the labels themselves.
     average : float
-        Decay per step of a moving average of weights and batch-norm statistics, which is the
-        model in the end; 0 keeps none. The attack meets the weights themselves.
+        Decay per step of a moving average of weights and batch-norm statistics, which is the final
+        model; 0 for none. The attack uses the weights themselves.
     crop, flip : int, bool
-        Shifts of up to `crop` pixels over a black border, and mirrored images.
+        Random shifts of up to `crop` pixels over a black border, and random mirroring.
     precision : str
         'bfloat16' computes forward passes in mixed precision; weights and losses stay float32.
     early, early_share : Attack, float
-        A cheaper attack for the first epochs, and which share of them.
+        A cheaper attack for the first epochs, and their share of all epochs.
     held_out : int
-        Images of the training set that are not trained on: the epoch that does best on them, under
-        the attack if there is one, is the one kept.
+        Number of training images that are not trained on. The epoch with the best accuracy on
+        them, under the attack if there is one, is kept.
     whole : bool
-        Leave out the last batch of an epoch where it is smaller, as fixed shapes are faster on a
-        GPU; another epoch leaves out other images.
+        Leave out the last batch of an epoch if it is smaller, as fixed shapes are faster on a GPU;
+        each epoch leaves out other images.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class Recipe:
         if self.threat is not None and self.threat.eps is None:
             raise ValueError(f"the threat '{self.threat}' has no budget to train for")
         if self.early is not None and self.attack is None:
-            raise ValueError("an early attack belongs to an attack that follows it")
+            raise ValueError("an early attack needs an attack that follows it")
 
     def within(self, threat: str | Threat) -> Recipe:
         """The recipe for another threat."""
@@ -115,11 +115,11 @@ class Recipe:
 
     def radius_at(self, epoch: int) -> float:
         """The budget of an epoch, counted from 1."""
-        whole = 0.0 if self.threat is None else self.threat.radius
-        return whole * min(1.0, epoch / max(self.ramp, 1))
+        full = 0.0 if self.threat is None else self.threat.radius
+        return full * min(1.0, epoch / max(self.ramp, 1))
 
     def rate_at(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 0, of so many."""
+        """The learning rate of a step, counted from 0, out of `steps`."""
         rise = self.warmup * steps
         if step < rise:
             return self.rate * (step + 1) / (rise + 1)
@@ -132,7 +132,7 @@ class Recipe:
         return self.rate * max(0.0, 1 - gone)
 
     def settings(self) -> dict[str, Any]:
-        """Every field in words and numbers, as cards and checkpoints state it."""
+        """Every field as text or number, as cards and checkpoints store it."""
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         texts = {k: str(v) for k, v in given.items() if isinstance(v, (Attack, Threat))}
         return given | texts
@@ -179,7 +179,7 @@ pgd_at_cifar = replace(
     epochs=90,
     attack=replace(pgd, steps=10, schedule=Constant(0.25)),
     threat=Threat.parse("linf:8/255"),
-    # The moving average does away with most of what late epochs overfit (Rice et al. 2020).
+    # The moving average removes most of the overfitting of late epochs (Rice et al. 2020).
     average=0.999,
     smoothing=0.1,
     early=replace(pgd, steps=3, schedule=Constant(0.5)),
@@ -187,21 +187,21 @@ pgd_at_cifar = replace(
 )
 
 RECIPES = {recipe.name: recipe for recipe in (natural, pgd_at, natural_cifar, pgd_at_cifar)}
-# A data set's own form of a recipe, which is taken where the recipe is asked for by its name.
+# A data set's own variant of a recipe, used when the recipe is given by name.
 PRESETS = {"cifar10": {"natural": natural_cifar, "pgd-at": pgd_at_cifar}}
 
 
 def recipe(source: str | Recipe, data: str | None = None, **changes: Any) -> Recipe:
-    """The recipe of a text, with some of its fields changed.
+    """The recipe that a text names, with some of its fields changed.
 
     Parameters
     ----------
     source : str or Recipe
         A name, or a name with changes: ``pgd-at(epochs=30, threat='linf:0.1')``.
     data : str, optional
-        The name of the data set: it may have its own form of the recipe.
+        Name of the data set, which may have its own variant of the recipe.
     **changes
-        Fields and their values; attacks and threats may be texts.
+        Fields and their values; attacks and threats may be given as text.
 
     Examples
     --------
@@ -212,12 +212,12 @@ def recipe(source: str | Recipe, data: str | None = None, **changes: Any) -> Rec
     """
     if isinstance(source, Recipe):
         return _changed(source, changes)
-    found = re.fullmatch(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", source, re.DOTALL)
-    name = found[1] if found else source
+    match = re.fullmatch(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", source, re.DOTALL)
+    name = match[1] if match else source
     known = {**RECIPES, **PRESETS.get(data or "", {})}
-    if found is None or name not in known:
+    if match is None or name not in known:
         raise UnknownNameError(f"no recipe is called '{name}': {near(name, RECIPES)}")
-    return _changed(known[name], {**_arguments(found[2] or "", source), **changes})
+    return _changed(known[name], {**_arguments(match[2] or "", source), **changes})
 
 
 def _arguments(inside: str, source: str) -> dict[str, Any]:
@@ -237,12 +237,10 @@ def _changed(plan: Recipe, changes: dict[str, Any]) -> Recipe:
         if field not in known:
             raise InputError(f"a recipe has no field '{field}': {near(field, known)}")
     given = dict(changes)
-    for field in ("attack", "early"):
+    for field, read_text in (("attack", parse), ("early", parse), ("threat", Threat.parse)):
         if isinstance(given.get(field), str):
-            given[field] = parse(given[field])
-    if isinstance(given.get("threat"), str):
-        given["threat"] = Threat.parse(given["threat"])
+            given[field] = read_text(given[field])
     try:
         return replace(plan, **given)
     except (TypeError, ValueError) as problem:
-        raise InputError(f"the recipe '{plan.name}' cannot be changed so: {problem}") from None
+        raise InputError(f"the recipe '{plan.name}' cannot be changed: {problem}") from None

@@ -1,4 +1,4 @@
-"""From a victim, some images and an architecture to the weights of a substitute and its card."""
+"""`fit_substitute`: trains a substitute on a victim's labels and writes its weights and card."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from besiege.core.errors import InputError
 from besiege.core.victim import Victim
 from besiege.data import load as load_data
 from besiege.data.dataset import Data
@@ -19,7 +18,7 @@ from besiege.models.black_box import accounted, black_box, know_classes, labels_
 from besiege.models.classifier import Classifier
 from besiege.models.endpoint import kept_below
 from besiege.training.checkpoints import make_room
-from besiege.training.fitting import made_already, write
+from besiege.training.fitting import made_already, weights_file, write
 from besiege.training.substitutes import Round, steal
 
 
@@ -39,27 +38,26 @@ def fit_substitute(
     watch: Callable[[Round], None] | None = None,
     **given: Any,
 ) -> Path:
-    """Steal a substitute and write its weights with a card: all ``besiege substitute`` does.
+    """Train a substitute and write its weights with a card: all that ``besiege substitute`` does.
 
     Parameters
     ----------
     victim : Victim or str
-        What is asked. One behind a wall is asked for labels, whatever it was declared to answer.
+        The victim. Only labels of a black-box victim are used, whatever it was declared to answer.
     data : str, path, pair or Data
-        Images to ask about: `count` seeds, and of the others `check` to measure the agreement on,
-        or as many as there are.
+        Images to query: `count` seeds, and up to `check` others to measure the agreement on.
     arch : str
-        What is trained.
+        Architecture of the substitute.
     out : path
-        The file of weights, ending in ``.safetensors``. Where it is there already and of the same
-        theft nothing is asked again.
+        The file of weights, ending in ``.safetensors``. If it exists and has the same settings,
+        the victim is not queried again.
     rounds, seed, watch
         As for `steal`.
     split : str
-        Which part of the data; the test images are those a victim was not trained on.
+        Part of the data; a victim is usually not trained on the test images.
     resume : bool
-        False asks and trains anew, and replaces what is there. What an address has answered
-        before comes from its ledger, in the folder ``ledgers`` beside the weights.
+        False queries and trains again, and replaces existing files. Earlier answers of an endpoint
+        still come from its ledger, in the folder ``ledgers`` beside the weights.
     about : mapping, optional
         More entries for the card, such as the command.
     **given
@@ -70,55 +68,34 @@ def fit_substitute(
     Path
         The file of weights.
     """
-    target = Path(out)
-    if target.suffix != ".safetensors":
-        raise InputError(f"weights are written as .safetensors, and '{target}' ends otherwise")
+    target = weights_file(out)
     samples = data if isinstance(data, Data) else load_data(data, split)
     seeds = samples.subset(count, seed)
     rest = samples.take(~torch.isin(samples.ids, seeds.ids))
     held = rest.subset(min(check, len(rest)), seed) if check and len(rest) else None
-    asked = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
-    with labels_alone(asked):
-        return _fitted(
-            asked, samples, seeds, held, arch, target, rounds, seed, resume, about, watch, given
-        )
-
-
-def _fitted(
-    asked: Victim,
-    samples: Data,
-    seeds: Data,
-    held: Data | None,
-    arch: str,
-    target: Path,
-    rounds: int,
-    seed: int,
-    resume: bool,
-    about: dict[str, Any] | None,
-    watch: Callable[[Round], None] | None,
-    given: dict[str, Any],
-) -> Path:
-    know_classes(asked, samples.classes, samples.labels)
+    model = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
     decided = {k: v for k, v in given.items() if k not in ("tick", "device") and v is not None}
     settings = json.loads(json.dumps({"rounds": rounds, **decided}, sort_keys=True, default=str))
-    identity = {
-        "victim": asked.digest(),
-        "seeds": seeds.digest,
-        "held": "none" if held is None else held.digest,
-        "arch": arch,
-        "settings": json.dumps(settings),
-        "seed": str(seed),
-    }
-    make_room(target)
-    if resume and made_already(target, target.with_suffix(".json"), identity):
-        return target
-    kept_below(black_box(asked), target.parent)
-    with accounted(asked, "steal"):
-        stolen = steal(
-            asked, seeds, arch, held=held, rounds=rounds, seed=seed, watch=watch, **given
-        )
+    with labels_alone(model):
+        know_classes(model, samples.classes, samples.labels)
+        identity = {
+            "victim": model.digest(),
+            "seeds": seeds.digest,
+            "held": "none" if held is None else held.digest,
+            "arch": arch,
+            "settings": json.dumps(settings),
+            "seed": str(seed),
+        }
+        make_room(target)
+        if resume and made_already(target, identity):
+            return target
+        kept_below(black_box(model), target.parent)
+        with accounted(model, "steal"):
+            stolen = steal(
+                model, seeds, arch, held=held, rounds=rounds, seed=seed, watch=watch, **given
+            )
     card = {
-        "victim": asked.name,
+        "victim": model.name,
         "data": f"{samples.name} {samples.split}, {len(seeds)} seeds",
         "settings": settings,
         "seed": seed,

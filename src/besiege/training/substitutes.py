@@ -1,4 +1,4 @@
-"""A substitute from a victim's labels: asked once for each image, and nothing more."""
+"""`steal`: trains a substitute on a victim's labels (Papernot et al. 2017)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from besiege.core.ball import ball
 from besiege.core.errors import InputError, VictimError
 from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
+from besiege.core.text import check_whole
 from besiege.core.threat import Access, Linf
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
@@ -27,27 +28,27 @@ from besiege.training.neighbours import Neighbours
 from besiege.training.recipes import Recipe, natural
 
 TRAINED = replace(natural, batch=16, rate=3e-3)
-"""How a substitute is trained on what is labelled so far. That is little, so in small batches and
-at a high rate: from 100 seeds of digits (seed 0) the networks for digits first agree with the
-victim on 82 and 85 %, on 40 and 61 % at the usual rate."""
+"""Recipe of a substitute: small batches and a high rate, because there are few points. After 100
+seeds of digits (seed 0) the two networks for digits agree with the victim on 82 and 85 % of the
+images, with `natural`'s rate on 40 and 61 %."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round of labelling and training gave.
+    """Results of one round of labelling and training.
 
     Attributes
     ----------
     number : int
-        0 is the training on the seeds alone.
+        0 is the training on only the seeds.
     points : int
         Labelled images that the substitute was trained on.
     queries : int
-        Images the victim had been asked about by then, those for checking included.
+        Queries so far, including those for checking.
     fitted : float
-        Share of the points on which the substitute says what the victim said.
+        Share of the points on which substitute and victim agree.
     agreement : float, optional
-        The same share of the images held out, where there are any.
+        The same share of the held-out images, if there are any.
     """
 
     number: int
@@ -66,18 +67,18 @@ class Stolen:
     classifier : Classifier
         The substitute.
     queries : int
-        Images the victim was asked about in all; `checks` of them were held out and only measured.
+        All queries; `checks` of them were for held-out images, which are not trained on.
     agreement : float, optional
-        Share of the images held out on which substitute and victim give one label. How far attacks
-        transfer follows it.
+        Share of the held-out images on which substitute and victim agree. The more they agree, the
+        better attacks transfer.
     rounds : tuple of Round
-        One after the other, the training on the seeds first.
+        All rounds in order, the training on the seeds first.
     images, labels : Tensor
-        All points with the labels the victim gave them.
+        All points with the victim's labels.
     missing : tuple of int
         Classes that the victim never answered: the substitute cannot know them.
     made : dict
-        What a card says of how the substitute is built.
+        The card's entries on how the substitute is built.
     """
 
     classifier: Classifier
@@ -91,7 +92,7 @@ class Stolen:
     made: dict[str, Any]
 
     def amortised(self, images: int) -> float:
-        """Queries of the training per image, where so many are attacked with its help."""
+        """Training queries per attacked image, if so many images are attacked."""
         return self.queries / images
 
 
@@ -113,50 +114,50 @@ def steal(
     watch: Callable[[Round], None] | None = None,
     tick: Callable[[int, int], None] | None = None,
 ) -> Stolen:
-    """Train a substitute on the victim's labels of images that are made where it is least sure.
+    """Train a substitute on the victim's labels, with Jacobian-based augmentation of few images.
 
-    The seeds are labelled by the victim and the substitute is trained on them. Then, in every
-    round, each point x with the victim's label O(x) gets a neighbour
-    ``clip(x + lam sign(dF_O(x)(x) / dx))``, a step along the row of that class in the Jacobian of
-    the substitute's logits F; the victim labels the neighbours, and training goes on with all:
-    ``n 2^rounds`` points. No point is labelled twice; a neighbour that is a point already is left
-    out. Only labels are asked, whatever the victim would grant.
+    The victim labels the seeds, and the substitute is trained on them. Then, in every round, each
+    point x with the victim's label O(x) gets a neighbour ``clip(x + lam sign(dF_O(x)(x) / dx))``,
+    a step along the row of that class in the Jacobian of the substitute's logits F. The victim
+    labels the neighbours, and training continues on all ``n 2^rounds`` points. No image is labelled
+    twice: neighbours that are points already are left out. Only labels are used, even if the
+    victim grants more.
 
     Parameters
     ----------
     victim : Victim or str
-        What is asked, or the text of a model.
+        The victim, or the text of a model.
     seeds : Samples or Data
         About 100 images of all classes that the victim was not trained on. Their own labels are
-        not used, except that all of one class are refused before anything is asked.
+        not used, except to refuse seeds of a single class before the first query.
     architecture : str
-        What is trained, as `besiege.training.fit` takes it; a model of known weights goes on from
-        them.
+        Architecture of the substitute, as `besiege.training.fit` takes it; a model with weights is
+        trained further.
     rounds, epochs : int
-        How often points are added, and passes over all of them in every round.
+        Number of rounds that add points, and passes over all points in every round.
     lam : float
-        Length of the step in every pixel, as a share of the box.
+        Length of the step in every pixel value, as a share of the box.
     tau : int, optional
-        Rounds after which the step changes its sign, again and again.
+        Number of rounds between changes of the step's sign.
     reservoir : (int, int), optional
-        ``(sigma, kappa)``: after the first sigma rounds only kappa points, chosen by chance, get a
-        neighbour in each: ``n 2^sigma + kappa (rounds - sigma)`` points.
+        ``(sigma, kappa)``: after the first sigma rounds only kappa random points get a neighbour in
+        each: ``n 2^sigma + kappa (rounds - sigma)`` points.
     held : Samples or Data, optional
-        Images to measure the agreement on. The victim is asked about them once, after the seeds
-        and on the same account; those that are seeds too are left out.
+        Images to measure the agreement on. The victim labels them once, after the seeds; these
+        queries count too. Images that are also seeds are left out.
     how : Recipe
-        How it is trained; the epochs are those given above.
+        Recipe of the training, with the epochs given above.
     seed : int
-        Of initial weights, order and choices.
+        Seed of initial weights, image order and choices.
     queries : int, optional
-        The most images the victim may be asked about in all. The round in which they end takes as
-        many points as can be paid for and is the last.
+        Largest number of queries. The round that exhausts them labels as many points as it can and
+        is the last.
     device : optional
-        Where the substitute is trained; where the victim is by default.
+        Where the substitute is trained; by default where the victim is.
     watch : callable, optional
         Called after every round.
     tick : callable, optional
-        Called while it trains with the work done and all there may be.
+        Called during training with the work done and the total work.
 
     Returns
     -------
@@ -176,33 +177,33 @@ def steal(
     Papernot et al. 2017, "Practical black-box attacks against machine learning"; the changes of
     sign and the reservoir are Papernot et al. 2016, "Transferability in machine learning".
     """
-    asked = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
-    beside = Neighbours(lam, tau, reservoir, seed)
-    _check_numbers(rounds, epochs, beside, queries)
-    first, checked = _pixels(seeds, asked), None if held is None else _pixels(held, asked)
+    model = load_victim(victim) if isinstance(victim, str) else Classifier.of(victim)
+    neighbours = Neighbours(lam, tau, reservoir, seed)
+    _check_numbers(rounds, epochs, neighbours, queries)
+    first, checked = _pixels(seeds, model), None if held is None else _pixels(held, model)
     _must_differ(seeds, len(first), 0 if checked is None else len(checked), queries)
-    _must_know_classes(asked, seeds)
-    account = Account(asked, seed, queries)
+    _must_know_classes(model, seeds)
+    account = Account(model, seed, queries)
     substitute, made = _begun(account, architecture, seeds, first, device)
     if checked is not None:
         account.check(checked)
     recipe = replace(how, epochs=epochs)
-    work = _Work(beside.planned(account, rounds), tick)
-    told: list[Round] = []
+    work = _Work(neighbours.planned(account, rounds), tick)
+    results: list[Round] = []
     for number in range(rounds + 1):
-        if number and not account.add(beside.of(account, substitute, number)):
-            break  # nothing new, or nothing left to pay it with
+        if number and not account.add(neighbours.of(account, substitute, number)):
+            break  # no new points, or no queries left
         points = account.data()
         train(substitute, points, recipe, seed=seed + number, tick=work.during(len(points)))
-        told.append(_measured(substitute, account, number))
+        results.append(_measured(substitute, account, number))
         if watch is not None:
-            watch(told[-1])
+            watch(results[-1])
     return Stolen(
         substitute,
         account.served,
         len(account.checks[1]) if account.checks else 0,
-        told[-1].agreement,
-        tuple(told),
+        results[-1].agreement,
+        tuple(results),
         account.images,
         account.labels,
         account.missing,
@@ -211,17 +212,14 @@ def steal(
 
 
 def _must_know_classes(victim: Victim, seeds: Samples | Data) -> None:
-    """Refuse a victim of labels of which nobody says how many there are, before it is paid."""
+    """Fail before the first query if the number of classes is not declared."""
     if isinstance(seeds, Data):
         know_classes(victim, seeds.classes, seeds.labels)
-    if (
-        black_box(victim) is not None
-        and victim.classes is None
-        and victim.access is Access.DECISION
-    ):
+    unknown = black_box(victim) is not None and victim.classes is None
+    if unknown and victim.access is Access.DECISION:
         raise InputError(
-            "the victim answers labels, and nobody says how many classes there are: declare "
-            "classes=10, or as many as there are"
+            "the victim answers labels, and its number of classes is not declared: declare it, "
+            "such as classes=10"
         )
 
 
@@ -232,10 +230,10 @@ def _begun(
     images: Tensor,
     device: str | torch.device | None,
 ) -> tuple[Classifier, dict[str, Any]]:
-    """A substitute before its training, and the seeds labelled on the account.
+    """An untrained substitute; also labels the seeds on the account.
 
-    It is built before anything is paid for, so that what cannot be built or does not fit costs
-    nothing, and built again where the labels show other classes than were to be expected.
+    It is built before the first query, so that an architecture that cannot be built or does not
+    fit costs nothing, and built again if the labels show another number of classes.
     """
     name = seeds.name if isinstance(seeds, Data) else "seeds"
     expected = account.victim.classes or (seeds.classes if isinstance(seeds, Data) else 0)
@@ -245,7 +243,7 @@ def _begun(
     if len(torch.unique(account.labels)) < 2:
         raise VictimError(
             f"the victim gave all {len(account.labels)} seeds the label "
-            f"{int(account.labels[0])}, so there is nothing to learn: give seeds of several classes"
+            f"{int(account.labels[0])}, so nothing can be learned: give seeds of several classes"
         )
     return made if account.classes == expected else new(max(2, account.classes))
 
@@ -258,7 +256,7 @@ def _built(
     classes: int,
     device: str | torch.device | None,
 ) -> tuple[Classifier, dict[str, Any]]:
-    """A substitute that takes the victim's images, and what its card says of how it is built."""
+    """A substitute that takes the victim's images, and the card's entries on how it is built."""
     victim = account.victim
     data = labelled(name, images, torch.zeros(len(images), dtype=torch.int64), classes)
     substitute, made = build(architecture, data, account.seed)
@@ -272,13 +270,13 @@ def _built(
 
 
 class _Work:
-    """How far the training is, counted in points trained on, for whoever wants to know."""
+    """Progress of the training, counted in points trained on, reported to `tick`."""
 
     def __init__(self, total: int, tick: Callable[[int, int], None] | None) -> None:
         self.total, self.tick, self.done = total, tick, 0
 
     def during(self, points: int) -> Callable[[int, int], None]:
-        """What a training on so many points tells its steps to."""
+        """The `tick` of a training on so many points."""
         before, self.done = self.done, self.done + points
 
         def ticked(step: int, steps: int) -> None:
@@ -289,7 +287,7 @@ class _Work:
 
 
 def _measured(substitute: Classifier, account: Account, number: int) -> Round:
-    """How a round went: agreement on the points, and on what was held out."""
+    """The results of a round: agreement on the points, and on the held-out images."""
     return Round(
         number,
         len(account.labels),
@@ -300,14 +298,14 @@ def _measured(substitute: Classifier, account: Account, number: int) -> Round:
 
 
 def _agreement(substitute: Classifier, images: Tensor, labels: Tensor) -> float:
-    """Share of images of which the substitute says what the victim said."""
+    """Share of images on which substitute and victim agree."""
     with substitute.held(), full_precision(substitute.device):
-        said = Oracle(substitute).logits(images.to(substitute.device)).argmax(1).cpu()
-    return float((said == labels).double().mean())
+        predicted = Oracle(substitute).logits(images.to(substitute.device)).argmax(1).cpu()
+    return float((predicted == labels).double().mean())
 
 
 def _pixels(data: Samples | Data, victim: Victim) -> Tensor:
-    """Images as the victim takes them: data are in [0, 1], samples in its box already."""
+    """Images as the victim takes them: `Data` are in [0, 1], `Samples` already in its box."""
     images = data.images
     if isinstance(data, Data):
         low, high = victim.box
@@ -317,7 +315,7 @@ def _pixels(data: Samples | Data, victim: Victim) -> Tensor:
 
 
 def _must_differ(seeds: Samples | Data, count: int, checks: int, queries: int | None) -> None:
-    """Refuse seeds of one class, and a budget that cannot pay for them, before anything is paid."""
+    """Refuse seeds of one class, and a budget that they exceed, before the first query."""
     if len(torch.unique(seeds.labels)) < 2:
         raise InputError(
             f"the {count} seeds are all of class {int(seeds.labels[0])}: a substitute learns "
@@ -326,8 +324,8 @@ def _must_differ(seeds: Samples | Data, count: int, checks: int, queries: int | 
     if queries is not None and queries < count + checks:
         rest = f" and {checks} to check on" if checks else ""
         raise InputError(
-            f"queries is {queries}, but there are {count} seeds{rest}, each of which is asked "
-            "about once: allow more, or give fewer"
+            f"queries is {queries}, but there are {count} seeds{rest}, which need one query each: "
+            "allow more, or give fewer"
         )
 
 
@@ -337,9 +335,7 @@ def _check_numbers(rounds: int, epochs: int, beside: Neighbours, queries: int | 
     if beside.reservoir is not None:
         least |= {"sigma": (beside.reservoir[0], 0), "kappa": (beside.reservoir[1], 1)}
     for name, (value, lowest) in least.items():
-        if value is not None and (type(value) is not int or value < lowest):
-            raise InputError(f"{name} is {value!r}, but a whole number from {lowest} is needed")
+        if value is not None:
+            check_whole(value, name, lowest)
     if not 0 < beside.lam <= 1:
-        raise InputError(
-            f"lam is {beside.lam!r}, but it is a share of the box, above 0 and up to 1"
-        )
+        raise InputError(f"lam is {beside.lam!r}, but it is a share of the box in (0, 1]")
