@@ -166,7 +166,7 @@ NAMED = {
     "digits-natural+bits(depth=3)+resize_pad": (
         "bbeecb15597ed6604e8da714dc33455dd8dd1a591fdb569e1df819be7a6457e1"
     ),
-    "digits-natural+adapt(8)": ("a50508e9ad0ee71c17fa5e15cdfbaddef3c6c19b577b6c491922523bf20f1b96"),
+    "digits-natural+adapt(8)": ("62db246022833d3c44fd5f18965145fee2d099d1fd06234a02a96d33ab7e057a"),
 }
 WRITTEN = {
     "make": "4ce77481f0ffe8d1248dd5045fbbac2181ee974851534e27fa1f9f2910985a02",

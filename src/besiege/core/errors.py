@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
 Level = Literal["error", "warning", "note"]
@@ -86,13 +86,17 @@ def described(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {message}" if message else type(problem).__name__
 
 
+def get_close_matches(word: str, known: Iterable[str], n: int, cutoff: float) -> list[str]:
+    """Known words like this one; of a long text the comparison would take seconds."""
+    return difflib.get_close_matches(word[:200], list(known), n, cutoff)
+
+
 # The text of this function is part of the digest of the layer `adapt`: an edit changes keys.
-def near(name: object, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str]) -> str:
     """A half-sentence with the nearest known names, or with all of them when none is near."""
     names = sorted(set(known))
     folded = {n.casefold(): n for n in names}
-    text = str(name)[:200].casefold()  # of a long text the comparison takes seconds
-    close = [folded[n] for n in get_close_matches(text, folded, n=3, cutoff=0.5)]
+    close = [folded[n] for n in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
     if close:
         return "did you mean " + " or ".join(repr(c) for c in close) + "?"
     return "known: " + ", ".join(names) if names else "none are known"
