@@ -90,7 +90,7 @@ MUTANTS = (
     ),
     Mutant(
         "one query more than allowed",
-        "core/oracle.py",
+        "core/meter.py",
         "return self.budget - self.queries[samples]",
         "return self.budget + 1 - self.queries[samples]",
         laws("pgd honest_accounts linf"),

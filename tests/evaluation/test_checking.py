@@ -12,7 +12,7 @@ from besiege.core.attack_registry import ATTACKS
 from besiege.core.errors import AccessError, AttackError, ThreatError
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Access, Linf, Norm, Threat
-from besiege.evaluation.checking import BUDGETS, fits, fitting
+from besiege.evaluation.checking import fits, fitting
 
 DATA = besiege.data.load("digits", count=2)
 
@@ -24,7 +24,7 @@ DATA = besiege.data.load("digits", count=2)
 def test_what_is_offered_fits_and_nothing_else_does(
     norm: Norm, more: str, access: Access, bounded: bool
 ) -> None:
-    budget = BUDGETS[norm] if bounded else str(norm)
+    budget = norm.example if bounded else str(norm)
     threat = Threat.parse(f"{budget}{more} {access}")
     offered = fitting(threat, has_substitute=True)
     for name, thing in ATTACKS.items():
@@ -62,8 +62,8 @@ def test_another_norm_or_goal_is_refused_with_what_fits() -> None:
 
 @pytest.mark.parametrize("norm", [Linf, L2, L1])
 def test_the_budget_of_an_advice_is_one_of_its_norm(norm: Norm) -> None:
-    Threat.parse(BUDGETS[norm]).check_units((0.0, 1.0), 3 * 32 * 32)
-    with pytest.raises(ThreatError, match=f"write for example '{BUDGETS[norm]}'"):
+    Threat.parse(norm.example).check_units((0.0, 1.0), 3 * 32 * 32)
+    with pytest.raises(ThreatError, match=f"write for example '{norm.example}'"):
         fits(parse("pgd"), Threat(norm))
 
 

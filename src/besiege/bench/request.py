@@ -25,7 +25,7 @@ from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.approach import on_substitute
-from besiege.evaluation.checking import BUDGETS, check_goal, fits, fitting
+from besiege.evaluation.checking import check_goal, fits, fitting
 from besiege.evaluation.transfer import Model
 from besiege.models.black_box import know_classes
 from besiege.models.classifier import Classifier
@@ -317,11 +317,11 @@ def _nothing_usual(threat: Threat, listed: Sequence[str | Attack]) -> ThreatErro
         norms = [str(n) for n in Norm if fitting(replace(threat, norm=n, written=None))]
         message += f", and no attack fits it: with {threat.access} access they work in "
         message += ", ".join(norms) or "no norm"
-    wide = Threat.parse(BUDGETS[threat.norm])
+    wide = Threat.parse(threat.norm.example)
     bounded = replace(threat, eps=wide.eps, written=wide.written)
     first = next((one for one in listed if _fits(parse(one), bounded)), None)
     if threat.eps is None and first is not None:
-        message += f", or 'minimal({first})', or give a budget such as '{BUDGETS[threat.norm]}'"
+        message += f", or 'minimal({first})', or give a budget such as '{threat.norm.example}'"
     return ThreatError(message)
 
 

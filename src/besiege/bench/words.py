@@ -7,7 +7,7 @@ import numpy as np
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered
 from besiege.core.errors import Finding
-from besiege.core.threat import Goal, Linf, Norm, Threat
+from besiege.core.threat import Goal, Threat
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.figures import expected_accuracy
 from besiege.metrics.values import Draws
@@ -54,25 +54,11 @@ def threat_in_words(
     threat: Threat, box: tuple[float, float], queries: int | None, shape: tuple[int, ...]
 ) -> str:
     """A threat as sentences."""
-    width = box[1] - box[0]
     if threat.eps is None:
         what = f"The attacker searches for the smallest perturbation in the {threat.norm} norm."
-    elif threat.norm is Linf:
-        grey = 255 * threat.radius / width
-        what = (
-            f"Every pixel value may change by at most {threat.written} (pixels range from "
-            f"{box[0]:g} to {box[1]:g}; that is about {grey:.3g} of 255 grey levels)."
-        )
-    elif threat.norm is Norm.L2:
-        rms = threat.radius / float(np.prod(shape)) ** 0.5 / width * 255
-        what = (
-            f"The perturbation, a vector of all pixel values, may have an l2 norm of at most "
-            f"{threat.written} (spread evenly, about {rms:.2g} of 255 grey levels per value)."
-        )
-    elif threat.norm is Norm.L1:
-        what = f"The changes of all pixel values may add up to at most {threat.written}."
     else:
-        what = f"At most {threat.written} pixel values may change, each by any amount."
+        size, values = str(threat.written), int(np.prod(shape))
+        what = threat.norm.allowance(size, threat.radius, box, values)
     goals = {
         Goal.UNTARGETED: "Any wrong class counts as a success.",
         Goal.RANDOM: "Only one wrong class, chosen at random for each image, counts as a success.",

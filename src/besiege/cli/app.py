@@ -59,7 +59,7 @@ def _app() -> App:
             f"{WRITTEN}\n\n"
             "`besiege COMMAND --help` explains a command, with examples.\n"
             "`besiege completion --install` lets your shell complete commands and names.\n"
-            "Exit codes: 0 fine, 1 an unexpected error, 2 wrong input, 3 incomplete,\n"
+            "Exit codes: 0 fine, 2 wrong input, 3 incomplete, 70 an unexpected error,\n"
             "130 interrupted."
         ),
         version=besiege.__version__,

@@ -23,7 +23,7 @@ from besiege.core.tracker import Answered, Tracker, order, upto
 Kind = Literal["labels", "logits", "gradient", "gradients"]
 
 
-class Question(NamedTuple):
+class Query(NamedTuple):
     """What a request wants to know about every image."""
 
     kind: Kind
@@ -117,7 +117,7 @@ class Queries:
     def ask(
         self,
         active: ActiveRows,
-        question: Question,
+        query: Query,
         x: Tensor,
         rows: Tensor | None = None,
         classes: Tensor | None = None,
@@ -130,13 +130,13 @@ class Queries:
         owners = len(active) if rows is None else len(rows)
         check_shape(active, x, owners)
         one = active.ball.center.dim()
-        plain = rows is None and question.through is None and x.dim() == one
+        plain = rows is None and query.through is None and x.dim() == one
         if not (plain and self._terms.keep == "first" and not self._selective):
             self._record.catch_up()  # rows broken by the last request are not sent again
         several = self.several or (rows is not None and _repeats(rows))
         k = x.shape[1] if x.dim() > one else None
         at = active.numbers if rows is None else rows
-        flat, slot = x, at if question.through is None else torch.zeros_like(at)
+        flat, slot = x, at if query.through is None else torch.zeros_like(at)
         if k is not None:
             flat, at = x.flatten(0, 1), at.repeat_interleave(k)
             slot = torch.arange(k, device=x.device).repeat(owners)
@@ -149,22 +149,22 @@ class Queries:
             if not bool(chosen.all()):
                 sent = chosen.nonzero()[:, 0]
                 batch = batch.at(sent)
-        answer = self._send(active, question, batch)
+        answer = self._send(active, query, batch)
         if sent is not None:
             answer = answer.blank(len(x) * (k or 1)).put(sent, answer)
         return answer if k is None else answer.shaped(owners, k)
 
-    def _send(self, active: ActiveRows, question: Question, batch: Batch) -> Answer:
+    def _send(self, active: ActiveRows, query: Query, batch: Batch) -> Answer:
         self._asked = True
         samples = active.samples_at(batch.rows)
         images = _received(active, batch.images, batch.rows)
-        logits, value, gradient = self._answers(active, question, batch._replace(images=images))
+        logits, value, gradient = self._answers(active, query, batch._replace(images=images))
         if gradient is not None and value is not None:
             self._record.note_losses(samples, value.detach())
         slopes = 1 if batch.classes is None else batch.classes.shape[1]
-        labels = self._classes(logits, samples, question.survey)
+        labels = self._classes(logits, samples, query.survey)
         hit: Tensor | Callable[[], Tensor] = torch.zeros_like(labels, dtype=torch.bool)
-        if question.through is None:
+        if query.through is None:
             answered = Answered(images, samples, value, batch.place)
             ball = active.ball if samples is active.samples else None
             hit = self._tracker.look(answered, labels, logits, ball)
@@ -173,20 +173,20 @@ class Queries:
         self._charge(active, samples, batch.place, 0 if gradient is None else slopes)
         if gradient is not None:
             gradient = self._sound(gradient, samples)
-        shown = None if question.kind == "labels" else logits
+        shown = None if query.kind == "labels" else logits
         return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
 
     def _answers(
-        self, active: ActiveRows, question: Question, batch: Batch
+        self, active: ActiveRows, query: Query, batch: Batch
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Logits, loss and gradient of every image: means over the draws of a stochastic victim."""
-        kind, loss, n = question.kind, question.loss, self._draws
+        kind, loss, n = query.kind, query.loss, self._draws
         batch = batch if n == 1 else batch.repeated(n)
         chances = self._chances(active, batch.rows)
         gradient = value = None
         if kind == "gradient":
             assert loss is not None
-            aim, through = active.aim_at(batch.rows), _through(active, question.through, batch)
+            aim, through = active.aim_at(batch.rows), _through(active, query.through, batch)
             gradient, value, logits = self.oracle.gradient(
                 batch.images, loss, aim, chances, through
             )
@@ -290,9 +290,9 @@ class Queries:
         at, place = at[sent], place[sent]
         flat, samples = _received(active, part.flatten(0, 1)[sent], at), active.samples[at]
         scored = self.oracle.access >= Access.SCORE
-        question = Question("logits" if scored else "labels", loss)
+        query = Query("logits" if scored else "labels", loss)
         batch = Batch(flat, at, at, place, None)
-        logits, value, _ = self._answers(active, question, batch)
+        logits, value, _ = self._answers(active, query, batch)
         labels = self._classes(logits, samples, False)
         hit = self._tracker.would_hit(flat, samples, labels)
         answer = Answer(hit, labels, logits=logits if scored else None, loss=value)

@@ -16,12 +16,10 @@ from besiege.core.dice import Dice
 from besiege.core.errors import ThreatError
 from besiege.core.rowwise import pick, rowwise
 from besiege.core.solvers import never_alone
-from besiege.core.threat import L0, L1, L2, Linf, Norm
+from besiege.core.threat import L0, Linf, Norm
 
 TOLERANCE = 1e-6
 """By which share a distance may exceed its budget: what float32 arithmetic needs."""
-
-_ORDER = {L2: 2.0, L1: 1.0, L0: 0.0}
 
 
 def distances(change: Tensor, norm: Norm) -> Tensor:
@@ -31,7 +29,7 @@ def distances(change: Tensor, norm: Norm) -> Tensor:
         # A maximum needs no float64, and vector_norm takes fifteen times as long for it.
         return flat.abs().amax(1).double()
     size: Tensor = torch.linalg.vector_norm(
-        never_alone(flat), _ORDER[norm], dim=1, dtype=torch.float64
+        never_alone(flat), norm.order, dim=1, dtype=torch.float64
     )
     return size[: len(flat)]
 

@@ -23,7 +23,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, StochasticError, ThreatError
 from besiege.core.meter import Meter
 from besiege.core.oracle import Access, Oracle
-from besiege.core.queries import Queries, Question, check_shape
+from besiege.core.queries import Queries, Query, check_shape
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.state import check_rows, rows_of
 from besiege.core.terms import ActiveRows, Terms
@@ -166,9 +166,9 @@ class Siege:
         on the clean scores or the number of classes.
         """
         scored = self._queries.oracle.access >= Access.SCORE
-        question = Question("logits" if scored else "labels", survey=True)
+        query = Query("logits" if scored else "labels", survey=True)
         record, rows = self.record, self.rows
-        answer = self._queries.ask(self._active, question, self.ball.center)
+        answer = self._queries.ask(self._active, query, self.ball.center)
         record.asked[rows] = 0
         if "logits" in answer:
             clean = answer.logits.new_zeros(len(record.labels), answer.logits.shape[1])
@@ -211,7 +211,7 @@ class Siege:
             Query some rows only: their numbers, ascending, repeats allowed.
         """
         self._needs_gradient()
-        return self._queries.ask(self._active, Question("gradient", loss, through), x, rows)
+        return self._queries.ask(self._active, Query("gradient", loss, through), x, rows)
 
     def gradients(self, x: Tensor, classes: Tensor) -> Answer:
         """Gradients of chosen logits, ``[rows, c, ...]``: one forward, one backward per class.
@@ -219,16 +219,16 @@ class Siege:
         `classes` is ``[rows, c]``.
         """
         self._needs_gradient()
-        return self._queries.ask(self._active, Question("gradients"), x, classes=classes)
+        return self._queries.ask(self._active, Query("gradients"), x, classes=classes)
 
     def logits(self, x: Tensor, rows: Tensor | None = None, loss: Loss | None = None) -> Answer:
         """The logits, and the loss if one is given."""
         self._queries.oracle.allow(Access.SCORE, fitting)
-        return self._queries.ask(self._active, Question("logits", loss), x, rows)
+        return self._queries.ask(self._active, Query("logits", loss), x, rows)
 
     def labels(self, x: Tensor, rows: Tensor | None = None) -> Answer:
         """The predicted classes and nothing else."""
-        return self._queries.ask(self._active, Question("labels"), x, rows)
+        return self._queries.ask(self._active, Query("labels"), x, rows)
 
     def offer(self, x: Tensor, loss: Loss | None = None) -> Answer:
         """Have points examined: one charged forward each. The loss is for keep 'highest'."""

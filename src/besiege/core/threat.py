@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
 from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from besiege.core.errors import Finding, InputError, ThreatError, near
 from besiege.core.text import number, short
@@ -25,6 +26,50 @@ class Norm(Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def order(self) -> float:
+        """Its order p: the norm is the p-th root of the sum of p-th powers, for 0 a count."""
+        return _FACTS[self].order
+
+    @property
+    def spread(self) -> float:
+        """The power of the number of pixel values by which an evenly spread perturbation grows."""
+        return 1 / (self.order or 1)
+
+    @property
+    def example(self) -> str:
+        """A usual threat in this norm."""
+        return _FACTS[self].example
+
+    def allowance(self, size: str, radius: float, box: tuple[float, float], values: int) -> str:
+        """What a budget of this size allows, as a sentence about images of so many values."""
+        low, high = box
+        grey = 255 * radius / values**self.spread / (high - low)
+        return _FACTS[self].allows.format(size=size, low=low, high=high, grey=grey)
+
+
+class _Facts(NamedTuple):
+    order: float
+    example: str
+    allows: str
+
+
+_FACTS = {
+    Norm.Linf: _Facts(
+        math.inf,
+        "linf:8/255",
+        "Every pixel value may change by at most {size} (pixels range from {low:g} to {high:g}; "
+        "that is about {grey:.3g} of 255 grey levels).",
+    ),
+    Norm.L2: _Facts(
+        2.0,
+        "l2:0.5",
+        "The perturbation, a vector of all pixel values, may have an l2 norm of at most {size} "
+        "(spread evenly, about {grey:.2g} of 255 grey levels per value).",
+    ),
+    Norm.L1: _Facts(1.0, "l1:12", "The changes of all pixel values may add up to at most {size}."),
+    Norm.L0: _Facts(0.0, "l0:20", "At most {size} pixel values may change, each by any amount."),
+}
 
 Linf, L2, L1, L0 = Norm
 ALL_NORMS = frozenset(Norm)

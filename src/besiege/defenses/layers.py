@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from os.path import dirname
+from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -16,7 +18,8 @@ from besiege.core.resizing import random_resize_pad
 from besiege.core.text import Vocabulary
 
 LAYERS: Registry[Any] = Registry(
-    "defense", ("besiege.defenses.layers", "besiege.defenses.adapting")
+    "defense",
+    tuple(f"besiege.defenses.{module.name}" for module in iter_modules([dirname(__file__)])),
 )
 LANGUAGE = Vocabulary(LAYERS)
 T = TypeVar("T", bound="type[Layer]")

@@ -27,11 +27,9 @@ from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.terms import Terms
 from besiege.core.text import MOST, check_whole, short
-from besiege.core.threat import L0, L1, L2, Goal, Linf, Threat
+from besiege.core.threat import Goal, Linf, Threat
 from besiege.core.victim import Victim
 
-BUDGETS = {Linf: "linf:8/255", L2: "l2:0.5", L1: "l1:12", L0: "l0:20"}
-"""An example threat for every norm."""
 _MOST_RUNS, _CLASSES = 10**6, 10
 """Largest number of runs of a combined attack per image (nested searches multiply), and the number
 of classes assumed where it is not known yet."""
@@ -113,7 +111,7 @@ def fits(
         )
     if threat.eps is None and not attack.minimal:
         raise ThreatError(
-            f"the attack '{attack}' needs a budget: write for example '{BUDGETS[threat.norm]}' for "
+            f"the attack '{attack}' needs a budget: write for example '{threat.norm.example}' for "
             f"the threat, or search for the smallest perturbation with 'minimal({attack})'"
         )
     check_goal(threat, granted)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
+from besiege.core.threat import Norm
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.optimality import area, fall, local_optimality
 from besiege.metrics.rows import Rows, places
@@ -21,7 +22,7 @@ BEST = "best_after_"
 IN_ALL = "best_in_all"
 """The column of the smallest distance claimed by the whole run."""
 
-NORMS = ("l0", "l1", "l2", "linf")
+NORMS = tuple(sorted(map(str, Norm)))
 Numbers = NDArray[np.float64]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from besiege.core import rules
 from besiege.core.errors import Finding, Level
+from besiege.core.threat import Norm
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate
@@ -71,7 +72,7 @@ def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
         )
         return
     width = evidence.box[1] - evidence.box[0]
-    large = 0.5 * width * evidence.pixels ** {"linf": 0.0, "l2": 0.5}.get(evidence.norm, 1.0)
+    large = 0.5 * width * evidence.pixels ** Norm(evidence.norm).spread
     labels = evidence.clean["label"]
     guess = float(np.bincount(labels).max() / len(labels)) if len(labels) else 0.0
     left = float((ends > large).mean())

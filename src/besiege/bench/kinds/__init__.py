@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from besiege.core.registry import Registry
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 KINDS: Registry[Kind] = Registry(
     "kind of task",
-    tuple(f"besiege.bench.kinds.{name}" for name in ("clean", "craft", "judge")),
+    tuple(f"{__name__}.{module.name}" for module in iter_modules(__path__)),
     group="besiege.kinds",
 )
 
