@@ -147,3 +147,18 @@ def test_beginnings_are_a_few_of_every_class() -> None:
     for label in range(10):  # the first of the data that have it
         mine = few.ids[few.labels == label]
         assert mine.tolist() == data.ids[data.labels == label][:10].tolist()
+
+
+def test_what_was_crafted_for_a_transfer_serves_an_attack_on_the_substitute(tmp_path: Path) -> None:
+    """Without a budget both craft the same images, under one key: each is read on its own terms."""
+    ask: dict[str, Any] = {"threat": "l2", "attacks": "ddn(steps=10)", "count": 8, "curve": False}
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    besiege.evaluate(VICTIM, "digits", out=together, substitute=SUBSTITUTE, **ask)
+    second = besiege.evaluate(SUBSTITUTE, "digits", out=together, **ask)
+    fresh = besiege.evaluate(SUBSTITUTE, "digits", out=alone, **ask)
+    assert Store(alone).present() < Store(together).present()
+    for name in ("success", "first_step", "first_query", "forwards", "backwards", "queries"):
+        assert second.rows[name].tolist() == fresh.rows[name].tolist(), name
+    assert int(fresh.rows["forwards"].sum()) > 0
+    shown = besiege.evaluate(VICTIM, "digits", out=together, substitute=SUBSTITUTE, **ask)
+    assert not shown.rows["forwards"].any() and (shown.rows["queries"] == 1).all()
