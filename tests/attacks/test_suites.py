@@ -145,7 +145,9 @@ def check_linear(name: str, classes: int, norm: Norm) -> None:
     attacks = attacks_of(name, norm, steps=4 if classes < 100 else 2, draws=2)
     fallen = broken(faced(name, victim), samples, Threat(norm, eps), attacks)
     assert not fallen[distance > 1.02 * eps].any(), "nothing can have broken these"
-    assert fallen.any() and fallen[distance < eps / 2].all(), f"{norm}: {distance / eps} {fallen}"
+    if name in SEEING:  # a few steps without gradients need not get anywhere
+        near = fallen[distance < eps / 2]
+        assert fallen.any() and near.all(), f"{norm}: {distance / eps} {fallen}"
 
 
 @pytest.mark.parametrize("classes", (2, 3, 10, 100))
