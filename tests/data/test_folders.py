@@ -331,7 +331,11 @@ def test_a_crop_is_the_middle_and_resizing_is_pillows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"resize": 0}, {"resize": "big"}, {"crop": (3,)}, {"crop": 2.5}, {"channels": 4}]
+    "options",
+    [
+        *({"resize": 0}, {"resize": "big"}, {"crop": (3,)}, {"crop": 2.5}, {"channels": 4}),
+        *({"crop": 10**5000}, {"resize": (3, 10**5000)}),
+    ],
 )
 def test_impossible_sizes_are_refused(photos: Path, options: dict[str, object]) -> None:
     with pytest.raises(InputError, match="write"):

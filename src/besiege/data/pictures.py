@@ -19,6 +19,7 @@ from torch import Tensor
 
 from besiege.core.errors import BesiegeError, DataError, InputError
 from besiege.core.files import must_be_file
+from besiege.core.text import MOST, quoted
 
 ENDINGS = frozenset(
     ".png .jpg .jpeg .bmp .gif .webp .ppm .pgm .pbm .pnm .tif .tiff".split()  # noqa: SIM905
@@ -220,8 +221,8 @@ def _grey_or_rgb(image: Image.Image, channels: int, path: Path) -> tuple[Image.I
 def _length(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int):
         return False
-    if value < 1:
-        raise InputError(f"a size is {value}: write 1 or more pixels")
+    if not 1 <= value <= MOST:
+        raise InputError(f"a size is {quoted(value)}: write 1 or more pixels")
     return True
 
 
