@@ -77,8 +77,12 @@ class Plan(Value):
         return self.request.model_copy(update={"command": ""}) if self.request.textual else None
 
     def stages(self) -> list[Stage]:
-        """All tasks known so far, in stages; each task follows those it needs."""
-        return [stage for kind in kinds() for stage in kind.stages(self)]
+        """All tasks known so far, in stages; each task follows those it needs.
+
+        The curve comes last: it is added when all others are over, and moves none of them.
+        """
+        listed = [stage for kind in kinds() for stage in kind.stages(self)]
+        return sorted(listed, key=lambda stage: stage.curve)
 
     def stages_of(self, kind: str) -> list[Stage]:
         """The stages of one kind of task."""
