@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -310,6 +311,18 @@ def test_many_threads_write_one_ledger(tmp_path: Path) -> None:
     assert len(ledgers[0]) == 120 and ledgers[1].accounts() == {"all": (120, 120)}
     keys = [f"{which} {n}".encode() for which in range(6) for n in range(20)] * 10
     assert len(ledgers[0].read(keys)) == 120
+
+
+def test_a_ledger_waits_while_another_process_creates_the_file(tmp_path: Path) -> None:
+    other = sqlite3.connect(tmp_path / "l.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE notes (text TEXT)")
+    other.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.3, other.close)
+    release.start()
+    ledger = Ledger(tmp_path / "l.sqlite")
+    ledger.write([b"sent"], np.zeros((1, 3), np.float32))
+    release.join()
+    assert len(ledger) == 1
 
 
 class Holder:

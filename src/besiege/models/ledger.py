@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT);
 """
 _AT_A_TIME = 500
 """Keys in one SELECT; SQLite limits their number."""
+_PATIENCE = 60.0
+"""Seconds to wait for another process or thread that writes."""
 
 
 class Ledger:
@@ -189,10 +191,9 @@ class Ledger:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 held = sqlite3.connect(
-                    self.path, timeout=60.0, isolation_level=None, check_same_thread=False
+                    self.path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
                 )
-                # Write-ahead log: a commit survives a killed process without waiting for the disk.
-                held.execute("PRAGMA journal_mode=WAL")
+                _write_ahead(held)
                 held.execute("PRAGMA synchronous=NORMAL")
                 held.executescript(_TABLES)
             except (sqlite3.Error, OSError) as problem:
@@ -206,3 +207,20 @@ class Ledger:
             f"the ledger {self.path} cannot be used: {problem}. It holds answers that were paid "
             "for: free disk space or repair its permissions, or move it away to start again"
         )
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Use a write-ahead log: a commit survives a killed process without waiting for the disk.
+
+    SQLite's own patience does not cover this change: while another connection makes it, the
+    answer is "database is locked" at once. So it is asked for again.
+    """
+    last = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if problem.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > last:
+                raise
+            time.sleep(0.01)
