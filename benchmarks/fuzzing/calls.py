@@ -77,7 +77,8 @@ def names(folder: str) -> dict[str, Any]:
     import besiege
     from besiege import Classifier, Threat, function_model
     from besiege.core.samples import Samples
-    from besiege.core.text import Vocabulary, number, read_arguments
+    from besiege.core.text import number, read_arguments
+    from besiege.core.vocabulary import Vocabulary
 
     class Odd(nn.Module):
         """A module that answers as it likes."""

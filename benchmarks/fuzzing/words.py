@@ -172,7 +172,7 @@ def attacks() -> list[Known]:
     if not _ATTACKS:
         from besiege.attacks.combine import Combined
         from besiege.core.attack_registry import ATTACKS
-        from besiege.core.text import parameters
+        from besiege.core.vocabulary import parameters
 
         for name, thing in ATTACKS.items():
             if isinstance(thing, type) and issubclass(thing, Combined):

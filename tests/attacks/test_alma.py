@@ -12,7 +12,7 @@ from tests.victims import Curve, normal, saturated, siege
 from torch import Tensor
 
 from besiege.attacks import alma as module
-from besiege.attacks.alma import ALMA, PRESETS, penalty, slope, uphill
+from besiege.attacks.alma import ALMA, penalty, slope, uphill
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import EachTarget
 from besiege.attacks.losses import dlr, margin
@@ -218,7 +218,11 @@ def test_every_step_costs_one_forward_and_one_backward() -> None:
 
 
 def test_presets_read_back() -> None:
-    for text in ("alma", "alma(steps=50, reduction=0.1, mu=2.0, rho=0.5)", *PRESETS.values()):
+    for text in (
+        "alma",
+        "alma(steps=50, reduction=0.1, mu=2.0, rho=0.5)",
+        "alma(relative=False, compat=True)",
+    ):
         assert str(parse(text)) == text and isinstance(parse(text), ALMA)
 
 

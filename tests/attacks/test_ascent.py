@@ -376,6 +376,17 @@ def test_limits_of_one_attack_are_another(norm: Norm, one: Part, other: Part) ->
     assert ((mine - theirs).abs() > 1e-4).double().mean() < 2e-3
 
 
+@pytest.mark.parametrize("boxed", [True, False])
+def test_the_point_ahead_is_asked_outside_the_box_only_as_published(boxed: bool) -> None:
+    victim = untrained(SHAPE, 5)
+    direction = Chain((ScaleCopies(2), Nesterov(1.0, boxed), Steepest()))
+    attack = Ascent("x", steps=6, direction=direction, schedule=Spread(1.5))
+    seen, crafted = points(attack, victim, data(victim, 6), f"linf:{EPS[Linf]}")
+    outside = [bool((x < 0).any() or (x > 1).any()) for x in seen]
+    assert any(outside) != boxed
+    assert bool(((crafted.images >= 0) & (crafted.images <= 1)).all())
+
+
 def test_those_pieces_do_change_the_path() -> None:
     plain = end(Chain((Momentum(0.9), Steepest())))
     for direction in (

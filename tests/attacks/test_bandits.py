@@ -10,7 +10,7 @@ from tests.victims import Spy, affine, normal, siege, uniform
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.bandits import LEARNING, PRESETS, SURE, Bandits, enlarged, exponentiated
+from besiege.attacks.bandits import LEARNING, SURE, Bandits, enlarged, exponentiated
 from besiege.core.ball import ball, distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -57,8 +57,9 @@ def test_exponentiated_gradients_stay_between_one_and_minus_one() -> None:
     assert torch.allclose(moved[:4].double(), (2 * wanted[:4] - 1).clamp(-SURE, SURE), atol=1e-5)
     back = exponentiated(exponentiated(v, torch.full_like(v, 60.0)), torch.full_like(v, -5.0))
     assert (back < 0).all(), "however sure, it can be unlearnt"
+    assert float(exponentiated(torch.ones(1), torch.zeros(1), 1.0)) == 1.0, "as published"
     assert abs(float(exponentiated(torch.zeros(1), torch.full((1,), 0.3))) - 0.2913) < 1e-3
-    assert torch.equal(LEARNING[L2](v, step), v + step)
+    assert torch.equal(LEARNING[L2](v, step, 1.0), v + step)
 
 
 def test_a_step_asks_about_the_point_and_beside_it() -> None:
@@ -95,6 +96,35 @@ def test_rows_alone_and_accounts(norm: Norm) -> None:
         alone = craft(victim, attack, samples.at(torch.tensor([row])), score(norm, EPS[norm]))
         for name in ("images", "success", "queries", "first_query", "first_step"):
             assert torch.equal(getattr(alone, name)[0], getattr(whole, name)[row]), (row, name)
+
+
+@pytest.mark.parametrize("norm", [Linf, L2], ids=str)
+def test_as_published_what_is_learnt_is_proportional_to_the_difference(norm: Norm) -> None:
+    attack = Bandits(tile=4, probe=0.1, explore=0.5, learn=0.02, relative=False, exact=False)
+    images = 0.3 + 0.4 * uniform(3, 1, 8, 8)
+    laid = siege(natural(), images, digits(3).labels, EPS[norm], norm)
+    prior = attack.begin(laid)
+    e, difference = attack.compare(laid, images, prior.v, 0)
+    drawn = laid.dice.of("explore", 0).normal((1, 4, 4))
+    assert torch.allclose(e, 0.5 * drawn / 4, atol=1e-6)
+    once, thrice = (attack.learnt(laid.ball, prior, e, n * difference).v for n in (1, 3))
+    step = 0.02 * e * (difference / (0.1 * 0.5)).view(3, 1, 1, 1).float()
+    if norm is Linf:
+        once, thrice = torch.atanh(once), torch.atanh(thrice)
+    assert torch.allclose(once, step, rtol=1e-3, atol=1e-6)
+    assert torch.allclose(thrice, 3 * step, rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_that_is_not_exact_is_lost_where_the_box_is() -> None:
+    images = torch.where(uniform(6, 1, 8, 8) < 0.5, 0.0, 0.5)
+    victim = untrained((1, 8, 8), 5)
+    samples = Samples.of(images, victim(images).argmax(1))
+    sizes = []
+    for exact in (True, False):
+        attack = Bandits(steps=1, rate=1.0, exact=exact)
+        made = craft(victim, attack, samples, score(L2, 0.5), keep="last", leave="end")
+        sizes.append(distances(made.images - images, L2))
+    assert (sizes[0] > 0.49).all() and (sizes[1] < 0.48).all()
 
 
 class Within(nn.Module):
@@ -138,7 +168,7 @@ def test_targets_and_the_scale_of_the_loss() -> None:
 
 
 def test_values() -> None:
-    for text in PRESETS.values():
+    for text in ("bandits@ilyas", "bandits@ilyas-l2"):
         assert str(parse(str(parse(text)))) == str(parse(text))
     around = ball(Linf, torch.zeros(1, 1, 5, 7), 0.1)
     assert enlarged(around, torch.arange(6.0).view(1, 1, 2, 3)).shape == (1, 1, 5, 7)

@@ -502,6 +502,77 @@ def test_a_scan_keeps_the_smallest_success_where_success_is_not_monotone() -> No
     assert all(width * found < radius < width * (found + 1) for radius in tried[found + 1 :])
 
 
+HALFWAY: list[float] = []
+
+
+@dataclass(frozen=True)
+class Halfway(Attack):
+    """Moves by half the radius, and notes the radii that it is given."""
+
+    once: bool = False
+
+    @property
+    def one_step(self) -> bool:
+        return self.once
+
+    def run(self, siege: Siege) -> None:
+        HALFWAY.append(float(siege.ball.radius))
+        x = siege.ball.center + siege.ball.scaled(siege.ball.radius) / 2
+        siege.offer(x.clamp(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("search", "edge", "tried"),
+    [
+        # Doubled to 0.8, then halves between the radii tried: success from 0.46.
+        ("realsafe", 0.23, [0.1, 0.2, 0.4, 0.8, 0.6, 0.5, 0.45, 0.475, 0.4625]),
+        # The first radius succeeds: halved from there.
+        ("realsafe", 0.02, [0.1, 0.05, 0.025, 0.0375, 0.04375, 0.040625]),
+        # None of five does: bisected up to the sixth all the same, beyond the box.
+        ("realsafe", 2.0, [0.1, 0.2, 0.4, 0.8, 1.6, 2.4, 2.8, 3.0, 3.1]),
+        ("su", 0.23, [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 0.48, 0.4, 0.44]),
+        ("su", 0.002, [0.02, 0.01, 0.005, 0.0025, 0.00375, 0.004375, 0.0040625]),
+        ("su", 2.0, [0.02 * 2**k for k in range(9)]),
+    ],
+)
+def test_a_plain_search_tries_the_published_radii(
+    search: str, edge: float, tried: list[float]
+) -> None:
+    victim = Classifier(Curve((0.0, -0.1 - edge), (1.0, 0.9 - edge)))
+    samples = Samples.of(torch.full((1, 1, 1, 1), 0.1), torch.tensor([0]))
+    given = {
+        "realsafe": {"first": 0.1, "doublings": 4, "bisections": 10},
+        "su": {"first": 0.02, "doublings": 8, "bisections": 8, "attempts": 9},
+    }[search]
+    HALFWAY.clear()
+    attack = Minimal(Halfway(), compat=True, tolerance=0.0, **given)  # type: ignore[arg-type]
+    made = craft(victim, attack, samples, Threat(Linf))
+    assert HALFWAY[: len(tried)] == pytest.approx(tried, rel=1e-5)
+    assert bool(made.success) == (edge < 1)
+    if search == "su":
+        assert len(HALFWAY) == attack.runs(2) == 9
+    # Otherwise the distance found narrows the bracket, and few radii are tried twice.
+    HALFWAY.clear()
+    craft(victim, replace(attack, compat=False), samples, Threat(Linf))
+    if bool(made.success):
+        assert HALFWAY[: len(tried)] != pytest.approx(tried, rel=1e-5)
+    else:  # no success narrows a bracket: it ends at the far side of the box
+        assert max(HALFWAY) == pytest.approx(0.9, rel=1e-5)
+
+
+def test_a_plain_scan_tries_multiples_of_the_first_radius() -> None:
+    samples = Samples.of(torch.full((1, 1, 1, 1), 0.1), torch.tensor([0]))
+    scan = Minimal(Halfway(once=True), first=0.1, bisections=3, tolerance=0.0, compat=True)
+    for edge, tried in (
+        (0.23, [0.1, 0.2, 0.3, 0.4, 0.5, 0.45, 0.475, 0.4625]),
+        (2.0, [*(0.1 * k for k in range(1, 33)), 0.05, 0.075, 0.0875]),
+    ):
+        victim = Classifier(Curve((0.0, -0.1 - edge), (1.0, 0.9 - edge)))
+        HALFWAY.clear()
+        craft(victim, scan, samples, Threat(Linf))
+        assert pytest.approx(tried, rel=1e-5) == HALFWAY
+
+
 def test_minimal_in_l0_searches_whole_numbers() -> None:
     @dataclass(frozen=True)
     class Greedy(Attack):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +13,9 @@ from tests.victims import Curve, Spy, affine, normal, saturated, siege, smallest
 from torch import Tensor
 
 from besiege.attacks import cw_norms
-from besiege.attacks.attack import parse
+from besiege.attacks.attack import parse, spelled
 from besiege.attacks.combine import EachTarget
-from besiege.attacks.cw import CW, PRESETS
+from besiege.attacks.cw import CW
 from besiege.attacks.planes import steering
 from besiege.attacks.weighting import (
     UNSET,
@@ -23,6 +24,7 @@ from besiege.attacks.weighting import (
     Tanh,
     Weights,
     corrections,
+    floors,
     short,
 )
 from besiege.core.answer import Aim, Answer
@@ -406,18 +408,86 @@ def test_in_l0_only_entries_that_are_needed_change() -> None:
     assert few.success.all() and few.distance.median() <= 3
 
 
+# as published
+
+
+def right(many: int) -> Samples:
+    """Digits that are classified correctly."""
+    samples = digits(24)
+    good = natural()(samples.images).argmax(1) == samples.labels
+    return samples.at(good.nonzero()[:many, 0])
+
+
+def test_adams_epsilon_is_torchs_too() -> None:
+    decays, start = (0.9, 0.999), torch.zeros(1, 1, 1, 3)
+    table, least = (make(decays, 9, torch.device("cpu")) for make in (corrections, floors))
+    theirs = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([theirs], lr=0.1, betas=decays)
+    ours, adam = start.clone(), Adam.at(start)
+    for turn in range(9):  # far below, near and far above epsilon
+        g = normal(1, 1, 1, 3, seed=turn) * torch.tensor([1e-10, 1e-8, 1.0])
+        theirs.grad = g.clone()
+        optimizer.step()
+        adam, move = adam.step(g, decays, table, least)
+        ours -= 0.1 * move
+    assert torch.allclose(ours, theirs.detach(), rtol=1e-5, atol=1e-9)
+
+
+def test_as_published_the_first_iterate_is_checked_too() -> None:
+    """A weight that is much too small: nothing improves, and every round ends at its check."""
+    victim, samples = natural(), right(6)
+    attack = CW(rounds=3, steps=50, first=1e-12, compat=True)
+    assert set(smallest(victim, attack, samples, L2).backwards.tolist()) == {3 * 6}
+    never = replace(attack, abort=False)
+    assert set(smallest(victim, never, samples, L2).backwards.tolist()) == {3 * 50}
+
+
+@pytest.mark.parametrize(("rounds", "repeats"), [(9, False), (10, True)])
+def test_the_last_of_many_rounds_repeats_the_smallest_weight(rounds: int, repeats: bool) -> None:
+    attack = CW(rounds, 4, first=100.0, rate=0.5, abort=False, compat=True, repeat=True)
+    victim, samples = natural(), right(4)
+    noted = followed(attack, victim, samples)[3::4]
+    won = torch.stack([won for _, won in noted[:-1]])
+    tried = torch.stack([c for c, _ in noted])
+    smallest_that_sufficed = tried[:-1].masked_fill(~won, UNSET).amin(0)
+    assert won.any(0).all()
+    assert torch.equal(tried[-1], smallest_that_sufficed) == repeats
+
+
+def test_rounds_resume_where_the_last_one_ended() -> None:
+    victim, samples = natural(), right(1)
+    for resume in (False, True):
+        spy = Spy(victim)
+        attack = CW(2, 6, first=1.0, rate=0.1, abort=False, compat=True, resume=resume)
+        smallest(spy, attack, samples, L2, pad=False)
+        moved = [float((x - samples.images).abs().max()) for x in spy.images[1:13]]
+        assert moved[0] < 1e-6 < moved[5] and (moved[6] > 1e-6) == resume
+
+
+def test_saturated_pixels_move_sooner_from_a_lower_edge() -> None:
+    victim, samples = natural(), right(4)
+    black, moved = samples.images == 0, []
+    for edge in (0.999999, 0.9999):
+        spy = Spy(victim)
+        attack = CW(1, 40, first=10.0, rate=0.05, abort=False, compat=True, edge=edge)
+        smallest(spy, attack, samples, L2, pad=False)
+        moved.append(float(spy.images[-1][black].mean()))
+    assert moved[1] > 2 * moved[0] > 0
+
+
+def test_only_as_published_is_another_revision() -> None:
+    for name, old, new in [("cw", 2, 3), ("optmargin", 2, 3), ("ead", 1, 2), ("zoo", 1, 2)]:
+        assert spelled(parse(name))["revision"] == old
+        assert spelled(parse(f"{name}(compat=True)"))["revision"] == new
+        assert not {"repeat", "resume", "edge", "decay", "measure"} & set(spelled(parse(name)))
+
+
 # values
 
 
 @pytest.mark.parametrize("text", ["cw", "cw(rounds=4, steps=25, kappa=2.5, abort=False)"])
 def test_texts_read_back(text: str) -> None:
     assert str(parse(text)) == text and parse(str(parse(text))) == parse(text)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_attacks(name: str) -> None:
-    attack = parse(PRESETS[name])
-    assert isinstance(attack, CW) and attack.compat and attack.rounds == 9
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import EachTarget
-from besiege.attacks.deepfool import PRESETS, DeepFool, SuperDeepFool
+from besiege.attacks.deepfool import DeepFool
 from besiege.attacks.planes import Bracket
+from besiege.attacks.superdeepfool import SuperDeepFool
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Goal, Linf, Norm, Threat
@@ -272,7 +273,7 @@ def test_superdeepfool_is_nearer_than_deepfool_at_no_more_than_a_hundred_gradien
     assert better.success.all() and plain.success.all()
     assert better.distance.mean() < 0.98 * plain.distance.mean()
     assert better.backwards.double().mean() < 100
-    published = smallest(natural(), parse(PRESETS["superdeepfool"]), samples, L2)
+    published = smallest(natural(), parse("superdeepfool@abdollahpour"), samples, L2)
     assert published.success.all()
     assert better.distance.mean() <= published.distance.mean() < plain.distance.mean()
 
@@ -293,7 +294,8 @@ def test_points_asked_lie_in_the_box() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *PRESETS.values(),
+        "deepfool(steps=100, search=0, compat=True)",
+        "superdeepfool(rounds=5, search=10, compat=True)",
         "deepfool(steps=10, overshoot=0.05, classes=5, search=1)",
         "superdeepfool(rounds=3, stop=True, steps=4, overshoot=0.01, classes=4, search=0)",
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ from tests.victims import Spy, affine, normal, smallest
 from torch import Tensor
 
 from besiege.attacks.attack import parse
-from besiege.attacks.ead import EAD, PRESETS
+from besiege.attacks.ead import EAD
+from besiege.attacks.weighting import UNSET, Weights
 from besiege.core.ball import distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -29,22 +32,23 @@ def walked(victim: Linear, x0: Tensor, labels: Tensor, attack: EAD) -> tuple[lis
     ahead, shrunken = [], []
     for k in range(attack.steps):
         ahead.append(y)
-        rate = attack.rate * (1 - k / attack.steps) ** 0.5
+        rate = attack.rate * ((1 - k / attack.steps) ** 0.5 if attack.decay else 1)
         z = victim(y).detach()
         lead = z.gather(1, 1 - labels[:, None]) - z.gather(1, labels[:, None])
         gradient = 2 * (y - x0) - torch.where(lead < 0, 1.0, 0.0).view(-1, 1, 1, 1) * w
         z = y - rate * gradient
         upper, lower = (z - attack.beta).clamp_max(1.0), (z + attack.beta).clamp_min(0.0)
         new = torch.where(z - x0 > attack.beta, upper, torch.where(x0 - z > attack.beta, lower, x0))
-        y, x = (new + k / (k + 3) * (new - x)).clamp(0, 1), new
+        y, x = new + k / (k + 3) * (new - x), new
         shrunken.append(x)
     return ahead, shrunken
 
 
-def test_steps_are_those_of_the_paper_and_what_is_judged_is_the_shrunken_point() -> None:
+@pytest.mark.parametrize("decay", [True, False])
+def test_steps_are_those_of_the_paper_and_what_is_judged_is_the_shrunken_point(decay: bool) -> None:
     victim = Linear(SHAPE, 2)
     samples = victim.samples(6)
-    attack = EAD(rounds=1, steps=12, first=1.0, rate=0.02, beta=0.01, abort=False, compat=True)
+    attack = EAD(1, 12, 0.01, first=1.0, rate=0.02, abort=False, compat=True, decay=decay)
     spy = Spy(victim)
     found = smallest(spy, attack, samples, L1, pad=False, batch=10**6)
     ahead, shrunken = walked(victim, samples.images, samples.labels, attack)
@@ -154,10 +158,6 @@ def test_texts_read_back(text: str) -> None:
     assert str(parse(text)) == text and parse(str(parse(text))) == parse(text)
 
 
-def test_presets_are_attacks() -> None:
-    assert all(isinstance(parse(text), EAD) for text in PRESETS.values())
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -189,3 +189,27 @@ def test_aborting_saves_passes_and_loses_nothing() -> None:
     )
     assert int(cut.backwards.sum()) < 0.7 * int(whole.backwards.sum())
     assert float(cut.distance.mean()) < 1.01 * float(whole.distance.mean())
+
+
+def tried(attack: EAD) -> list[tuple[Tensor, Tensor]]:
+    """The weights of every round, and which rows each sufficed for."""
+    noted, after = [], Weights.after
+
+    def spy(weights: Weights, won: Tensor) -> Weights:
+        noted.append((weights.c, won))
+        return after(weights, won)
+
+    with patch.object(Weights, "after", spy):
+        smallest(natural(), attack, digits(8).at(torch.tensor([0])), L1)
+    return noted
+
+
+def test_as_published_every_weight_is_tried_and_the_last_of_ten_is_repeated() -> None:
+    attack = EAD(10, 10, 0.001, first=0.05, rate=0.05, compat=True, repeat=True)
+    noted = tried(attack)
+    assert len(noted) == 10, "no row skips a weight that is known precisely"
+    won = torch.stack([won for _, won in noted[:-1]])
+    weights = torch.stack([c for c, _ in noted])
+    least = weights[:-1].masked_fill(~won, UNSET).amin(0)
+    assert won.any() and torch.equal(weights[-1], least)
+    assert not torch.equal(tried(replace(attack, repeat=False))[-1][0], least)

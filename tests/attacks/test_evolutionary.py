@@ -11,7 +11,7 @@ from tests.victims import Spy, normal
 from torch import nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.evolutionary import ACTIVE, PRESETS, Evolutionary, child, mutation
+from besiege.attacks.evolutionary import ACTIVE, Evolutionary, child, mutation
 from besiege.core.ball import ball, distances
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError
@@ -110,7 +110,7 @@ def test_children_of_large_images_are_drawn_on_small_ones() -> None:
     assert small((3, 112, 112)) == (3, 38, 38) and small((3, 224, 224)) == (3, 45, 45)
     assert small((3, 60, 240)) == (3, 20, 80) and small((3, 1, 299)) == (3, 1, 299)
     assert Evolutionary(shrink=1).small((3, 224, 224)) == (3, 224, 224)
-    assert parse(PRESETS["realsafe"]).small((3, 299, 299)) == (3, 299, 299)  # type: ignore[attr-defined]
+    assert parse("evolutionary@realsafe").small((3, 299, 299)) == (3, 299, 299)  # type: ignore[attr-defined]
 
 
 def smooth(side: int) -> tuple[Classifier, Samples, float]:
@@ -152,9 +152,9 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
 
 
 def test_published_settings_read_back() -> None:
-    for text in ("evolutionary", *PRESETS.values()):
+    for text in ("evolutionary", "evolutionary@dong", "evolutionary@realsafe"):
         assert isinstance(parse(text), Evolutionary) and parse(str(parse(text))) == parse(text)
-    assert math.isclose(parse(PRESETS["realsafe"]).sigma, 0.03)  # type: ignore[attr-defined]
+    assert math.isclose(parse("evolutionary@realsafe").sigma, 0.03)  # type: ignore[attr-defined]
 
 
 def test_on_a_coarse_grid_the_first_steps_are_not_rounded_away() -> None:

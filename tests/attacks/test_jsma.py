@@ -12,7 +12,7 @@ from torch import Tensor
 
 from besiege.attacks import jsma as jsma_
 from besiege.attacks.attack import parse
-from besiege.attacks.jsma import JSMA, PRESETS, best_pair
+from besiege.attacks.jsma import JSMA, best_pair
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, Goal, Threat
@@ -236,7 +236,9 @@ def test_entries_are_counted_not_pixels() -> None:
 # values
 
 
-@pytest.mark.parametrize("text", [*PRESETS.values(), "jsma(theta=-1.0, targets=3)"])
+@pytest.mark.parametrize(
+    "text", ["jsma(gamma=0.1, both=False, room=False)", "jsma(theta=-1.0, targets=3)"]
+)
 def test_texts_read_back(text: str) -> None:
     assert str(parse(text)) == text and parse(str(parse(text))) == parse(text)
 

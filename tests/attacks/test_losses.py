@@ -10,6 +10,7 @@ from torch import Tensor
 
 from besiege.attacks.losses import (
     CrossEntropy,
+    Logit,
     cross_entropy,
     dlr,
     margin,
@@ -22,6 +23,7 @@ LOSSES: dict[str, Loss] = {
     "cross_entropy": cross_entropy,
     "usual": CrossEntropy(stable=False),
     "margin": margin,
+    "logit": Logit(),
     "dlr": dlr,
     "probability_margin": probability_margin,
 }
@@ -37,6 +39,8 @@ def plain(name: str, z: Tensor, y: int, t: int | None) -> Tensor:
         return z.logsumexp(0) - z[y] if t is None else z[t] - z.logsumexp(0)
     if name == "margin":
         return others(z, y).max() - z[y] if t is None else z[t] - others(z, t).max()
+    if name == "logit":
+        return -z[y] if t is None else z[t]
     if name == "probability_margin":
         top = z.detach().sort(descending=True).values
         p = torch.softmax(z / max(1.0, float(top[0] - top[1]) / 10.0), 0)

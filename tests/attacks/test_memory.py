@@ -84,9 +84,9 @@ class Request:
         self.shapes: list[tuple[int, int]] = []
         ask = Siege.gradients
 
-        def spied(siege: Siege, x: Tensor, classes: Tensor) -> Any:
+        def spied(siege: Siege, x: Tensor, classes: Tensor, **given: Any) -> Any:
             self.shapes.append((len(x), classes.shape[1]))
-            return ask(siege, x, classes)
+            return ask(siege, x, classes, **given)
 
         monkeypatch.setattr(Siege, "gradients", spied)
 

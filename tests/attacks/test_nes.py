@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
-from tests.victims import Noisy, Spy, normal, siege, uniform
+from tests.victims import Noisy, Spy, affine, normal, siege, uniform
 from torch import Tensor
 
-from besiege.attacks.attack import parse
-from besiege.attacks.estimates import Estimate
-from besiege.attacks.nes import NES, PRESETS, RGF, SPSA, Adaptive, Plateau, ScoreAscent
+from besiege.attacks.attack import parse, spelled
+from besiege.attacks.estimates import Estimate, estimate, gaussian
+from besiege.attacks.losses import margin
+from besiege.attacks.nes import NES, RGF, SPSA, Adaptive, Plateau, ScoreAscent
+from besiege.core.answer import Aim
 from besiege.core.ball import distances
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
@@ -106,7 +109,7 @@ def test_steps_are_halved_where_the_loss_stands() -> None:
     rates: list[Tensor] = []
     for step in range(12):
         value = torch.stack((rising, flat, falling))[:, step]
-        move, state = rule.move(laid, x, Estimate(g, value), state)
+        move, state = rule.move(laid.ball, x, Estimate(g, value, value), state)
         rates.append(state[0])
         assert torch.allclose(distances(move, Linf).float(), (state[0] * 0.1).float())
     halved = [0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025, 0.025, 0.025, 0.02]
@@ -115,12 +118,80 @@ def test_steps_are_halved_where_the_loss_stands() -> None:
         assert torch.allclose(torch.stack(rates)[:, row].float(), torch.tensor(halved))
 
 
+def test_as_published_the_mean_of_the_probes_must_not_fall() -> None:
+    laid = siege(natural(), digits(3).images, digits(3).labels)
+    rule, x = Plateau(0.2, 0.1, 3, 0.0, watch="probes"), laid.ball.center
+    state, g = rule.begin(laid), normal(3, 1, 8, 8)
+    for step in range(3):
+        around = torch.tensor([float(step), 0.0, -float(step)])
+        _, state = rule.move(laid.ball, x, Estimate(g, -around, around), state)
+    assert torch.allclose(state.rate.float(), torch.tensor([0.2, 0.2, 0.1]))
+    assert parse("nes(watch='probes')").rule().watch == "probes"  # type: ignore[attr-defined]
+    assert parse("spsa(by='sign', floor=1.0)").rule().floor == 1.0  # type: ignore[attr-defined]
+
+
+def test_probes_tell_the_mean_of_their_losses() -> None:
+    """What they tell is the mean over both ends of every pair."""
+    images, labels = digits(3).images, digits(3).labels
+    laid, x, sigma = siege(natural(), images, labels), images, 0.05
+    found = estimate(laid, x, margin, gaussian, 4, sigma, 0, paired=True)
+    u = gaussian(laid.dice.of("probes", 0), (1, 8, 8), torch.arange(4).expand(3, -1))
+    ends = torch.cat(((x[:, None] + sigma * u), (x[:, None] - sigma * u)), 1).clamp(0, 1)
+    aim = Aim(labels.repeat_interleave(8))
+    mean = margin(natural()(ends.flatten(0, 1)), aim).view(3, 8).mean(1)
+    assert torch.allclose(found.around, mean, atol=1e-4)
+    assert not torch.allclose(found.around, found.loss, atol=1e-3)
+
+
+def test_a_step_that_is_not_exact_is_scaled_and_then_clipped() -> None:
+    images = torch.where(uniform(3, 1, 8, 8) < 0.5, 0.0, 0.6)
+    laid = siege(natural(), images, digits(3).labels, 0.5, L2)
+    told = Estimate(normal(3, 1, 8, 8, seed=5), torch.zeros(3), torch.zeros(3))
+    for text in ("nes(rate=1.6, momentum=0, exact=False)", "rgf(rate=1.6, exact=False)"):
+        attack = parse(text)
+        assert isinstance(attack, ScoreAscent)
+        rule = attack.rule()
+        x, _ = attack.advance(laid.ball, images, told, rule, rule.begin(laid))
+        length = told.gradient.flatten(1).norm(dim=1).view(3, 1, 1, 1)
+        wanted = (images + 0.5 * told.gradient / length).clamp(0, 1)
+        assert torch.allclose(x, wanted, atol=1e-6)
+        full, _ = replace(attack, exact=True).advance(
+            laid.ball, images, told, rule, rule.begin(laid)
+        )
+        assert (distances(x - images, L2) < 0.45).all()
+        assert (distances(full - images, L2) > 0.49).all()
+
+
+def test_probes_that_show_nothing_grow() -> None:
+    """Cross-entropy of a confident victim is constant in float32 near an image."""
+    flat = affine(torch.zeros(3, 64), torch.tensor([2.0, 0.0, -3.0]))
+    spy = Spy(flat)
+    spy.metered = True
+    samples = Samples.of(torch.full((1, 1, 8, 8), 0.5), torch.zeros(1).long())
+    for text, sizes in (("", [1e-4] * 3), (", grow=True", [1e-4, 5e-4, 25e-4])):
+        spy.images.clear()
+        attack = parse(f"rgf(steps=3, probes=2, sigma=0.0001{text})")
+        craft(spy, attack, samples, score(Linf, 0.1), leave="end")
+        asked = [x for x in spy.images if len(x) == 3]
+        found = [float((x[1:] - x[0]).pow(2).mean().sqrt()) for x in asked]
+        assert found == pytest.approx(sizes, rel=1e-2)
+
+
+def test_parameters_that_were_added_leave_older_keys_as_they_were() -> None:
+    for name in ("nes", "spsa", "rgf", "prgf", "bandits", "square", "nes_partial", "nes_labels"):
+        told = spelled(parse(name))
+        new = {"exact", "watch", "relative", "redraw", "edge", "compat", "waits", "grow"}
+        assert not new & set(told), name
+    assert "floor" not in spelled(parse("spsa"))
+    assert spelled(parse("nes(exact=False)"))["exact"] is False
+
+
 @pytest.mark.parametrize("norm", [Linf, L2], ids=str)
 def test_a_first_step_of_adam_is_the_rate_in_every_entry(norm: Norm) -> None:
     laid = siege(natural(), digits(3).images, digits(3).labels, EPS[norm], norm)
     rule = Adaptive(0.3, 5)
-    told = Estimate(normal(3, 1, 8, 8), torch.zeros(3))
-    move, _ = rule.move(laid, laid.ball.center, told, rule.begin(laid))
+    told = Estimate(normal(3, 1, 8, 8), torch.zeros(3), torch.zeros(3))
+    move, _ = rule.move(laid.ball, laid.ball.center, told, rule.begin(laid))
     entry = 0.3 * EPS[norm] / (1 if norm is Linf else 8)
     assert torch.allclose(move, entry * told.gradient.sign(), rtol=1e-4)
 
@@ -154,7 +225,7 @@ def test_a_victim_that_rounds_falls_too(attack: str) -> None:
 
 
 def test_values() -> None:
-    for text in PRESETS.values():
+    for text in ("nes@ilyas", "spsa@uesato", "rgf@cheng"):
         assert str(parse(str(parse(text)))) == str(parse(text))
     assert parse("nes").access is Access.SCORE and parse("rgf").norms == {Linf, L2}
     for text, said in {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.directional import Rays, State, set_out
-from besiege.attacks.opt import PRESETS, Opt, SignOpt, exactness
+from besiege.attacks.opt import Opt, SignOpt, exactness
 from besiege.core.ball import distances
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
@@ -232,9 +232,7 @@ def test_a_grid_costs_little(attack: Attack) -> None:
 
 
 def test_settings() -> None:
-    kinds = {"opt": Opt, "signopt": SignOpt}
-    for name, text in PRESETS.items():
-        assert type(parse(text)) is kinds[name.partition(":")[0]]
+    assert type(parse("opt@cheng")) is Opt and type(parse("signopt@cheng")) is SignOpt
     wrong: list[tuple[type[Attack], dict[str, float]]] = [
         (Opt, {"steps": 0}),
         (Opt, {"probes": 0}),

@@ -12,7 +12,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.cw import CW
 from besiege.attacks.losses import margin
-from besiege.attacks.optmargin import PRESETS, OptMargin
+from besiege.attacks.optmargin import OptMargin
 from besiege.core.answer import Aim
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
@@ -45,6 +45,8 @@ def test_directions_are_at_right_angles_and_as_long_as_wanted() -> None:
     expected = torch.diag(torch.tensor([64 * 0.01] * 19 + [0.0]))
     assert torch.allclose(inner, expected.expand_as(inner), atol=1e-5)
     assert not torch.equal(held[0], held[1])
+    least = moves(OptMargin(copies=20, size=0.1, measure="max"), samples).flatten(1)
+    assert least.abs().amax(1).tolist() == pytest.approx([0.1] * 4)
     # No more than there are dimensions.
     tiny = Linear((1, 1, 7), 2).samples(3)
     laid = siege(Linear((1, 1, 7), 2), tiny.images, tiny.labels, torch.inf, L2)
@@ -156,10 +158,6 @@ def test_points_are_charged_with_their_copies() -> None:
 )
 def test_texts_read_back(text: str) -> None:
     assert str(parse(text)) == text and parse(str(parse(text))) == parse(text)
-
-
-def test_presets_are_attacks() -> None:
-    assert all(isinstance(parse(text), OptMargin) for text in PRESETS.values())
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from torch.nn import functional
 
 import besiege
 from besiege.attacks.attack import parse
+from besiege.attacks.closing import CLOSINGS, CUTS, TRIES, Closing, State
 from besiege.attacks.estimates import ScoreLoss, probe
 from besiege.attacks.losses import cross_entropy, margin
-from besiege.attacks.partial import CLOSINGS, CUTS, PRESETS, NESLabels, NESPartial, State
+from besiege.attacks.partial import NESLabels, NESPartial
 from besiege.core.answer import Aim
 from besiege.core.errors import AttackError, ThreatError
 from besiege.core.knowledge import Knowledge
@@ -154,7 +155,64 @@ def test_a_ball_closes_in_and_the_target_stays_told(
     assert outside.any() and (ended[outside] < 0.85 * begun[outside]).all()
 
 
-@pytest.mark.parametrize("text", ["nes_partial(steps=4)", "nes_labels(steps=3, pairs=10)"])
+@pytest.mark.parametrize(("text", "careful"), [("nes_partial", 2), ("nes_labels", 4)])
+def test_as_published_a_ball_waits_until_the_target_is_likely(
+    text: str, careful: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack = parse(f"{text}(steps=12, waits=True)")
+    assert isinstance(attack, Closing)
+    wait, seen = Closing.wait, []
+
+    def watched(self: Closing, laid: Siege, state: State, probed: Any, rule: Any) -> State:
+        before = int(laid.record.meter.queries.sum())
+        after = wait(self, laid, state, probed, rule)
+        likely = probed.around > attack.likely
+        closer = after.radius < state.radius
+        assert not (closer & ~likely).any()
+        assert bool(laid.ball.of(after.radius).inside(after.x).all())
+        tries = int(laid.record.meter.queries.sum()) - before
+        assert len(laid) <= tries <= TRIES * len(laid)
+        # A proposal of half the box, or one that was halved, taken to a part.
+        part = (
+            careful
+            * (state.radius - after.radius)[closer & (after.radius > 0.2)]
+            / state.share[closer & (after.radius > 0.2)]
+        )
+        assert torch.allclose(torch.log2(part), torch.log2(part).round(), atol=1e-6)
+        seen.append((len(laid), int(closer.sum()), float(state.radius.max())))
+        return after
+
+    monkeypatch.setattr(Closing, "wait", watched)
+    samples, pool = aimed(6)
+    craft(
+        first(2),
+        attack,
+        samples,
+        threat(Linf, attack.access),
+        knowledge=Knowledge(starts=pool),
+        leave="end",
+    )
+    assert seen[0][2] == 1.0 and seen[0][1] == 6, "it begins with the whole box"
+
+
+def test_hidden_classes_leave_the_score_itself() -> None:
+    hidden = -torch.inf
+    scores = torch.tensor([[-0.1, -2.4], [hidden, -0.3], [-0.3, hidden]])
+    loss = NESPartial(waits=True, loss=cross_entropy).score
+    found = loss(scores, Aim(torch.zeros(3).long(), torch.ones(3).long()))
+    whole = -functional.cross_entropy(scores[:1], torch.ones(1).long())
+    assert torch.allclose(found, torch.tensor([float(whole), -0.3, hidden]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nes_partial(steps=4)",
+        "nes_labels(steps=3, pairs=10)",
+        "nes_partial(steps=4, waits=True)",
+        "nes_labels(steps=3, pairs=10, waits=True)",
+    ],
+)
 @pytest.mark.parametrize("norm", [Linf, L2], ids=str)
 def test_a_row_is_what_it_is_alone_and_every_query_is_counted(text: str, norm: Norm) -> None:
     attack, (samples, pool) = parse(text), aimed(10)
@@ -319,7 +377,7 @@ def test_votes_have_the_cosine_of_theory() -> None:
 
 
 def test_values() -> None:
-    for text in PRESETS.values():
+    for text in ("nes_partial@ilyas", "nes_labels@ilyas"):
         assert str(parse(str(parse(text)))) == str(parse(text))
     assert parse("nes_partial").access is Access.SCORE
     assert parse("nes_labels").access is Access.DECISION

@@ -22,6 +22,7 @@ from besiege.attacks.directions import (
     Unit,
 )
 from besiege.attacks.pieces import (
+    Clipped,
     Constant,
     Cosine,
     Given,
@@ -322,3 +323,19 @@ def test_moves_land_within(norm: Norm) -> None:
     landed, memory = Within()(there, there.center, move, ())
     assert there.inside(landed).all() and memory == ()
     assert torch.equal(landed, there.project(there.center + move))
+
+
+@pytest.mark.parametrize("norm", [Linf, L2], ids=str)
+def test_clipped_lands_in_the_ball_and_then_in_the_box(norm: Norm) -> None:
+    around = ball(norm, images_of(SHAPE, 6), RADIUS[norm])
+    x, move = around.center, normal(6, *SHAPE)
+    landed, _ = Clipped()(around, x, move, ())
+    within, _ = Within()(around, x, move, ())
+    if norm is Linf:
+        assert torch.equal(landed, within)
+        return
+    scale = (RADIUS[norm] / distances(move, L2)).clamp_max(1.0)
+    assert torch.allclose(landed, (x + around.scaled(scale) * move).clamp(0, 1), atol=1e-6)
+    # Inside both, but short of the nearest point.
+    assert around.inside(landed).all()
+    assert (distances(landed - x, L2) < distances(within - x, L2)).all()

@@ -14,7 +14,7 @@ from torch import Tensor
 from besiege.attacks.attack import parse
 from besiege.attacks.losses import margin
 from besiege.attacks.square import HALVINGS, Square
-from besiege.attacks.windows import PROPOSALS, Bumps, Corners, Proposals, _halves
+from besiege.attacks.windows import PROPOSALS, Bumps, Corners, Form, Proposals, _halves
 from besiege.core.answer import Aim
 from besiege.core.ball import LinfBall, ball, distances
 from besiege.core.dice import Dice
@@ -163,6 +163,53 @@ def test_a_proposal_that_changes_nothing_is_drawn_again(channels: int) -> None:
     lowered = (new != high).flatten(2).any(2)[idle[0]]
     assert len({tuple(row) for row in lowered.tolist()}) == 2**channels - 1
     assert ((new == high) | (new == low)).all()
+
+
+def test_in_autoattack_such_a_proposal_is_sent() -> None:
+    around = LinfBall(images_of((1, 6, 6), 1), torch.tensor([0.05]).double())
+    made = Corners(around, 0.8, Square().halvings(), Form(redraw=False))
+    high = around.bounds()[1]
+    draws = made.draw(Dice.throw(0, torch.arange(1)), torch.zeros(1).long(), 200)
+    idle = draws[2].flatten(2).all(2)[0]
+    same = (made.propose(around, high, draws)[0] == high).flatten(1).all(1)
+    assert torch.equal(same, idle) and idle.any()
+
+
+@pytest.mark.parametrize("norm", EPS, ids=str)
+def test_windows_of_the_authors_code_miss_the_last_row_and_column(norm: Norm) -> None:
+    around = ball(norm, images_of((1, 9, 7), 400), EPS[norm])
+    made = PROPOSALS[norm](around, 0.8, Square().halvings(), Form(edge=False))
+    draws = made.draw(Dice.throw(1, torch.arange(400)), torch.full((400,), 5000), 1)
+    down, across = draws[:2] if norm is Linf else draws[2:4]
+    window = (down & across).flatten(0, 2)
+    assert window[:, :-1, :-1].any(0).all()
+    assert not window[:, -1].any() and not window[:, :, -1].any()
+
+
+def test_in_the_authors_code_the_box_takes_from_an_l2_change() -> None:
+    """It is scaled to the budget, and then clipped."""
+    images = 0.5 + 0.5 * uniform(4, 3, 16, 16).sub(0.5).sign()
+    around = ball(L2, images, EPS[L2])
+    made = PROPOSALS[L2](around, 0.8, Square().halvings(), Form(compat=True))
+    assert isinstance(made, Bumps)
+    change = uniform(4, 2, 3, 16, 16, seed=1) - 0.5
+    size = change.flatten(2).norm(dim=2).view(4, 2, 1, 1, 1)
+    wanted = (images[:, None] + change * (EPS[L2] / size)).clamp(0, 1)
+    assert torch.allclose(made.land(around, change), wanted, atol=1e-6)
+    start = made.start(around, Dice.throw(0, torch.arange(4)))
+    assert (around.distance(start) < 0.8 * EPS[L2]).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_in_the_authors_code_an_l1_window_is_as_large_as_there_are_channels(channels: int) -> None:
+    around = ball(L1, images_of((channels, 8, 8), 2), EPS[L1])
+    made = PROPOSALS[L1](around, 0.8, Square().halvings(), Form(compat=True))
+    assert isinstance(made, Bumps)
+    whole = torch.tensor([2.0])
+    assert float(made.grown(whole)) == 2.0 * channels
+    far = around.center[:, None] + uniform(2, 3, channels, 8, 8) - 0.5
+    landed = made.land(around, far - around.center[:, None])
+    assert torch.equal(landed, around.confine(far))
 
 
 @pytest.mark.parametrize("fall", [2, 4])

@@ -294,7 +294,7 @@ def test_an_unknown_suite_names_its_neighbour() -> None:
     with pytest.raises(UnknownNameError, match=r"no suite is called 'standrad'.*'standard'"):
         suite("standrad")
     assert set(SUITES) == {*SEEING, "score", "decision"}
-    assert SEEING == ["quick", "standard", "plus", "rand", "minimum"]
+    assert SEEING == ["quick", "standard", "standard@reference", "plus", "rand", "minimum"]
 
 
 def test_the_suites_are_the_published_ones() -> None:

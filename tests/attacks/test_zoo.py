@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 import torch
 from tests.attacks.test_evolutionary import smooth
@@ -9,13 +13,15 @@ from tests.victims import Spy, siege, smallest, uniform
 from torch import Tensor, nn
 
 from besiege.attacks.attack import parse
-from besiege.attacks.coordinates import likelihood
-from besiege.attacks.zoo import PRESETS, ZOO
+from besiege.attacks.coordinates import Moments, likelihood
+from besiege.attacks.weighting import UNSET, USUAL_DECAYS, corrections, floors
+from besiege.attacks.zoo import ZOO
 from besiege.core.errors import AttackError
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Access, Goal, Threat
 from besiege.evaluation import craft
+from besiege.evaluation.crafting import Crafted
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Linear, digits, natural
 
@@ -102,7 +108,7 @@ def test_every_coordinate_counts_its_own_draws() -> None:
         told = attack.ask(laid, state.w, step)
         drawn.scatter_add_(1, told.coordinates, torch.ones_like(told.coordinates))
         before = state
-        state = attack._descend(laid.ball, state, told, table)
+        state = attack._descend(laid.ball, state, told, (table, None))
         touched = torch.zeros(4, 64, dtype=torch.bool).scatter(1, told.coordinates, True)
         for new, old in zip(state.moments[:2], before.moments[:2], strict=True):
             assert torch.equal(new.flatten(1)[~touched], old.flatten(1)[~touched])
@@ -202,14 +208,12 @@ def test_as_published() -> None:
     spy.metered = True
     attack = ZOO(steps=60, rounds=1, coordinates=1, first=10, rate=0.1, by="adam", compat=True)
     made = craft(spy, attack, samples, Threat(L2, None, access=Access.SCORE))
-    assert made.queries.tolist() == [1 + 3 * 60 + 1] * 4
+    assert made.queries.tolist() == [1 + 3 * 60] * 4
     last = spy.images[-1][0] - samples.images[0]
     assert 0 < int((last.abs() > 1e-6).sum()) <= 60
 
 
 def test_values() -> None:
-    for text in PRESETS.values():
-        assert str(parse(str(parse(text)))) == str(parse(text))
     assert parse("zoo").minimal
     for text, said in {
         "zoo(coordinates=0)": "coordinates is 0",
@@ -220,3 +224,49 @@ def test_values() -> None:
     }.items():
         with pytest.raises(AttackError, match=said):
             parse(text)
+
+
+def test_adams_epsilon_of_every_coordinate() -> None:
+    at, g = torch.tensor([[0, 1]]), torch.tensor([[1e-9, 1.0]], dtype=torch.float64)
+    tables = (make(USUAL_DECAYS, 5, torch.device("cpu")) for make in (corrections, floors))
+    moments = Moments.at(torch.zeros(1, 1, 1, 2)).drew(at)
+    _, move = moments.step(at, g, torch.ones(1, 1), *tables)
+    assert move[0].tolist() == pytest.approx([1e-9 / (1e-9 + 1e-8), 1.0])
+
+
+def followed(attack: ZOO, many: int = 6) -> tuple[list[Any], Crafted]:
+    """The state after every step, and the result."""
+    noted, descend = [], ZOO._descend
+
+    def spy(self: ZOO, ball: Any, *given: Any) -> Any:
+        found = descend(self, ball, *given)
+        noted.append((ball.center + found.w, given[0].weights, given[0].turn))
+        return found
+
+    with patch.object(ZOO, "_descend", spy):
+        threat = Threat(L2, None, access=Access.SCORE)
+        return noted, craft(natural(), attack, digits(12).at(torch.arange(many)), threat)
+
+
+def test_as_published_steps_stay_in_the_box() -> None:
+    attack = ZOO(8, 1, 64, first=10, rate=0.2, by="adam", compat=True)
+    ends = torch.cat([x for x, _, _ in followed(attack)[0]])
+    assert ends.min() > -1e-6 and ends.max() < 1 + 1e-6
+    assert (ends < 1e-6).any() and (ends > 1 - 1e-6).any()
+
+
+def test_as_published_the_first_iterate_is_checked_too() -> None:
+    """A weight that is much too small: every round ends at its second check."""
+    attack = ZOO(20, 2, 4, first=1e-12, rate=1e-3, by="adam", abort=5, compat=True)
+    queries = followed(attack)[1].queries
+    assert queries.max() == 1 + 2 * 6 * 9
+
+
+def test_the_last_of_many_rounds_repeats_the_smallest_weight() -> None:
+    attack = ZOO(3, 10, 64, first=100, rate=0.3, by="adam", compat=True, repeat=True)
+    noted, _ = followed(attack)
+    last = next(weights for _, weights, turn in noted if (turn == 9).all())
+    assert (last.high < UNSET).any() and torch.equal(last.c, last.high)
+    noted, _ = followed(replace(attack, repeat=False))
+    other = next(weights for _, weights, turn in noted if (turn == 9).all())
+    assert not torch.equal(other.c, other.high)

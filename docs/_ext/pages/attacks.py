@@ -15,7 +15,8 @@ from besiege.attacks.combine import Combined
 from besiege.attacks.suites import SUITES
 from besiege.cli.lookup import Found, look_up
 from besiege.core.attack_registry import ATTACKS
-from besiege.core.text import parameters
+from besiege.core.presets import PRESETS, presets_of
+from besiege.core.vocabulary import parameters
 
 from .examples import cost, in_python, in_shell
 from .markup import block, code, contents, facts, first_sentence, joined, table
@@ -50,6 +51,7 @@ def attack_pages(run: Run) -> dict[str, str]:
         "attacks/index": _index(single, made),
         "attacks/pieces": pieces_page(),
         "attacks/suites": suites_page(),
+        "attacks/presets": presets_page(),
         **pages,
     }
 
@@ -85,6 +87,7 @@ def attack_page(name: str, run: Run) -> str:
         _parameters(found, attack),
         "## As text",
         *_texts(found, text, attack),
+        *_published(name),
         "## Try it",
         block(shown, "python"),
         block(run(shown)),
@@ -138,6 +141,53 @@ def suites_page() -> str:
     )
 
 
+def presets_page() -> str:
+    """Every published form: its source, what it was compared with, and what differs."""
+    listed = [preset for _, preset in PRESETS.items()]
+    rows = [
+        (
+            code(preset.name),
+            preset.source,
+            ", ".join(map(code, preset.threats)),
+            "; ".join(map(str, preset.checks)),
+            preset.differs or "nothing known",
+        )
+        for preset in listed
+    ]
+    equal, rows_compared = (
+        sum(getattr(check, what) for preset in listed for check in preset.checks)
+        for what in ("equal", "rows")
+    )
+    return joined(
+        "# Attacks as papers ran them",
+        "Defaults are often stronger than what a paper ran. A paper's figures belong to the "
+        "paper's method, so that method has a name: `pgd@madry` is PGD with the steps of Madry et "
+        "al. A preset is an attack wherever one is written, and may be given more steps, rounds, "
+        "restarts or targets: `pgd@madry(steps=100)`. Step sizes are fractions of the budget; the "
+        "threat of the publication is in the table.",
+        block(
+            "besiege evaluate zoo:digits-pgd-at --data digits --threat linf:0.15 "
+            '--attacks "pgd@madry, cw@carlini(steps=100)"',
+            "sh",
+        ),
+        f"There are {len(listed)} presets. Each was compared with another implementation, usually "
+        "on 24 images of each of two networks; rows that are equal to 1e-5 are counted, and in all "
+        f"{equal:,} of {rows_compared:,} are. *independent* is an implementation of at most 40 "
+        "lines in the tests. `pytest -m peer tests/peers` repeats all comparisons.",
+        table(("preset", "as run by", "published for", "equal rows", "what differs"), rows),
+    )
+
+
+def _published(name: str) -> Iterator[str]:
+    mine = presets_of(name)
+    if mine:
+        yield "## As papers ran it"
+        yield joined(*(f"The default differs: {one.default}." for one in mine if one.default))
+        rows = [(code(one.name), code(one.arguments), one.source) for one in mine]
+        yield table(("preset", "parameters", "as run by"), rows)
+        yield "[All presets](presets.md) has what each was compared with, and what differs."
+
+
 def _combines(thing: Any) -> bool:
     return isinstance(thing, type) and issubclass(thing, Combined)
 
@@ -162,8 +212,9 @@ def _index(single: list[str], made: list[str]) -> str:
         table(("combinator", "what it does", "for example"), combinators),
         "## Pieces and suites",
         "First-order attacks are made of [pieces](pieces.md). [Suites](suites.md) are lists of "
-        "attacks with a name. [Your own attack](../own-attack.md) takes twenty lines.",
-        contents([*single, *made, "pieces", "suites"], "hidden"),
+        "attacks with a name. [Presets](presets.md) are attacks as papers ran them. "
+        "[Your own attack](../own-attack.md) takes twenty lines.",
+        contents([*single, *made, "pieces", "suites", "presets"], "hidden"),
     )
 
 
@@ -185,7 +236,8 @@ def _introduction(found: Found, attack: Attack) -> Iterator[str]:
 
 
 def _facts(found: Found, attack: Attack) -> dict[str, Any]:
-    stated = dict(found.facts)
+    elsewhere = ("default", "presets")  # they have a section of their own
+    stated = {name: fact for name, fact in found.facts.items() if name not in elsewhere}
     if not stated:
         stated["norms, goals, access"] = "those of the attacks it is made of"
     spent = cost(attack)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.losses import dlr
+from besiege.attacks.losses import dlr, margin
 from besiege.attacks.planes import inner
 from besiege.attacks.smallest import across, apparent, endless, somewhere, unit
-from besiege.core.answer import Aim, Answer
+from besiege.core.answer import Aim, Answer, Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.siege import Siege
 from besiege.core.threat import L1, L2, Norm
 
@@ -36,16 +36,6 @@ RISE = 1.2
 
 DECAYS: Mapping[Norm, float] = MappingProxyType({L2: 0.8, L1: 0.5})
 """Default decay by norm; the published 0.5 costs 2 to 3 % on networks in l2."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "alma-l2-100": "alma(decay=0.5, first=0.1, relative=False)",
-        "alma-l2-1000": "alma(steps=1000, decay=0.9, first=0.1, relative=False)",
-        "alma-l1-100": "alma(decay=0.5, relative=False)",
-        "alma-l1-1000": "alma(steps=1000, decay=0.9, relative=False)",
-    }
-)
-"""The settings of Rony et al. 2021."""
 
 
 @register("alma")
@@ -84,6 +74,11 @@ class ALMA(Attack):
     relative : bool
         False uses absolute pixel values and ratios, as published; `first` is then a distance in box
         widths.
+    compat : bool
+        As in the authors' code: the tolerance of 1e-4 is one of logits, not of the ratio; a row has
+        succeeded for the step size and the penalty where it is beyond the tolerance; and `first`
+        is the length of a step along the gradient, not along the first step of RMSprop. The last
+        point is not evaluated.
 
     Examples
     --------
@@ -99,6 +94,7 @@ class ALMA(Attack):
     mu: float = number(1.0, above=0)
     rho: float = number(1.0, above=0)
     relative: bool = True
+    compat: bool = yes_or_no(False, added=True)
 
     minimal = True
     norms = frozenset({L2, L1})
@@ -110,15 +106,18 @@ class ALMA(Attack):
         siege = endless(siege)
         x, state = siege.ball.center, _State.of(siege.ball, self)
         for step in range(self.steps):
-            answer = siege.gradient(x, _ratio if siege.targeted else dlr)
+            loss = self._loss(siege)
+            answer = siege.gradient(x, loss)
             x, answer, state = siege.settle(x, answer, state)
             if not len(siege):
                 return
             ball = siege.ball
             if step == 0 and self.relative:
                 state = state.measured(ball, answer)
-            f = TOLERANCE - answer.loss.double() / state.height
+            f = (0.0 if loss is _short else TOLERANCE) - answer.loss.double() / state.height
             beyond = siege.record.reached(siege.rows, answer.labels)
+            if self.compat:
+                beyond = f < 0
             state = self._balanced(state, f, beyond, step)
             pull = slope(f, state.rho, state.mu) * state.near / state.height
             g = answer.gradient * ball.scaled(-pull)
@@ -126,10 +125,17 @@ class ALMA(Attack):
             state.square.mul_(self.decay).addcmul_(g, g, value=1 - self.decay)
             momentum = state.momentum.mul_(self.decay).addcdiv_(g, state.square.sqrt().add_(1e-8))
             if step == 0:
-                rate = self._rate(ball, momentum, answer.gradient, state.height)
+                move = g if self.compat else momentum
+                rate = self._rate(ball, move, answer.gradient, state.height)
                 state = state._replace(rate=rate)
             x = (x - momentum * ball.scaled(self._length(state, step))).clamp_(*ball.box)
-        siege.logits(x)
+        if not self.compat:
+            siege.logits(x)
+
+    def _loss(self, siege: Siege) -> Loss:
+        if self.compat and siege.classes > 2:
+            return _short
+        return _ratio if siege.targeted else dlr
 
     def _balanced(self, state: _State, f: Tensor, beyond: Tensor, step: int) -> _State:
         """The state with the multiplier and the penalty parameter of this step."""
@@ -162,19 +168,19 @@ class ALMA(Attack):
             wanted *= size * height / inner(gradient, move).abs().clamp_min(1e-300)
         # At most half way to the farthest corner, which every finite step can reach.
         goal = torch.minimum(0.5 * across(ball), wanted)
-        low = goal / size
-        high = low.clone()
+        low = torch.zeros_like(size) if self.compat else goal / size
+        high = torch.ones_like(size) if self.compat else low.clone()
 
         def short(rate: Tensor) -> Tensor:
             there = (ball.center - move * ball.scaled(rate)).clamp_(*ball.box)
             return distances(there - ball.center, ball.norm) < goal
 
-        for _ in range(20):
+        for _ in range(100 if self.compat else 20):
             more = short(high)
             low, high = torch.where(more, high, low), torch.where(more, 2 * high, high)
             if not bool(more.any()):
                 break
-        for _ in range(12):
+        for _ in range(20 if self.compat else 12):
             middle = 0.5 * (low + high)
             more = short(middle)
             low, high = torch.where(more, middle, low), torch.where(more, high, middle)
@@ -258,3 +264,11 @@ def _ratio(logits: Tensor, aim: Aim) -> Tensor:
     assert aim.targets is not None
     other = logits.detach().scatter(1, aim.targets[:, None], -torch.inf).argmax(1)
     return dlr(logits, replace(aim, labels=other))
+
+
+def _short(logits: Tensor, aim: Aim) -> Tensor:
+    """The ratio of the authors' code, with a margin that is lower by the tolerance."""
+    many = min(3 if aim.targets is None else 4, logits.shape[1])
+    top = logits.topk(many, dim=1).values
+    low = top[:, 2] if aim.targets is None else (top[:, -2] + top[:, -1]) / 2
+    return (margin(logits, aim) - TOLERANCE) / (top[:, 0] - low + 1e-8)

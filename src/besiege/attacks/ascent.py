@@ -43,7 +43,7 @@ from besiege.core.answer import Answer, Loss
 from besiege.core.attack_registry import ATTACKS
 from besiege.core.dice import Dice
 from besiege.core.fields import a_loss, of_kind, one_of, whole_number
-from besiege.core.siege import Siege, target_class
+from besiege.core.siege import Siege, target_class, unseen
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm
 
 LEAST_LIKELY = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
@@ -68,6 +68,10 @@ class Ascent(Attack):
         Runs from different random starts; rows already broken are not attacked again.
     aim : str
         The class aimed at: that of the goal, or the least likely class of the clean image.
+    counts : str
+        The iterates that count as successes: 'every' one, where a row stops at its first; the
+        'last' only, as in most papers, where no row stops before; or the 'earlier' ones, where the
+        last is not evaluated, as in published minimum-norm searches.
     """
 
     name: str = ""
@@ -80,6 +84,7 @@ class Ascent(Attack):
     place: Place = of_kind(Within(), Place)
     restarts: int = whole_number(1)
     aim: Literal["goal", "least-likely"] = one_of("goal", "least-likely")
+    counts: Literal["every", "last", "earlier"] = one_of("every", "last", "earlier", added=True)
     norms: frozenset[Norm] = field(default=frozenset({Linf, L2, L1}), compare=False, repr=False)
     goals: frozenset[Goal] = field(default=ALL_GOALS, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
@@ -88,6 +93,8 @@ class Ascent(Attack):
         super().__post_init__()
         if not self.direction.moves:
             raise ValueError(f"'{self.direction}' cannot end a direction: chain(..., steepest)")
+        if self.counts == "earlier" and not self.radius.searches:
+            raise ValueError("counts='earlier' is for searches of the smallest perturbation only")
         if self.aim == "least-likely":
             object.__setattr__(self, "goals", self.goals & LEAST_LIKELY)
 
@@ -115,8 +122,11 @@ class Ascent(Attack):
         pacing = self.schedule.init(x, siege.ball)
         sizing = self.radius.init(x, siege.ball)
         landing = self.place.init(x, siege.ball)
+        blind = self.counts == "last" or self.direction.steers
         for step in range(self.steps):
             loss = self._loss(siege, step)
+            if blind:
+                self._spend_last(siege, x, loss)
             answer = self._ask(siege, x, loss, turning, step)
             x, answer, turning, pacing, sizing, landing = siege.settle(
                 x, answer, turning, pacing, sizing, landing
@@ -130,7 +140,17 @@ class Ascent(Attack):
             move = self.direction.move(g, x, ball, size)
             turning = self.direction.moved(size, turning, ball)
             x, landing = self.place(ball, x, move, landing)
-        siege.offer(x, loss)
+        if self.counts != "earlier":
+            siege.offer(x, loss)
+
+    def _spend_last(self, siege: Siege, x: Tensor, loss: Loss) -> None:
+        """Examine the iterates of rows that cannot pay for a gradient and an examination."""
+        if siege.record.meter.budget is None:
+            return
+        left = siege.record.meter.left(siege.rows)
+        poor = ((left > 0) & (left <= self.direction.copies)).nonzero()[:, 0]
+        if len(poor):
+            siege.logits(x[poor], poor, loss)
 
     def _loss(self, siege: Siege, step: int) -> Loss:
         loss = self.loss.at(step, self.steps) if isinstance(self.loss, Shifting) else self.loss
@@ -141,9 +161,10 @@ class Ascent(Attack):
     def _ask(self, siege: Siege, x: Tensor, loss: Loss, turning: Memory, step: int) -> Answer:
         direction = self.direction
         if not direction.steers:
-            return siege.gradient(x, loss)
+            return siege.gradient(x, loss, unseen if self.counts == "last" else None)
         low, high = siege.ball.box
-        point = direction.ahead(x, turning).clamp(low, high)
+        point = direction.ahead(x, turning)
+        point = point if direction.leaves_box else point.clamp(low, high)
         copies = direction.copies
         if copies > 1:
             point = point[:, None].expand(-1, copies, *x.shape[1:])
@@ -151,7 +172,7 @@ class Ascent(Attack):
         def through(image: Tensor, dice: Dice, slot: Tensor) -> Tensor:
             # The maps scale and pad towards zero; black is the low end of the box.
             mapped = direction.through(image - low, dice.of("through", step), slot)
-            return (mapped + low).clamp(low, high)
+            return mapped + low if direction.leaves_box else (mapped + low).clamp(low, high)
 
         answer = siege.gradient(point, loss, through)
         if copies == 1:
@@ -233,7 +254,7 @@ ddn = Ascent(
     radius=Decoupled(0.1, 0.005),
     place=OnSphere(),
     norms=frozenset({L2}),
-    # The paper uses loss=cross_entropy, radius=decoupled(0.05, gallop=False).
+    # The paper's form is ddn@rony.
     source="Rony et al., Decoupling direction and norm, 2019 (with margins, closing in)",
 )
 fmn = Ascent(
@@ -241,7 +262,7 @@ fmn = Ascent(
     steps=100,
     loss=margin,
     direction=Unit(),
-    # The paper uses falling(1, 0.01) and bracketing(0.05).
+    # The paper's form is fmn@pintor.
     schedule=Closing(),
     radius=Bracketing(0.1, 0.001),
     norms=ALL_NORMS,

@@ -16,9 +16,10 @@ from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
 from besiege.core.siege import Siege
-from besiege.core.text import Vocabulary, bounded, from_file, read, short
-from besiege.core.text import parameters as parameters_of
+from besiege.core.text import bounded, from_file, read, short
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
+from besiege.core.vocabulary import Vocabulary
+from besiege.core.vocabulary import parameters as parameters_of
 
 T = TypeVar("T")
 PIECES: Registry[Any] = Registry(
@@ -141,6 +142,7 @@ def configured(attack: Attack, source: str, parameters: dict[str, Any]) -> Attac
             )
     given = {k: LANGUAGE.read(v) if _is_slot(attack, k, v) else v for k, v in parameters.items()}
     try:
+        LANGUAGE.preset_arguments(source.lstrip("( ").partition("(")[0].strip(") "), given)
         changed: Attack = LANGUAGE.call(attack, source, [], given)
     except InputError as problem:
         raise AttackError(str(problem)) from None
@@ -177,7 +179,12 @@ def spelled(value: object) -> Any:
     ours = kind.__module__.partition(".")[0] == "besiege"
     if not is_dataclass(value) or isinstance(value, type):
         return hashed(plain(value))
-    parameters = {f.name: spelled(getattr(value, f.name)) for f in parameters_of(value)}
+    parameters = {
+        f.name: spelled(getattr(value, f.name))
+        for f in parameters_of(value)
+        # A parameter that older records do not know, at its default, is no part of the identity.
+        if not (f.metadata.get("added") and getattr(value, f.name) == f.default)
+    }
     if isinstance(value, Attack):
         parameters["revision"] = value.revision
     if not ours:

@@ -14,10 +14,11 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import ScoreLoss, coarse, resized, sent
 from besiege.attacks.losses import margin
+from besiege.attacks.pieces import unboxed
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.fields import a_loss, number, whole_number
+from besiege.core.fields import a_loss, number, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf, Norm
@@ -25,34 +26,29 @@ from besiege.core.threat import L2, Linf, Norm
 FORGET = 0.9
 """Decay of the mean square of differences."""
 
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "bandits-2019-linf": "bandits(steps=5000, tile=50, probe=0.1, rate=0.2)",
-        "bandits-2019-l2": "bandits(steps=5000, tile=50, probe=0.01, rate=0.1)",
-    }
-)
-"""Settings of Ilyas et al. 2019 for 299 x 299 images. There the learning rate depends on the size
-of the victim's loss; here it does not (see `learn`)."""
-
-
 SURE = 0.999
 """Largest absolute value of a sign prior."""
 
 
-def exponentiated(v: Tensor, step: Tensor) -> Tensor:
+def exponentiated(v: Tensor, step: Tensor, sure: float = SURE) -> Tensor:
     """Values between -1 and 1, updated by exponentiated gradients.
 
     ``p = (v + 1) / 2`` becomes ``p exp(h) / (p exp(h) + (1 - p) exp(-h))``, which is an addition of
-    h to atanh(v).
+    h to atanh(v). Absolute values are at most `sure`.
     """
     grown = torch.exp((2.0 * step).clamp(-60.0, 60.0))
     p = (v + 1.0) / 2.0
     # In float32 a value at 1 would stay there for ever.
-    return (2.0 * p * grown / (p * grown + (1.0 - p)) - 1.0).clamp_(-SURE, SURE)
+    return (2.0 * p * grown / (p * grown + (1.0 - p)) - 1.0).clamp_(-sure, sure)
 
 
-LEARNING: Mapping[Norm, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {Linf: exponentiated, L2: torch.add}
+def added(v: Tensor, step: Tensor, sure: float = SURE) -> Tensor:
+    """Values updated by addition."""
+    return v + step
+
+
+LEARNING: Mapping[Norm, Callable[[Tensor, Tensor, float], Tensor]] = MappingProxyType(
+    {Linf: exponentiated, L2: added}
 )
 """Update of the prior by norm: the steepest step uses signs in linf and magnitudes in l2."""
 
@@ -85,7 +81,8 @@ class Bandits(Attack):
     successive steps.
 
     In the paper the update is proportional to the difference, so the rate must suit the victim's
-    loss. Here a difference is divided by the running root mean square of differences.
+    loss. Here a difference is divided by the running root mean square of differences, unless
+    `relative` is False.
 
     Parameters
     ----------
@@ -98,13 +95,20 @@ class Bandits(Attack):
         Euclidean distance of the two queries from the iterate, in box widths. If the victim has a
         grid, at least half a grid step per pixel value.
     explore : float
-        Length of e relative to the usual length of the prior.
+        Size of e: its root mean square or, as published (`relative` False), its length.
     learn : float
-        Learning rate, for a difference of the usual size.
+        Learning rate, for a difference of the usual size or, as published, for a slope of one.
     rate : float
         Step size, as a fraction of the budget.
     loss : callable
         Loss to maximize.
+    relative : bool
+        False learns as published: e has the length `explore`, and ``learn * slope * e`` is added,
+        with the slope the difference divided by ``probe * explore``; in linf the prior may reach
+        one and stays there.
+    exact : bool
+        False takes steps in l2 as if there were no box, scales what leaves the ball and then clips
+        it to the box, as published. By default steps use the room in the box.
 
     Examples
     --------
@@ -119,6 +123,8 @@ class Bandits(Attack):
     learn: float = number(0.1, above=0)
     rate: float = number(0.1, above=0)
     loss: Loss = a_loss(margin)
+    relative: bool = yes_or_no(True, added=True)
+    exact: bool = yes_or_no(True, added=True)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2})
@@ -134,9 +140,10 @@ class Bandits(Attack):
             x, e, difference, prior = siege.settle(x, e, difference, prior)
             if not len(siege):
                 return
-            prior, ball = self.learnt(siege.ball, prior, e, difference), siege.ball
+            ball = siege.ball if self.exact else unboxed(siege.ball)
+            prior = self.learnt(siege.ball, prior, e, difference)
             move = ball.steepest(enlarged(ball, prior.v), x, self.rate * ball.radius)
-            x = ball.confine(x + move)
+            x = ball.confine(x + move).clamp(*siege.ball.box)
         siege.offer(x, ScoreLoss(self.loss))
 
     def begin(self, siege: Siege) -> Prior:
@@ -147,11 +154,15 @@ class Bandits(Attack):
 
     def learnt(self, ball: Ball, prior: Prior, e: Tensor, difference: Tensor) -> Prior:
         """The prior after a difference along e."""
+        if not self.relative:
+            slope = difference / (self.length(ball) * self.explore)
+            step = e * ball.scaled(self.learn * slope)
+            return prior._replace(v=LEARNING[ball.norm](prior.v, step, 1.0))
         usual = FORGET * prior.usual + (1 - FORGET) * difference**2
         weight = FORGET * prior.weight + (1 - FORGET)
         relative = difference / (usual / weight).sqrt().clamp_min(1e-300)
         step = e * ball.scaled(self.learn * relative)
-        return Prior(LEARNING[ball.norm](prior.v, step), usual, weight)
+        return Prior(LEARNING[ball.norm](prior.v, step, SURE), usual, weight)
 
     def compare(self, siege: Siege, x: Tensor, v: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Query the iterates and two points around each: the directions e and loss differences.
@@ -159,11 +170,14 @@ class Bandits(Attack):
         Differences are float64, zero where the queries were not paid for.
         """
         e = siege.dice.of("explore", step).normal(tuple(v.shape[1:])).to(v.dtype)
+        # What is learnt is in units of e, published with the size of the exploration in it.
+        size = self.explore if self.relative else 1.0
+        e = e if self.relative else e * (self.explore / math.sqrt(v[0].numel()))
         length = self.length(siege.ball)
         parts: list[Tensor] = []
         for rows in siege.blocks(3):
             ball, at = siege.ball.at(rows), x[rows]
-            out = self.explore * e[rows]
+            out = size * e[rows]
             probes = [
                 at + towards * ball.scaled(length / distances(towards, L2).clamp_min(1e-30))
                 for towards in (enlarged(ball, v[rows] + out), enlarged(ball, v[rows] - out))

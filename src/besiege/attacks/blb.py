@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -29,11 +27,6 @@ SOFT = 0.03
 
 BEYOND = 0.01
 """How far beyond the boundary the hinge ends, in clean margins."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {"blb-deepsec": "blb(steps=1000, loss=cross_entropy, first=0.01, relative=False)"}
-)
-"""DEEPSEC's five weights of a thousand steps (Ling et al. 2019), searched row by row."""
 
 
 @register("blb")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -58,14 +56,6 @@ TRIES = 25
 FACTOR, OFTEN, SELDOM = 1.5, 0.5, 0.2
 """Published: step sizes are multiplied or divided by FACTOR above OFTEN or below SELDOM success."""
 
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "boundary(steps=5000, sphere=0.01, toward=0.01, bisected=False)",
-        "realsafe": "boundary(steps=20000, sphere=0.01, toward=0.01, bisected=False)",
-    }
-)
-"""Published settings: Brendel et al. 2018, and RealSafe's for 20,000 queries."""
-
 
 @register("boundary")
 @dataclass(frozen=True)
@@ -84,8 +74,9 @@ class Boundary(Attack):
     By default e is :math:`s^2/2`. Let the boundary be flat, at the angle :math:`\theta` with the
     line. A candidate is accepted if :math:`z s \tan\theta / \sqrt d > e + s^2/2` with a normal z:
     for any acceptance rate, e is largest when it equals the other term. s adapts to every answer,
-    and the walk begins at the boundary. After 1000 queries on a ResNet-20 the median distance is a
-    fifth of that of the published rule.
+    and the walk begins at the boundary. After 1000 queries the median distance of 24 images is 3.7
+    and 4.4 times smaller than that of ``boundary@brendel`` on two networks of digits, and 7.5 times
+    on a ResNet-20.
 
     Parameters
     ----------
@@ -113,6 +104,11 @@ class Boundary(Attack):
     norms = frozenset({L2})
     minimal = True
     source: ClassVar[str] = "Brendel et al., Decision-based adversarial attacks, 2018"
+
+    @property
+    def revision(self) -> int:  # type: ignore[override]
+        """2 with the published rule: revision 1 looked at the sphere in steps 1, 11, 21, ..."""
+        return 1 if self.toward is None else 2
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -222,7 +218,7 @@ def _stepped(siege: Siege, w: Walk) -> Walk:
     ball = siege.ball
     drawn = siege.dice.of("walk").normal(tuple(w.x.shape[1:]), w.draws).to(w.x)
     sphere, new = (ball.received(p) for p in proposal(ball, w.x, drawn, w.s, w.e))
-    looks = ~w.waits & (w.step % EVERY == 0)
+    looks = ~w.waits & ((w.step + 1) % EVERY == 0)
     new = pick(w.waits, w.pending, new)
     good = adversarial(siege, siege.labels(pick(looks, sphere, new)))
     moves = good & ~looks & (ball.distance(new) < ball.distance(w.x))
@@ -231,7 +227,8 @@ def _stepped(siege: Siege, w: Walk) -> Walk:
     over = moves | (tries >= TRIES)
     spheres, filled = _pushed(w.spheres, w.filled, looks, good)
     steps, stepped = _pushed(w.steps, w.stepped, w.waits, good)
-    s, e, filled, stepped = _adapted(w.s, w.e, spheres, steps, filled, stepped)
+    # Within a step the step sizes stay.
+    s, e, filled, stepped = _adapted(w.s, w.e, spheres, steps, filled, stepped, over)
     return Walk(
         pick(moves, new, w.x),
         s,
@@ -255,10 +252,19 @@ def _pushed(queue: Tensor, count: Tensor, which: Tensor, good: Tensor) -> tuple[
 
 
 def _adapted(
-    s: Tensor, e: Tensor, spheres: Tensor, steps: Tensor, filled: Tensor, stepped: Tensor
+    s: Tensor,
+    e: Tensor,
+    spheres: Tensor,
+    steps: Tensor,
+    filled: Tensor,
+    stepped: Tensor,
+    over: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Step sizes adapted to the success rates, once both windows are full; a used window clears."""
-    full = (filled >= SPHERES) & (stepped >= STEPS)
+    """Step sizes adapted to the success rates, once both windows are full and the step is over.
+
+    A used window clears.
+    """
+    full = (filled >= SPHERES) & (stepped >= STEPS) & over
     for queue, both in ((spheres, True), (steps, False)):
         share = queue.double().mean(1)
         used = full & ((share > OFTEN) | (share < SELDOM))

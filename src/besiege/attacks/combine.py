@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.smallest import across, endless
 from besiege.core.attack_registry import register
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, Goal, Norm
@@ -245,6 +246,20 @@ class Averaged(Single):
             self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
 
 
+class Bracket(NamedTuple):
+    """The radii between which each row's smallest one lies, and how many were tried."""
+
+    low: Tensor
+    high: Tensor
+    tried: Tensor
+
+    @classmethod
+    def of(cls, radius: Tensor) -> Bracket:
+        """Brackets that are open on both sides."""
+        zero = torch.zeros_like(radius)
+        return cls(zero, torch.full_like(radius, torch.inf), torch.zeros_like(zero))
+
+
 @register("minimal")
 @dataclass(frozen=True)
 class Minimal(Single):
@@ -268,6 +283,13 @@ class Minimal(Single):
         A row is done when its bracket is narrower than this fraction of its upper end.
     scan : int
         Radii scanned for a one-step attack.
+    compat : bool
+        Search as published: brackets end at the radii tried, whatever distance was found there,
+        and are halved; radii may go beyond the farthest corner of the box, since steps grow with
+        them; one-step attacks scan multiples of `first`; rows without a success are bisected up to
+        the next radius, one-step ones up to `first`.
+    attempts : int, optional
+        Most radii tried in total.
     """
 
     attack: Attack
@@ -276,11 +298,15 @@ class Minimal(Single):
     bisections: int = whole_number(20, 0)
     tolerance: float = 1e-3
     scan: int = whole_number(32)
+    compat: bool = yes_or_no(False, added=True)
+    attempts: int | None = whole_number(None, added=True)
 
     minimal = True
 
     def runs(self, classes: int) -> int:
-        return (self.scan if self.attack.one_step else self.doublings + 1) + self.bisections
+        coarse = self.scan if self.attack.one_step else self.doublings + 1
+        most = coarse + self.bisections
+        return most if self.attempts is None else min(most, self.attempts)
 
     def usual_runs(self, classes: int) -> int:
         return 10
@@ -288,62 +314,87 @@ class Minimal(Single):
     def run(self, siege: Siege) -> None:
         # A success does not end the search: no row leaves before its bracket is small.
         siege = siege.view(keep="smallest", leave="end")
-        # The largest useful radius is that of the threat, or across the whole box.
-        reach = torch.minimum(siege.ball.radius, across(siege.ball))
+        reach = siege.ball.radius
+        if not self.compat:  # no more than the radius across the whole box is useful
+            reach = torch.minimum(reach, across(siege.ball))
+        first = torch.minimum(reach, across(siege.ball)) / 32
+        if self.first is not None:
+            # Published radii are those of images in [0, 1]; counts of pixel values do not grow.
+            scaled = self.compat and siege.ball.norm is not L0
+            first = torch.full_like(reach, self.first * (siege.ball.width if scaled else 1.0))
         search = self._scanned if self.attack.one_step else self._doubled
-        self._bisect(siege, *search(siege, reach))
+        self._bisect(siege, search(siege, first, reach))
 
-    def _try(
-        self, siege: Siege, radius: Tensor, rows: Tensor, low: Tensor, high: Tensor, turn: str
-    ) -> Tensor:
+    def _try(self, siege: Siege, radius: Tensor, at: Bracket, rows: Tensor, turn: str) -> Tensor:
         """Attack some rows at their radii and narrow their brackets; returns the unbroken rows."""
         dice = siege.dice.at(rows).of(self.attack.title(), turn)
         view = siege.view(rows, radius=radius[rows], dice=dice, leave="success")
         if len(view):
             self.attack.run(view)
         won, lost = rows[view.broken], rows[~view.broken]
-        high[won] = siege.distance[won].minimum(radius[won])
-        low[lost] = radius[lost]
+        found = radius[won]
+        at.high[won] = found if self.compat else siege.distance[won].minimum(found)
+        at.low[lost] = radius[lost]
+        at.tried[rows] += 1
         return lost
 
-    def _doubled(self, siege: Siege, reach: Tensor) -> tuple[Tensor, Tensor]:
-        radius = reach / 32 if self.first is None else torch.full_like(reach, self.first)
+    def _going(self, at: Bracket, mask: Tensor) -> Tensor:
+        """The numbers of the rows in a mask that may be tried again."""
+        if self.attempts is not None:
+            mask = mask & (at.tried < self.attempts)
+        return mask.nonzero()[:, 0]
+
+    def _doubled(self, siege: Siege, radius: Tensor, reach: Tensor) -> Bracket:
         radius = torch.minimum(radius.clamp_min(1.0 if siege.ball.norm is L0 else 0.0), reach)
-        low, high = torch.zeros_like(radius), torch.full_like(radius, torch.inf)
+        at = Bracket.of(radius)
         for turn in range(self.doublings + 1):
-            low, high, radius, reach = siege.settle(low, high, radius, reach)
-            rows = torch.isinf(high).nonzero()[:, 0]
+            at, radius, reach = siege.settle(at, radius, reach)
+            rows = self._going(at, torch.isinf(at.high))
             if len(rows) == 0:
                 break
-            if turn == self.doublings:  # try the full radius of the threat before giving up
-                radius = reach.clone()
-            lost = self._try(siege, radius, rows, low, high, f"double {turn}")
+            if turn == self.doublings and not self.compat:
+                radius = reach.clone()  # try the full radius of the threat before giving up
+            lost = self._try(siege, radius, at, rows, f"double {turn}")
             radius[lost] = (2 * radius[lost]).minimum(reach[lost])
-        return low, high
+        if self.compat:
+            at, radius = siege.settle(at, radius)
+            at = at._replace(high=torch.where(torch.isinf(at.high), radius, at.high))
+        return at
 
-    def _scanned(self, siege: Siege, reach: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = torch.zeros_like(reach), torch.full_like(reach, torch.inf)
+    def _scanned(self, siege: Siege, first: Tensor, reach: Tensor) -> Bracket:
+        at = Bracket.of(reach)
         for turn in range(1, self.scan + 1):
-            low, high, reach = siege.settle(low, high, reach)
-            rows = torch.isinf(high).nonzero()[:, 0]
+            at, first, reach = siege.settle(at, first, reach)
+            rows = self._going(at, torch.isinf(at.high))
             if len(rows) == 0:
                 break
-            self._try(siege, reach * (turn / self.scan), rows, low, high, f"scan {turn}")
-        return low, high
+            share = turn / self.scan
+            radius = (turn * first).minimum(reach) if self.compat else reach * share
+            self._try(siege, radius, at, rows, f"scan {turn}")
+        if self.compat:
+            at, first, reach = siege.settle(at, first, reach)
+            never = torch.isinf(at.high)
+            low = torch.where(never, 0.0, at.low)
+            at = at._replace(low=low, high=torch.where(never, first.minimum(reach), at.high))
+        return at
 
-    def _bisect(self, siege: Siege, low: Tensor, high: Tensor) -> None:
+    def _bisect(self, siege: Siege, at: Bracket) -> None:
         for turn in range(self.bisections):
-            low, high = siege.settle(low, high)
+            at = siege.settle(at)
+            low, high = at.low, at.high
             # Below a millionth of the box width a perturbation counts as zero.
             open_ = torch.isfinite(high) & (high > 1e-6 * siege.ball.width)
             open_ &= high - low > self.tolerance * high
             if siege.ball.norm is L0:
                 open_ &= high - low > 1
-            rows = open_.nonzero()[:, 0]
+            rows = self._going(at, open_)
             if len(rows) == 0:
                 return
-            # Without a failure so far divide by a large factor: the first radius may be far off.
-            middle = torch.where(low > 0, 0.5 * (low + high), high / 8)
+            middle = 0.5 * (low + high)
+            if not self.compat:
+                # Without a failure so far divide by a large factor: the first radius may be far
+                # off.
+                middle = torch.where(low > 0, middle, high / 8)
             if siege.ball.norm is L0:
                 middle = torch.floor(middle).clamp_min(1.0)
-            self._try(siege, middle, rows, low, high, f"bisect {turn}")
+            self._try(siege, middle, at, rows, f"bisect {turn}")

@@ -41,19 +41,22 @@ class Moments(NamedTuple):
         drawn = self.drawn.flatten(1).scatter_add(1, at, torch.ones_like(at))
         return self._replace(drawn=drawn.view_as(self.drawn))
 
-    def step(self, at: Tensor, g: Tensor, stride: Tensor, table: Tensor) -> tuple[Moments, Tensor]:
+    def step(
+        self, at: Tensor, g: Tensor, stride: Tensor, table: Tensor, floors: Tensor | None = None
+    ) -> tuple[Moments, Tensor]:
         """Adam's update for slopes along the coordinates just drawn: the state and the step.
 
-        `table` holds the bias corrections for `USUAL_DECAYS`.
+        `table` holds the bias corrections for `USUAL_DECAYS`, and `floors` those of the epsilon.
         """
         one, two = USUAL_DECAYS
         mean, square, count = (part.flatten(1) for part in self)
         m = one * mean.gather(1, at) + (1 - one) * g
         v = two * square.gather(1, at) + (1 - two) * g**2
-        factor = table[(count.gather(1, at) - 1).clamp_max(len(table) - 1)]
+        turn = (count.gather(1, at) - 1).clamp_max(len(table) - 1)
         mean = mean.scatter(1, at, m).view_as(self.mean)
         square = square.scatter(1, at, v).view_as(self.square)
-        move = stride * factor * m / v.sqrt().clamp_min(1e-300)
+        size = v.sqrt().clamp_min(1e-300) if floors is None else v.sqrt() + floors[turn]
+        move = stride * table[turn] * m / size
         return self._replace(mean=mean, square=square), move
 
 

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.cw_norms import level, sparse
-from besiege.attacks.planes import steering
 from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import (
     DECAYS,
+    MANY,
+    STALLED,
+    TANH,
     USUAL_DECAYS,
     Adam,
     Best,
@@ -30,14 +32,15 @@ from besiege.attacks.weighting import (
     corrections,
     elsewhere,
     flat_gap,
+    floors,
+    lead,
     short,
-    unseen,
 )
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege
+from besiege.core.siege import Siege, unseen
 from besiege.core.threat import L0, L2, Linf, Norm
 
 FIRST, RATE = 1.0, 0.5
@@ -49,20 +52,6 @@ PUBLISHED_FIRST, PUBLISHED_RATE = 1e-3, 0.01
 
 END = 0.04
 """Fraction of the rate left at the end of a round."""
-
-STALLED = 0.9999
-"""A round ends early if more than this fraction of the objective is left after a tenth of it."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "cw-2017": "cw(steps=10000, compat=True)",
-        "cw-su": "cw(steps=1000, first=0.01, rate=0.001, compat=True)",
-        "cw-realsafe": "cw(steps=100, compat=True)",
-        "cw-deepsec": "cw(steps=10000, rate=0.02, compat=True)",
-        "cw-deepsec-20": "cw(steps=10000, kappa=20, rate=0.02, compat=True)",
-    }
-)
-"""Published settings: Carlini and Wagner 2017, Su et al. 2018, RealSafe 2020, DEEPSEC 2019."""
 
 
 @register("cw")
@@ -102,7 +91,13 @@ class CW(Attack):
         Whether a row moves on to its next weight when its objective stops falling.
     compat : bool
         As published: a tanh variable, absolute `first` (0.001) and `rate` (0.01), Adam's usual
-        decays, every round from the clean image. In l2 only.
+        decays and epsilon, every round from the clean image. In l2 only.
+    repeat : bool
+        Published: with ten rounds or more the last one repeats the smallest weight that sufficed.
+    resume : bool
+        With `compat`, whether a round begins at the last iterate instead of the clean image.
+    edge : float
+        With `compat`, the tanh at which saturated pixels start: the smaller, the sooner they move.
 
     Examples
     --------
@@ -118,9 +113,11 @@ class CW(Attack):
     rate: float | None = number(None, above=0)
     abort: bool = True
     compat: bool = False
+    repeat: bool = yes_or_no(False, added=True)
+    resume: bool = yes_or_no(False, added=True)
+    edge: float = number(TANH, above=0, below=1, added=True)
 
     minimal = True
-    revision = 2  # other steps in linf
     norms = frozenset({L2, Linf, L0})
     source = "Carlini and Wagner, Towards evaluating the robustness of neural networks, 2017"
 
@@ -128,6 +125,11 @@ class CW(Attack):
         super().__post_init__()
         if self.compat:  # the published attacks of the other norms differ
             object.__setattr__(self, "norms", self.norms & {L2})
+
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # of every attack one, here of its form
+        """Part of the identity: 2 has other steps in linf; 3 is Adam with its epsilon."""
+        return 3 if self.compat else 2
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -140,7 +142,9 @@ class CW(Attack):
 
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
         """Query the iterates; returns the hinge, its gradient and the successes."""
-        answer = siege.gradient(x, steering(siege), through=unseen if self.hidden else None)
+        answer = siege.gradient(
+            x, lead(siege, self.compat), through=unseen if self.hidden else None
+        )
         gap = short(siege, answer, self.kappa)
         won = siege.record.reached(siege.rows, answer.labels) & (gap <= 0)
         slope = answer.gradient * siege.ball.scaled(gap > 0)
@@ -230,13 +234,16 @@ class State(NamedTuple):
 
 def weigh(attack: CW, siege: Siege) -> None:
     """The search in l2: ``|d|^2 + c * hinge``, with c searched row by row."""
-    center, variable = siege.ball.center, Tanh() if attack.compat else Clip()
-    decays = USUAL_DECAYS if attack.compat else DECAYS
+    center, compat = siege.ball.center, attack.compat
+    variable = Tanh(attack.edge) if compat else Clip()
+    decays, most = USUAL_DECAYS if compat else DECAYS, attack.steps * attack.rounds
     rates = attack.rates(center.device)
-    table = corrections(decays, attack.steps * attack.rounds, center.device)
+    table = corrections(decays, most, center.device)
+    # Gradients of the tanh variable grow with the square of the box's width.
+    least = floors(decays, most, center.device) * siege.ball.width**2 if compat else None
     state = State.of(attack, siege, variable.of(siege.ball, center).clone())
-    best, unknown = Best(siege, attack.hidden), not attack.compat
-    for count in range(1, attack.rounds * attack.steps + 1):
+    best, unknown = Best(siege, attack.hidden), not compat
+    for count in range(1, most + 1):
         x = variable.image(siege.ball, state.w)
         seen = attack.look(siege, x, *state.held)
         if attack.hidden:
@@ -250,23 +257,28 @@ def weigh(attack: CW, siege: Siege) -> None:
             unknown = bool(flat.any())
             if unknown:
                 state = state._replace(w=pick(flat, elsewhere(siege), state.w))
-        change = x - here.center
+        change = x - variable.origin(here)
         pull = change.mul(2.0).sub_(seen.slope.mul(here.scaled(state.weights.c * state.unit)))
-        adam, move = state.adam.step(variable.pull(here, state.w, pull), decays, table)
+        pull = variable.pull(here, state.w, pull)
+        adam, move = state.adam.step(pull, decays, table, least)
         move.mul_(here.scaled(rates[state.step] * state.stride))
         state = state._replace(w=variable.land(here, state.w.sub_(move)), adam=adam)
         state, over = _next(attack, state, seen, change)
-        if attack.compat:  # every round starts at the clean image
-            w = pick(over, variable.of(here, here.center), state.w)
+        if compat:
+            w = state.w if attack.resume else pick(over, variable.of(here, here.center), state.w)
             state = state._replace(w=w, adam=state.adam.rested(over))
         if count % attack.every == 0:
             best.offer(siege)
+        if compat or count % attack.every == 0:
             done = state.turn >= attack.rounds
             if bool(done.any()):
-                attack.end(siege, variable.image(here, state.w), done.nonzero()[:, 0])
+                best.offer(siege, done)
+                if not compat:
+                    attack.end(siege, variable.image(here, state.w), done.nonzero()[:, 0])
                 siege.leave(done)
     best.offer(siege)
-    attack.end(siege, variable.image(siege.ball, state.w))
+    if not compat:
+        attack.end(siege, variable.image(siege.ball, state.w))
 
 
 def _next(attack: CW, state: State, seen: Seen, change: Tensor) -> tuple[State, Tensor]:
@@ -275,15 +287,18 @@ def _next(attack: CW, state: State, seen: Seen, change: Tensor) -> tuple[State, 
     over = step == attack.steps
     if attack.abort:
         value = distances(change, L2) ** 2 + state.weights.c * state.unit * seen.gap
-        checked = step % attack.every == 0
-        over = over | (checked & (value > STALLED * last))
+        # As published the first iterate is checked too, so that every check is one step earlier.
+        checked = (state.step if attack.compat else step) % attack.every == 0
+        stalled = checked & (value > STALLED * last)
+        if attack.compat:  # as published the iterate at which a round is given up does not count
+            won = torch.where(stalled, state.won, won)
+        over = over | stalled
         last = torch.where(over, torch.inf, torch.where(checked, value, last))
+    turn, weights = state.turn + over, state.weights.next(won, over)
+    if attack.repeat and attack.rounds >= MANY:
+        weights = weights.repeated(over & (turn == attack.rounds - 1))
     state = state._replace(
-        weights=state.weights.next(won, over),
-        won=won & ~over,
-        step=step * ~over,
-        turn=state.turn + over,
-        last=last,
+        weights=weights, won=won & ~over, step=step * ~over, turn=turn, last=last
     )
     return state, over
 

@@ -1,11 +1,9 @@
-"""DeepFool and SuperDeepFool: repeated steps to the nearest linearised boundary."""
+"""DeepFool: repeated steps to the nearest linearised boundary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +14,6 @@ from besiege.attacks.planes import (
     ENTRIES,
     against,
     lowered,
-    rest,
     shorten,
     steering,
     straight,
@@ -26,10 +23,12 @@ from besiege.attacks.smallest import endless
 from besiege.core.answer import Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege
+from besiege.core.siege import Siege, unseen
 from besiege.core.threat import L1, L2, Linf
+
+Compat = Literal["no", "deepfool", "superdeepfool"]
 
 TIE = 1e-5
 """Shortest step, in box widths: at a tie the label may still win, and a zero step, or one lost in
@@ -38,8 +37,8 @@ rounding, would repeat for ever."""
 PATIENCE = 10
 """Steps that are clipped to the box; in later ones other pixels compensate for clipped ones."""
 
-GROW = 1.5
-"""Growth of the fraction of a direct step, after successes, for rows whose fraction was reduced."""
+EXTRA = 1e-4
+"""What the authors' code adds to the length of every step, in box widths."""
 
 ROWS = 8
 """Fewest rows in a batch of gradients, since fewer cost as much: classes that do not fit are
@@ -97,7 +96,13 @@ class State(NamedTuple):
 
 
 def iterate(
-    siege: Siege, origin: Tensor, steps: int, overshoot: float, classes: int, patience: int = 0
+    siege: Siege,
+    origin: Tensor,
+    steps: int,
+    overshoot: float,
+    classes: int,
+    patience: int = 0,
+    compat: Compat = "no",
 ) -> Ends:
     """DeepFool from any points that are not beyond the boundary yet.
 
@@ -105,34 +110,45 @@ def iterate(
     the boundary. With several classes, which cost a backward pass each, a point is first checked by
     a forward pass; with one class the answer that gives its gradient suffices. The first `patience`
     steps ignore the box and are clipped to it; in later ones other pixels compensate.
+
+    With `compat` all steps ignore the box, every one is longer by `EXTRA`, and points are clipped.
+    As a part of SuperDeepFool the next step then starts from the clipped point, and points on the
+    way do not count as successes.
     """
+    published, examine = compat != "no", compat != "superdeepfool"
     view = siege.view()
     aimed = view.aim.targets is not None
     ranked = torch.cat((view.aim.labels[:, None], view.ranked()[:, : classes - 1]), 1)
     target = ranked[:, 1] if view.aim.targets is None else view.aim.targets
-    held = _backwards(view, classes)
+    held = gradients_held(view, classes)
     logits = origin.new_zeros(len(view), view.classes)
     ends = Ends(origin.clone(), torch.zeros_like(target, dtype=torch.bool), logits, target.clone())
     place = torch.arange(len(view), device=origin.device)
     at = State(place, origin, torch.zeros_like(origin), origin, ranked)
     for step in range(steps):
-        at, answer = view.settle(at, _read(view, at.x, at.ranked[:, :held]))
+        at, answer = view.settle(at, _read(view, at.x, at.ranked[:, :held], not published, examine))
         if aimed and step:
             at, answer = _ended(view, ends, at, answer)
         if not len(view):
             return ends
-        plane = _plane(view, answer, at.ranked[:, :held])
+        plane = _plane(view, answer, at.ranked[:, :held], not published)
         if not aimed and held < ranked.shape[1]:
             own = answer.gradient[:, :1].clone()
             del answer  # frees memory before the next one of its size
-            at, plane = _further(view, at, plane, own, held)
+            at, plane = _further(view, at, plane, own, held, not published, examine)
             if not len(view):
                 return ends
-        least = TIE * view.ball.width * view.ball.dual(plane.w)
-        gap = torch.maximum(-plane.f.double(), least)
-        way = _cut if step < patience else type(view.ball).plane
-        total = at.total + way(view.ball, at.x, plane.w, gap)
+        if published:
+            gap = plane.f.double().abs() + EXTRA * view.ball.width * view.ball.dual(plane.w)
+            total = at.total + unboxed(view.ball).plane(at.x, plane.w, gap)
+        else:
+            least = TIE * view.ball.width * view.ball.dual(plane.w)
+            gap = torch.maximum(-plane.f.double(), least)
+            way = _cut if step < patience else type(view.ball).plane
+            total = at.total + way(view.ball, at.x, plane.w, gap)
         before, x = at.x, (at.origin + (1.0 + overshoot) * total).clamp_(*view.ball.box)
+        if compat == "superdeepfool":
+            total = (x - at.origin) / (1.0 + overshoot)
         at = at._replace(x=x, total=total)
         ends.x[at.place], ends.target[at.place] = x, plane.target
         # A zero step would repeat: the gradient is zero, or the point is a corner of the box.
@@ -140,7 +156,7 @@ def iterate(
         if aimed and step < steps - 1:
             view.leave(stuck)
             continue
-        answer = view.logits(x)
+        answer = view.logits(x, examine=examine)
         view.leave(stuck)
         at, _ = _ended(view, ends, *view.settle(at, answer))
         if not len(view):
@@ -148,18 +164,19 @@ def iterate(
     return ends
 
 
-def _read(view: Siege, x: Tensor, ranked: Tensor) -> Answer:
+def _read(view: Siege, x: Tensor, ranked: Tensor, sure: bool, examine: bool) -> Answer:
     if view.aim.targets is None:
-        return view.gradients(x, ranked)
-    return view.gradient(x, steering(view))
+        return view.gradients(x, ranked, examine=examine)
+    return view.gradient(x, steering(view, sure), None if examine else unseen)
 
 
-def _plane(view: Siege, answer: Answer, ranked: Tensor) -> Plane:
+def _plane(view: Siege, answer: Answer, ranked: Tensor, sure: bool) -> Plane:
     """The boundary to move to."""
     if view.aim.targets is not None:
         return Plane(answer.gradient, answer.loss, view.aim.targets)
     w, f = against(answer, ranked)
-    return _nearest(view.ball, w, lowered(view, f, answer.logits), ranked[:, 1:])
+    f = lowered(view, f, answer.logits) if sure else f
+    return _nearest(view.ball, w, f, ranked[:, 1:])
 
 
 def _cut(ball: Ball, x: Tensor, w: Tensor, c: Tensor) -> Tensor:
@@ -179,19 +196,22 @@ def _nearest(ball: Ball, w: Tensor, f: Tensor, classes: Tensor) -> Plane:
     return Plane(w[rows, nearest], f[rows, nearest], classes[rows, nearest])
 
 
-def _further(view: Siege, at: State, plane: Plane, own: Tensor, held: int) -> tuple[State, Plane]:
+def _further(
+    view: Siege, at: State, plane: Plane, own: Tensor, held: int, sure: bool, examine: bool
+) -> tuple[State, Plane]:
     """The boundary to move to, with the classes beyond the first `held` queried too, in parts.
 
     Every part costs one more forward pass, after which fewer rows may be left. `own` is the
     gradient of the label's logit.
     """
     for first in range(held, at.ranked.shape[1], held):
-        answer = view.gradients(at.x, at.ranked[:, first : first + held])
+        answer = view.gradients(at.x, at.ranked[:, first : first + held], examine=examine)
         at, plane, own, answer = view.settle(at, plane, own, answer)
         if not len(view):
             break
         some, z = at.ranked[:, first : first + held], answer.logits
-        height = lowered(view, z.gather(1, some) - z.gather(1, at.ranked[:, :1]), z)
+        height = z.gather(1, some) - z.gather(1, at.ranked[:, :1])
+        height = lowered(view, height, z) if sure else height
         slope = answer.gradient
         del answer
         near = _nearest(view.ball, slope.sub_(own), height, some)
@@ -239,6 +259,9 @@ class DeepFool(Attack):
     boxed : bool
         Whether other pixels compensate for clipped ones in the first ten steps too: fewer steps,
         but longer paths on curved boundaries. Always so in l1.
+    compat : bool
+        As in the authors' code: steps ignore the box, and each is longer by 1e-4. Unlike there,
+        points are clipped to the box.
 
     Examples
     --------
@@ -252,6 +275,7 @@ class DeepFool(Attack):
     classes: int = whole_number(10, 2)
     search: int = whole_number(3, 0)
     boxed: bool = False
+    compat: bool = yes_or_no(False, added=True)
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
@@ -259,113 +283,18 @@ class DeepFool(Attack):
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
-        for rows in turns(siege, _backwards(siege, self.classes)):
+        for rows in turns(siege, gradients_held(siege, self.classes)):
             view = siege.view(rows)
             if len(view):
                 # In l1 the whole step is one pixel value, and clipping would undo it.
                 patience = 0 if self.boxed or view.ball.norm is L1 else PATIENCE
                 settings = (self.steps, self.overshoot, self.classes, patience)
-                ends = iterate(view, view.ball.center, *settings)
+                compat: Compat = "deepfool" if self.compat else "no"
+                ends = iterate(view, view.ball.center, *settings, compat)
                 shorten(view, ends.x, ends.crossed, ends.logits, self.search)
 
 
-@register("superdeepfool")
-@dataclass(frozen=True)
-class SuperDeepFool(Attack):
-    """DeepFool, then repeated projections onto the normal of the boundary.
-
-    A minimum-norm perturbation is parallel to the boundary's normal where it ends; DeepFool's is
-    not. So every round goes to the boundary, linearises it there and steps from the clean image
-    straight to that plane (Abdollahpour, Abroshan and Moosavi-Dezfooli, Revisiting DeepFool:
-    generalization and improvement, 2023).
-
-    Four things differ from the authors' code. The step to the plane stays in the box. After the
-    first path a round uses only the class found, for one backward pass instead of one per class. A
-    round that ends beyond the boundary is not the last, so that later ones reduce the perturbation.
-    And where they fail to, on strongly curved boundaries, a row takes only a fraction of the direct
-    step: on a natural ResNet-20 this makes the median a tenth smaller.
-
-    Parameters
-    ----------
-    rounds : int
-        Most rounds, each a direct step to the plane or another step to the boundary.
-    stop : bool
-        Whether a row stops when a direct step ends beyond the boundary, as published.
-    steps : int
-        Most steps of the first path.
-    overshoot, classes
-        As in `deepfool`.
-    search : int
-        Secant steps between the clean image and the best point, at the end.
-
-    Examples
-    --------
-    >>> from besiege.attacks import parse
-    >>> str(parse("superdeepfool(rounds=5)"))
-    'superdeepfool(rounds=5)'
-    """
-
-    rounds: int = whole_number(40)
-    stop: bool = False
-    steps: int = whole_number(50)
-    overshoot: float = number(0.02)
-    classes: int = whole_number(10, 2)
-    search: int = whole_number(5, 0)
-
-    minimal = True
-    revision = 2  # revision 1 counted rounding errors as successes
-    norms = frozenset({L2})
-    source = "Abdollahpour et al., Revisiting DeepFool, 2023"
-
-    def run(self, siege: Siege) -> None:
-        siege = endless(siege)
-        for rows in turns(siege, _backwards(siege, self.classes)):
-            view = siege.view(rows)
-            if len(view):
-                self._rounds(view)
-
-    def _rounds(self, siege: Siege) -> None:
-        ends = iterate(siege, siege.ball.center, self.steps, self.overshoot, self.classes)
-        best, crossed, over, target = siege.settle(ends.x, ends.crossed, ends.logits, ends.target)
-        size = torch.where(crossed, siege.ball.distance(best), torch.inf)
-        view = siege.view(aim=target if siege.aim.targets is None else None)
-        x, place = best.clone(), torch.arange(len(view), device=best.device)
-        straight, share = torch.zeros_like(crossed), torch.ones_like(size)
-        for turn in range(self.rounds + 1):
-            last = turn == self.rounds
-            answer = view.logits(x) if last else view.gradient(x, steering(view))
-            x, answer, place, straight, share = view.settle(x, answer, place, straight, share)
-            crossed, away = view.record.reached(view.rows, answer.labels), view.ball.distance(x)
-            closer = crossed & (away < size[place])
-            kept = place[closer]
-            best[kept], over[kept], size[kept] = x[closer], answer.logits[closer], away[closer]
-            if last:
-                break
-            if turn:  # the first point has nothing to compare with
-                new = torch.where(closer, GROW * share, share / 2).clamp_max_(1.0)
-                share = torch.where(crossed, new, share)
-            x = self._step(view.ball, x, crossed, answer, turn, share)
-            if self.stop:
-                view.leave(crossed & straight)
-            x, place, straight, share = view.settle(x, place, crossed, share)
-            if not len(view):
-                break
-        shorten(siege, best, torch.isfinite(size), over, self.search)
-
-    def _step(
-        self, ball: Ball, x: Tensor, crossed: Tensor, answer: Answer, turn: int, share: Tensor
-    ) -> Tensor:
-        """Beyond the boundary the direct step from the clean image to the plane, else a step on."""
-        w, f = answer.gradient, answer.loss
-        start = pick(crossed, ball.center, x)
-        move = ball.plane(start, w, rest(w, f, x - start))
-        # The overshoot of direct steps falls to zero over the rounds.
-        move.mul_(1.0 + ball.scaled(self.overshoot * (1.0 - crossed * (turn / self.rounds))))
-        move.lerp_(x - start, ball.scaled(torch.where(crossed, 1.0 - share, 0.0)))
-        return move.add_(start).clamp_(*ball.box)
-
-
-def _backwards(siege: Siege, classes: int) -> int:
+def gradients_held(siege: Siege, classes: int) -> int:
     """Gradients of a row held at once.
 
     It must not depend on the other rows: what a row costs is the same in every batch.
@@ -373,16 +302,3 @@ def _backwards(siege: Siege, classes: int) -> int:
     if siege.aim.targets is not None:
         return 1
     return min(classes, siege.classes, max(2, ENTRIES // (ROWS * siege.ball.size)))
-
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "deepfool(search=0)",
-        "deepsec": "deepfool(search=0)",
-        "realsafe": "deepfool(steps=100, search=0)",
-        "superdeepfool": "superdeepfool(rounds=100, stop=True, steps=100, search=10)",
-    }
-)
-"""Published settings: Moosavi-Dezfooli et al. 2016, DEEPSEC 2019 (both 50 steps, overshoot 0.02),
-RealSafe 2020 (100 steps), and Abdollahpour et al. 2023 (100 rounds, 100 steps, 10 search steps, end
-at the first direct step beyond the boundary)."""

@@ -124,7 +124,7 @@ class Rays:
             over |= (high == torch.inf) & (low >= limit)
             close = (found & ~over).nonzero()[:, 0]
             if len(close):
-                over[close] = self._same(ball.at(close), live[close])
+                over[close] = self.same(ball.at(close), live[close])
             live = live[~over]
 
     def take(self, rays: Rays) -> Tensor:
@@ -150,7 +150,7 @@ class Rays:
         best = first + self.high.view(-1, k).argmin(1)
         return Rays(self.rows[best], self.theta[best], self.low[best], self.high[best])
 
-    def _same(self, ball: Ball, rays: Tensor) -> Tensor:
+    def same(self, ball: Ball, rays: Tensor) -> Tensor:
         """For which rays the middle of the bracket is, as an image, one of the ends bit for bit."""
         low, high, theta = self.low[rays], self.high[rays], self.theta[rays]
         finest = ball.grid or 2.0**-21 * max(abs(end) for end in ball.box)
@@ -227,7 +227,7 @@ def set_out(siege: Siege, tries: int, alpha: float, fine: float) -> State:
         _draw(siege, best, tries)
     lost = (best.high == torch.inf).nonzero()[:, 0]
     if len(lost):
-        _ladder(siege, best, lost)
+        ladder(siege, best, lost)
     _towards_others(siege, best)
     share = torch.full_like(best.high, fine)
     length = best.high.nan_to_num(posinf=0.0)  # of rows that have left
@@ -262,7 +262,7 @@ def _towards_others(siege: Siege, best: Rays) -> None:
         best.take(rays)
 
 
-def _ladder(siege: Siege, best: Rays, lost: Tensor) -> None:
+def ladder(siege: Siege, best: Rays, lost: Tensor) -> None:
     """Starts from `find_start` for rows without a direction; rows without a start leave."""
     view = siege.view(lost)
     rows = (siege.rows[:, None] == view.rows).int().argmax(0)

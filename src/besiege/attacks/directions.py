@@ -12,7 +12,7 @@ from torch import Tensor
 from besiege.attacks.attack import piece
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
-from besiege.core.fields import check_fields, checked, number, whole_number
+from besiege.core.fields import check_fields, checked, number, whole_number, yes_or_no
 from besiege.core.resizing import random_resize_pad
 from besiege.core.rowwise import rowwise
 from besiege.core.threat import L2
@@ -29,6 +29,8 @@ class Part:
     """How many copies of a point its gradient is averaged over."""
     steers: bool = False
     """Whether gradients are asked at other points than the iterates."""
+    leaves_box: bool = False
+    """Whether those points may lie outside the box."""
 
     @property
     def moves(self) -> bool:
@@ -134,9 +136,21 @@ class Nesterov(Momentum):
     In linf as published: ``x + decay * size * m``, where m is the sum of gradients of mean
     absolute value one, whose components are about as large as those of a step. In other norms m is
     scaled to the length of a step: otherwise it would be ``sqrt(d)`` times too long in l2.
+
+    Parameters
+    ----------
+    decay : float
+        Weight of the sum so far.
+    boxed : bool
+        False asks at the point ahead even outside the box, as published.
     """
 
+    boxed: bool = yes_or_no(True, added=True)
     steers = True
+
+    @property
+    def leaves_box(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return not self.boxed
 
     def init(self, x: Tensor) -> Memory:
         return (torch.zeros_like(x), torch.zeros_like(x))
@@ -232,6 +246,10 @@ class Chain(Part):
     @property
     def steers(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
         return any(link.steers for link in self.links)
+
+    @property
+    def leaves_box(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return any(link.leaves_box for link in self.links)
 
     def init(self, x: Tensor) -> Memory:
         return tuple(link.init(x) for link in self.links)

@@ -12,40 +12,34 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import UNSET, Best, Weights, elsewhere, short, unseen
+from besiege.attacks.weighting import (
+    MANY,
+    STALLED,
+    UNSET,
+    Best,
+    Weights,
+    elsewhere,
+    lead,
+    short,
+)
 from besiege.core.answer import Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
-from besiege.core.fields import number, one_of, whole_number
+from besiege.core.fields import number, one_of, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege
+from besiege.core.siege import Siege, unseen
 from besiege.core.threat import L1, L2, Linf, Norm
 
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3
 """First weight, in units of the one at which the steepest pixel value just begins to move, and as
 published, in absolute units."""
 
-STALLED = 0.9999
-"""A row stalls if more than this fraction of its objective is left after a tenth of a round."""
-
 NARROW = 0.1
 """A bracket of weights this narrow, relative to its upper end, is searched no further."""
 
 KEEPS: Mapping[str, Norm | None] = MappingProxyType({"l1": L1, "en": None})
 """The norm in which the siege keeps the same success as the rule."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "ead-en-2018": "ead(steps=1000, rule='en', beta=0.001, compat=True)",
-        "ead-l1-2018": "ead(steps=1000, beta=0.001, compat=True)",
-        "ead-su": "ead(steps=1000, first=0.01, rate=0.001, beta=0.001, compat=True)",
-        "ead-deepsec-en": "ead(steps=10000, rule='en', rate=0.02, beta=0.001, compat=True)",
-        "ead-deepsec-l1": "ead(steps=10000, rate=0.02, beta=0.001, compat=True)",
-    }
-)
-"""Published settings: Chen et al. 2018, Su et al. 2018, DEEPSEC 2019 (at a constant rate)."""
 
 
 class State(NamedTuple):
@@ -87,7 +81,9 @@ class EAD(Attack):
     become sparser until the end of a round.
 
     The weight is measured in units of the clean image's steepest gradient component, so that the
-    scale of the logits does not matter; ``compat=True`` uses absolute weights.
+    scale of the logits does not matter; ``compat=True`` uses absolute weights. The extrapolated
+    points are clipped to the box; as published they are not, and the gradient of a saturated pixel
+    may be taken outside it.
 
     Parameters
     ----------
@@ -107,12 +103,17 @@ class EAD(Attack):
     first : float, optional
         First weight: by default 10, ten times what makes one pixel value move at all.
     rate : float
-        First step size; it falls as the square root of the steps left.
+        First step size.
+    decay : bool
+        Whether the rate falls as the square root of the steps left, or is constant.
     abort : bool
         Whether a row waits for its next weight when its objective stops falling, checked after
         every tenth of a round.
     compat : bool
-        As published: `first` (0.001) is absolute, in squared box widths.
+        As published: `first` (0.001) is absolute, in squared box widths, extrapolated points are
+        not clipped, and a round that stalls ends whether it had a success or not.
+    repeat : bool
+        Published: with ten rounds or more the last one repeats the smallest weight that sufficed.
 
     Examples
     --------
@@ -130,10 +131,17 @@ class EAD(Attack):
     rate: float = number(0.01, above=0)
     abort: bool = True
     compat: bool = False
+    decay: bool = yes_or_no(True, added=True)
+    repeat: bool = yes_or_no(False, added=True)
 
     minimal = True
     norms = frozenset({L1, L2})
     source = "Chen et al., EAD: elastic-net attacks to deep neural networks, 2018"
+
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # of every attack one, here of its form
+        """Part of the identity: 2 does not clip extrapolated points."""
+        return 2 if self.compat else 1
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
@@ -148,7 +156,7 @@ class EAD(Attack):
         none = torch.zeros_like(unit, dtype=torch.bool)
         at = State(center, center, weights, unit, none, none, unit)
         for turn in range(self.rounds):
-            at = self._begun(siege.ball, at)
+            at = self._begun(siege.ball, at, turn)
             if not bool(at.going.any()):
                 break
             for step in range(self.steps):
@@ -163,27 +171,40 @@ class EAD(Attack):
                 good = siege.record.reached(siege.rows, judged.labels)
                 good &= judged.loss >= self.kappa
                 good &= at.going
+                # As published the first iterate is checked too: every check is a step earlier.
+                checked = self.abort and (step if self.compat else step + 1) % every == 0
+                if checked and self.compat:
+                    at = self._slowed(siege, judged, at)
+                    good &= at.going
                 at = at._replace(won=at.won | good)
                 if hidden:
                     best.note(at.x, good, self._size(siege.ball, at.x))
                 judged, at = best.settle(siege, (judged, at))
                 if not len(siege):
                     return
-                if self.abort and (step + 1) % every == 0:
-                    weighed = at.weights.c * at.unit * short(siege, judged, self.kappa)
-                    value = self._descended(siege.ball, at.x) + weighed
-                    going = at.going & (at.won | ~(value > STALLED * at.last))
-                    at = at._replace(going=going, last=value)
-                    if not bool(going.any()):
-                        break
+                if checked and not self.compat:
+                    at = self._slowed(siege, judged, at)
+                if checked and not bool(at.going.any()):
+                    break
             at = at._replace(weights=at.weights.after(at.won))
         best.offer(siege)
 
-    def _begun(self, ball: Ball, at: State) -> State:
+    def _slowed(self, siege: Siege, judged: Answer, at: State) -> State:
+        """The state without the rows whose objective stalls, unless they had a success."""
+        weighed = at.weights.c * at.unit * short(siege, judged, self.kappa)
+        value = self._descended(siege.ball, at.x) + weighed
+        falls = ~(value > STALLED * at.last)
+        return at._replace(going=at.going & (falls if self.compat else at.won | falls), last=value)
+
+    def _begun(self, ball: Ball, at: State, turn: int) -> State:
         """A round from the clean images; rows whose weight is known precisely enough skip it."""
-        c, low, high = at.weights
-        settled = (high < UNSET) & (high - low < NARROW * high)
+        weights = at.weights
+        c, low, high = weights
+        settled = (high < UNSET) & (high - low < NARROW * high) & (not self.compat)
+        if self.repeat and self.rounds >= MANY and turn == self.rounds - 1:
+            weights = weights.repeated(torch.ones_like(settled))
         return at._replace(
+            weights=weights,
             x=ball.center,
             y=ball.center,
             won=torch.zeros_like(settled),
@@ -195,7 +216,9 @@ class EAD(Attack):
         """One step of the rows that still move."""
         pull = at.weights.c * at.unit * (short(siege, answer, self.kappa) > 0)
         new = self._shrunk(siege.ball, at.y, answer.gradient, pull, step)
-        ahead = (new + (step / (step + 3)) * (new - at.x)).clamp_(*siege.ball.box)
+        ahead = new + (step / (step + 3)) * (new - at.x)
+        if not self.compat:
+            ahead = ahead.clamp_(*siege.ball.box)
         return at._replace(x=pick(at.going, new, at.x), y=pick(at.going, ahead, at.y))
 
     def _ask(self, siege: Siege, x: Tensor, going: Tensor, hidden: bool) -> Answer:
@@ -203,9 +226,9 @@ class EAD(Attack):
         rows = None if bool(going.all()) else going.nonzero()[:, 0]
         some = x if rows is None else x[rows]
         if hidden:
-            answer = siege.gradient(some, steering(siege), through=unseen, rows=rows)
+            answer = siege.gradient(some, lead(siege, self.compat), through=unseen, rows=rows)
         else:
-            answer = siege.logits(some, rows=rows, loss=steering(siege))
+            answer = siege.logits(some, rows=rows, loss=lead(siege, self.compat))
         return answer if rows is None else answer.blank(len(x)).put(rows, answer)
 
     def _descended(self, ball: Ball, x: Tensor) -> Tensor:
@@ -237,7 +260,7 @@ class EAD(Attack):
         return at._replace(unit=unit, y=y)
 
     def _shrunk(self, ball: Ball, y: Tensor, slope: Tensor, pull: Tensor, step: int) -> Tensor:
-        rate = self.rate * math.sqrt(1.0 - step / self.steps)
+        rate = self.rate * (math.sqrt(1.0 - step / self.steps) if self.decay else 1.0)
         change = y - ball.center
         change = change - rate * (2.0 * change - ball.scaled(pull) * slope)
         kept = torch.copysign((change.abs() - self.beta * ball.width).clamp_min_(0.0), change)

@@ -163,11 +163,16 @@ class Slopes(NamedTuple):
     along : Tensor
         The direction really sent, in units of sigma, ``[rows, k, ...]``: half the difference
         between the two ends of a pair, whether or not both were queried.
+    sum_around, count_around : Tensor
+        The sum of the losses at the probes themselves, and their number, ``[rows]``; probes without
+        an answer are left out.
     """
 
     loss: Tensor
     slope: Tensor
     along: Tensor
+    sum_around: Tensor
+    count_around: Tensor
 
     def sum(self) -> Tensor:
         """``sum(slope * along)`` of every row, ``[rows, ...]``; overwrites `along`."""
@@ -219,6 +224,8 @@ def probe(
     losses = siege.logits(images, rows=rows, loss=loss).loss
     if base is None:
         base, losses = losses[:, 0], losses[:, 1:]
+    seen = torch.isfinite(losses)
+    around = torch.where(seen, losses, torch.zeros_like(losses)).sum(1)
     middle = base[:, None].expand_as(losses[:, :: 2 if paired else 1])
     high, low = (losses[:, ::2], losses[:, 1::2]) if paired else (losses, middle)
     width = sigma[:, None].to(losses.dtype).expand_as(high) * (2.0 if paired else 1.0)
@@ -231,14 +238,18 @@ def probe(
     known = torch.isfinite(high) & torch.isfinite(low)
     slope = torch.where(known, high - low, torch.zeros_like(high)) / width
     along = (far - back).div_(2.0 * step)
-    return Slopes(base, slope, along)
+    return Slopes(base, slope, along, around, seen.sum(1))
 
 
 class Estimate(NamedTuple):
-    """An estimated gradient, and the loss at the point itself."""
+    """An estimated gradient, the loss at the point itself, and the mean loss of the probes.
+
+    The mean is -inf where no probe was answered.
+    """
 
     gradient: Tensor
     loss: Tensor
+    around: Tensor
 
 
 def estimate(
@@ -247,36 +258,40 @@ def estimate(
     loss: Loss,
     draw: Draw,
     many: int,
-    sigma: float,
+    sigma: float | Tensor,
     step: int,
     *,
     paired: bool,
     known: Tensor | None = None,
 ) -> Estimate:
-    """The gradient at points from `many` directions a row, and the loss at the points.
+    """The gradient at points from `many` directions a row, and the loss there and around.
 
     It costs one query for the point, unless its loss is `known`, and one for each direction, or two
     if `paired`. Directions depend on row and `step`. Images are made, queried and summed in pieces
     whose size depends only on the number of directions, so that a row's sum is the same for any
-    batch size.
+    batch size. `sigma` is in box widths, or the size of each row's probes.
     """
     gradient = torch.zeros_like(x)
     value = torch.full((len(siege),), -torch.inf, dtype=x.dtype, device=x.device)
+    around, answered = torch.zeros_like(value), torch.zeros_like(value)
     dice, shape = siege.dice.of("probes", step), tuple(x.shape[1:])
-    size = visible(siege.ball, sigma, draw, paired=paired)
+    if not isinstance(sigma, Tensor):
+        size = visible(siege.ball, sigma, draw, paired=paired)
+        sigma = torch.full((len(siege),), size, device=x.device)
     each = 2 if paired else 1
     for rows in siege.blocks(1 + each * many):
-        at = x[rows]
-        sigmas = torch.full((len(rows),), size, device=x.device)
+        at, sigmas = x[rows], sigma[rows]
         base = None if known is None else known[rows]
         for some in portions(siege.ball, many, each):
             u = draw(dice.at(rows), shape, some.to(x.device).expand(len(rows), -1)).to(x.dtype)
             slopes = probe(siege, rows, at, u, sigmas, loss, paired=paired, base=base)
             base = slopes.loss
             gradient[rows] += slopes.sum() / many
+            around[rows] += slopes.sum_around.to(around.dtype)
+            answered[rows] += slopes.count_around
         assert base is not None
         value[rows] = base.to(value.dtype)
-    return Estimate(gradient, value)
+    return Estimate(gradient, value, torch.where(answered > 0, around / answered, -torch.inf))
 
 
 def portions(ball: Ball, many: int, each: int = 1) -> Iterator[Tensor]:

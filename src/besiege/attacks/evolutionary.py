@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -27,7 +25,7 @@ from besiege.attacks.starts import (
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
@@ -50,15 +48,6 @@ ACTIVE = 20
 
 SIDE = 45
 """Published: side of the images on which mutations of larger images are drawn."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "evolutionary(sigma=0.01, window=30, bisected=False)",
-        "realsafe": "evolutionary(steps=20000, sigma=0.03, shrink=1, window=30, bisected=False)",
-    }
-)
-"""Published settings: Dong et al. 2019 (on 45 x 45 of 112 x 112 pixels), and RealSafe 2020 at full
-resolution."""
 
 
 class State(NamedTuple):
@@ -132,6 +121,11 @@ class Evolutionary(Attack):
         Queries after which mu adapts.
     bisected : bool
         Whether the start is first bisected to the boundary.
+    side : int, optional
+        Height and width at which z is drawn, where images are larger, instead of a factor `shrink`.
+    stratified : bool
+        Whether the coordinates of a mutation are drawn evenly over the variances; if not, they are
+        drawn one after the other, each at most once.
 
     Examples
     --------
@@ -145,6 +139,8 @@ class Evolutionary(Attack):
     shrink: int | None = whole_number(None)
     window: int = whole_number(5)
     bisected: bool = True
+    side: int | None = whole_number(None, added=True)
+    stratified: bool = yes_or_no(True, added=True)
 
     access = Access.DECISION
     norms = frozenset({L2})
@@ -165,7 +161,8 @@ class Evolutionary(Attack):
             if not len(siege):
                 return
             ball = siege.ball
-            z = mutation(siege.dice.of("mutation"), at.spread, step)
+            dice = siege.dice.of("mutation")
+            z = (mutation if self.stratified else one_by_one)(dice, at.spread, step)
             move = resized(z.view(-1, *small), tuple(x.shape[2:]))
             sigma = self._sigma(ball, at.mu, at.far)
             new = ball.received(child(ball, at.x, move, at.mu, sigma))
@@ -180,6 +177,8 @@ class Evolutionary(Attack):
     def small(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape on which mutations are drawn."""
         channels, *sides = shape
+        if self.side is not None:
+            return channels, *(min(side, self.side) for side in sides)
         shrink = self.shrink or math.ceil(math.sqrt(math.prod(sides)) / SIDE)
         return channels, *(-(-side // shrink) for side in sides)
 
@@ -209,6 +208,19 @@ def mutation(dice: Dice, spread: Tensor, step: int) -> Tensor:
     drawn = dice.normal((many,), step).to(spread).mul_(spread.gather(1, chosen).sqrt_())
     drawn[:, 1:].masked_fill_(chosen[:, 1:] == chosen[:, :-1], 0.0)
     return torch.zeros_like(spread).scatter_add_(1, chosen, drawn)
+
+
+def one_by_one(dice: Dice, spread: Tensor, step: int) -> Tensor:
+    """As `mutation`, with coordinates drawn one after the other, without replacement.
+
+    The k largest of ``log(variance)`` plus Gumbel noise are such a draw.
+    """
+    entries = spread.shape[1]
+    many = max(1, entries // ACTIVE)
+    chance = dice.of("which").uniform((entries,), step).double() + 2.0**-25
+    chosen = (spread.double().log() - (-chance.log()).log()).topk(many, dim=1).indices
+    drawn = dice.normal((many,), step).to(spread).mul_(spread.gather(1, chosen).sqrt_())
+    return torch.zeros_like(spread).scatter_(1, chosen, drawn)
 
 
 def child(ball: Ball, x: Tensor, move: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:

@@ -9,14 +9,24 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.planes import closest, lowered, nearest, planes, rest, shorten, steering, turns
+from besiege.attacks.planes import (
+    closest,
+    crossed,
+    lowered,
+    nearest,
+    planes,
+    rest,
+    shorten,
+    steering,
+    turns,
+)
 from besiege.attacks.smallest import across, endless
 from besiege.core.answer import Answer
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege
+from besiege.core.siege import Siege, unseen
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
 
 CHOICE = 5
@@ -61,9 +71,15 @@ class FAB(Attack):
     beta : float
         Fraction of the perturbation that shrinking leaves; with `anneal`, at the first step.
     anneal : bool
-        Whether `beta` rises to one during a run. ``beta=0.9, anneal=False`` is as published.
+        Whether `beta` rises to one during a run. ``beta=0.9, anneal=False`` with `compat` is as
+        published.
     search : int
         Secant steps between the clean image and the best point, at the end of a run.
+    compat : bool
+        As in the authors' code: the plane is computed after shrinking, for one forward pass more
+        in every step; shrinking scales the perturbation in every norm, and points found by it do
+        not count; the class is always the one nearest to the iterate without the box; planes are
+        at the boundary itself; rows without a plane stay where they are.
 
     Examples
     --------
@@ -79,6 +95,7 @@ class FAB(Attack):
     beta: float = number(0.7, most=1, what="a fraction")
     anneal: bool = True
     search: int = whole_number(3, 0)
+    compat: bool = yes_or_no(False, added=True)
 
     minimal = True
     norms = frozenset({Linf, L2, L1})
@@ -102,7 +119,8 @@ class FAB(Attack):
         scores = x.new_zeros(len(x), siege.classes)
         for step in range(self.steps + 1):
             last = step == self.steps
-            answer = siege.logits(x) if last else self._ask(siege, x)
+            look = last or (self.compat and step > 0)
+            answer = siege.logits(x) if look else self._ask(siege, x)
             x, answer, best, far, scores = siege.settle(x, answer, best, far, scores)
             if not len(siege):
                 return
@@ -112,19 +130,32 @@ class FAB(Attack):
             far = torch.where(closer, away, far)
             best = pick(closer, x, best)
             scores = torch.where(closer[:, None], answer.logits, scores)
-            if not last:
-                x = self._step(siege, x, beyond, away, answer, step)
+            if last:
+                break
+            if look:
+                shrunk = siege.ball.center.lerp(x, self._left(step))
+                x = pick(crossed(siege, answer), shrunk, x)
+                x, answer, best, far, scores = siege.settle(
+                    x, self._ask(siege, x), best, far, scores
+                )
+                if not len(siege):
+                    return
+                beyond, away = (
+                    torch.zeros_like(siege.rows, dtype=torch.bool),
+                    siege.ball.distance(x),
+                )
+            x = self._step(siege, x, beyond, away, answer, step)
         shorten(siege, best, torch.isfinite(far), scores, self.search, most=1.0)
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         every = torch.arange(siege.classes, device=x.device)
-        return siege.gradients(x, every.expand(len(x), -1))
+        return siege.gradients(x, every.expand(len(x), -1), examine=not self.compat)
 
     def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:
         ball, labels = siege.ball, siege.aim.labels
         w, f = planes(answer, labels)
-        f = lowered(siege, f, answer.logits)
-        early = step < CHOICE
+        f = f if self.compat else lowered(siege, f, answer.logits)
+        early = step < CHOICE and not self.compat
         chosen = nearest(ball, x, w, f, labels) if early else closest(ball, w, f, labels)
         rows = torch.arange(len(x), device=x.device)
         return w[rows, chosen], f[rows, chosen]
@@ -147,7 +178,7 @@ class FAB(Attack):
         here, there = moves.mul_(self.eta).view(2, *x.shape)
         x = here.add_(kept).mul_(1.0 - alpha).add_(there.mul_(alpha)).add_(clean)
         x = x.clamp_(*ball.box)
-        if step % FLAT == 0:
+        if step % FLAT == 0 and not self.compat:
             flat = size[rows:] == 0
             if bool(flat.any()):
                 x = pick(flat, _anywhere(siege, "flat", step), x)
@@ -169,7 +200,7 @@ class FABT(FAB):
 
     Parameters
     ----------
-    steps, restarts, alpha_max, eta, beta, anneal, search
+    steps, restarts, alpha_max, eta, beta, anneal, search, compat
         As in `fab`, for every class.
     targets : int
         Most classes tried.
@@ -205,6 +236,8 @@ class FABT(FAB):
                 self._runs(siege.view(rows, aim=aim, dice=dice))
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
+        if self.compat:
+            return siege.gradient(x, steering(siege, sure=False), unseen)
         return siege.gradient(x, steering(siege))
 
     def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:

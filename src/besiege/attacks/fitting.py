@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.losses import margin
+from besiege.attacks.pieces import unboxed
 from besiege.attacks.planes import against, straight, toward
-from besiege.attacks.weighting import unseen
 from besiege.core.answer import Aim, Answer
-from besiege.core.ball import Ball, ball
+from besiege.core.ball import Ball, ball, distances
 from besiege.core.dice import Dice
 from besiege.core.rowwise import rowwise
-from besiege.core.siege import Siege
+from besiege.core.siege import Siege, unseen
+from besiege.core.threat import L2
 
 Method = Literal["gradient", "deepfool"]
+Boxing = Literal["joint", "cut", "none"]
 
 CAP = 1.0
 """Beyond the boundary the margin is capped at this many times the mean clean margin, so that images
@@ -29,11 +31,22 @@ INERTIA = 0.9
 """Momentum of the gradient method."""
 
 CLASSES, OVERSHOOT, REACH = 10, 0.02, 10
-"""DeepFool: classes considered, overshoot, and most steps."""
+"""DeepFool: classes considered, overshoot, and most points looked at."""
+
+BEYOND = 1e-4
+"""How much farther Euclidean steps go where images are cut to the box, in box widths: what is cut
+off would leave them short of the boundary by less and less, without end."""
 
 
 def fit(
-    siege: Siege, method: Method, *, steps: int, target: float, batch: int, hidden: bool
+    siege: Siege,
+    method: Method,
+    *,
+    steps: int,
+    target: float,
+    batch: int,
+    hidden: bool,
+    box: Boxing = "joint",
 ) -> Tensor:
     """A perturbation for all rows of a siege, within the smallest of their radii.
 
@@ -43,7 +56,7 @@ def fit(
     ----------
     siege : Siege
         Its rows pay for the queries.
-    method, steps, target, batch
+    method, steps, target, batch, box
         As in `besiege.attacks.universal.UAP`.
     hidden : bool
         Whether successes during the fit are not recorded: only the final images count.
@@ -64,7 +77,7 @@ def fit(
                 v, rise = _ascended(around, v, rise, answer.gradient, turn / steps)
                 changed = siege.record.reached(siege.rows[rows], answer.labels)
             else:
-                move, changed = _reached(siege.view(rows), v, hidden, price)
+                move, changed = _reached(siege.view(rows), v, hidden, price, box)
                 v = around.confine(v + move)
             fooled, asked = fooled + int(changed.sum()), asked + len(rows)
         # The perturbation has changed since: measure it if it seems good enough. The gradient
@@ -72,8 +85,8 @@ def fit(
         if method == "gradient" and fooled < target * asked:
             best = v
             continue
-        share = _share(siege, v)
-        if share > most or method == "gradient":
+        share = _share(siege, v, box)
+        if share > most or method == "gradient" or box != "joint":
             best, most = v, share
         if share >= target:
             break
@@ -92,16 +105,16 @@ def _paying(siege: Siege, rows: Tensor, price: int) -> Tensor:
     return rows[siege.record.meter.left(siege.rows[rows]) > price]
 
 
-def _share(siege: Siege, v: Tensor) -> float:
+def _share(siege: Siege, v: Tensor, box: Boxing) -> float:
     """The fooling rate of the perturbation; 1 if no row can pay for a query."""
     rows = _paying(siege, torch.arange(len(siege), device=v.device), 1)
     if not len(rows):
         return 1.0
-    labels = _shifted(siege, v, rows).labels
+    labels = _shifted(siege, v, rows, box).labels
     return float(siege.record.reached(siege.rows[rows], labels).double().mean())
 
 
-def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
+def _shifted(siege: Siege, v: Tensor, rows: Tensor, box: Boxing = "joint") -> Answer:
     """The gradient of the capped margin with respect to the perturbation, for some rows."""
     clean = siege.aim.clean
     cap = torch.inf if clean is None else -CAP * float(margin(clean, siege.aim).mean())
@@ -110,7 +123,7 @@ def _shifted(siege: Siege, v: Tensor, rows: Tensor) -> Answer:
         return margin(logits, aim).clamp_max(cap)
 
     def shift(image: Tensor, _: Dice, __: Tensor) -> Tensor:
-        return (image + v).clamp(*siege.ball.box)
+        return _cut(siege.ball, image + v, box)
 
     return siege.gradient(siege.ball.center[rows], capped, through=shift, rows=rows)
 
@@ -126,27 +139,39 @@ def _ascended(
     return around.confine(v + around.steepest(rise, v, length)), rise
 
 
-def _reached(view: Siege, v: Tensor, hidden: bool, price: int) -> tuple[Tensor, Tensor]:
+def _cut(ball: Ball, x: Tensor, box: Boxing) -> Tensor:
+    return x if box == "none" else x.clamp(*ball.box)
+
+
+def _reached(
+    view: Siege, v: Tensor, hidden: bool, price: int, box: Boxing = "joint"
+) -> tuple[Tensor, Tensor]:
     """The sum of DeepFool steps of the rows that the perturbation does not fool, and the others.
 
     A row that does not cross the boundary in time, or cannot pay, adds nothing, as in the paper.
     """
     space, total = view.ball, torch.zeros_like(view.ball.center)
-    start = (space.center + v).clamp(*space.box)
+    start = _cut(space, space.center + v, box)
+    plain = box != "joint"
+    # The published steps are the shortest in l2, whatever the norm of the perturbation.
+    extra = BEYOND * space.width if box == "cut" else 0.0
+    steps_in = unboxed(ball(L2, space.center, space.radius, space.box)) if plain else space
     read = _Planes(view, hidden)
     going = before = torch.ones_like(view.rows, dtype=torch.bool)
-    for step in range(REACH):
+    for step in range(REACH - plain):  # as published, the last step may not be the one that crosses
         rows = _paying(view, going.nonzero()[:, 0], price)
         if not len(rows):
             break
-        x = (start[rows] + (1.0 + OVERSHOOT) * total[rows]).clamp(*space.box)
+        x = _cut(space, start[rows] + (1.0 + OVERSHOOT) * total[rows], box)
         labels, w, f = read(x, rows)
         stays = ~view.record.reached(view.rows[rows], labels)
         going = going.index_copy(0, rows, stays)
         before = before if step else going
-        size = straight(space, w.flatten(0, 1), f.double().flatten()).view_as(f)
+        size = straight(steps_in, w.flatten(0, 1), f.double().flatten()).view_as(f)
         each, nearest = torch.arange(len(rows), device=x.device), size.argmin(1)
-        move = space.at(rows).plane(x, w[each, nearest], -f[each, nearest].double())
+        chosen = w[each, nearest]
+        height = extra * distances(chosen, L2) - f[each, nearest].double()
+        move = steps_in.at(rows).plane(x, chosen, height)
         total = total.index_add(0, rows, move * rowwise(stays, move))
     moves = total * rowwise(before & ~going, total)
     return (1.0 + OVERSHOOT) * moves.sum(0, keepdim=True), ~before

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -15,23 +13,31 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.hopskipjump import Draw, length, narrow, units, votes
 from besiege.attacks.smallest import endless
-from besiege.attacks.starts import adversarial, begin, halvings, start_cost, to_boundary
+from besiege.attacks.starts import (
+    adversarial,
+    begin,
+    find_start,
+    halvings,
+    start_cost,
+    to_boundary,
+)
 from besiege.core.attack_registry import register
-from besiege.core.ball import Ball
+from besiege.core.ball import Ball, distances
 from besiege.core.dice import Dice
-from besiege.core.fields import MOST_STEPS, number, whole_number
+from besiege.core.fields import MOST_STEPS, number, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
-from besiege.core.threat import L1, L2, Linf
+from besiege.core.threat import L1, L2, Linf, Norm
 
 GAIN = 0.01
 """How much nearer a point must be to be queried, as a fraction of the distance."""
 
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {"authors": "geoda(steps=9, probes=60, growth=1.41, side=75)"}
-)
-"""Settings of Rahmati et al. 2020, about 4000 queries for an image of 224 x 224."""
+OUT, TIMES = 1.125, 100
+"""Published: l2 length of the steps out from the clean image, and the most of them. The paper's 5
+is in units of the mean standard deviation of ImageNet's pixel values."""
 
+EXACT = 1e-4
+"""Published: l2 precision of bisections."""
 
 _FASTEST = 10
 """Largest growth of the number of probes from step to step."""
@@ -65,7 +71,12 @@ class GeoDA(Attack):
     side : int
         Cosines per height and per width, at most the number of pixels.
     probe : float
-        Length of the probes, as a fraction of the distance.
+        Length of the probes, as a fraction of the distance. With `compat` the standard deviation
+        of the weights of the cosines, in box widths.
+    compat : bool
+        Whether points are updated as published, in l2 and linf: the estimate is the sum of the mean
+        votes of all steps; from the clean image steps along it of equal length lead to an
+        adversarial image, which is bisected on a straight line and replaces the point.
 
     Examples
     --------
@@ -78,14 +89,21 @@ class GeoDA(Attack):
     growth: float = number(1.2, least=1, most=_FASTEST)
     side: int = whole_number(16)
     probe: float = number(0.1, above=0)
+    compat: bool = yes_or_no(False, added=True)
 
     access = Access.DECISION
-    norms = frozenset({L2, Linf, L1})
     minimal = True
     source: ClassVar[str] = "Rahmati et al., GeoDA, 2020"
 
+    @property
+    def norms(self) -> frozenset[Norm]:  # type: ignore[override]
+        """The norms it can be used for."""
+        return frozenset({L2, Linf} if self.compat else {L2, Linf, L1})
+
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
+        if self.compat:
+            return self._published(siege)
         x = begin(siege, self._narrow)
         w = torch.zeros_like(x)
         for step in range(self.steps):
@@ -97,9 +115,25 @@ class GeoDA(Attack):
             w = w + votes(siege, x, length(ball, far, self.probe), self.many(step), draw)[0]
             x, w = siege.settle(self._moved(siege, x, w, far), w)
 
+    def _published(self, siege: Siege) -> None:
+        x: Tensor = siege.settle(find_start(siege)[0])
+        x = siege.settle(_back(siege, x))
+        w = torch.zeros_like(x)
+        for step in range(self.steps):
+            if not len(siege):
+                return
+            shape, many = tuple(x.shape[1:]), self.many(step)
+            long = torch.full_like(siege.ball.radius, self.probe * siege.ball.width)
+            drawn = self._drawn(shape, step, scaled=False)
+            w = w + votes(siege, x, long, many, drawn, centred=False)[0] / many
+            x, w = siege.settle(_back(siege, _out(siege, x, w)), w)
+
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         back = halvings(math.sqrt(math.prod(shape)) / self.probe) + 1
-        total = start_cost(back) + self.steps * (1 + back)
+        out = 1
+        if self.compat:
+            back, out = halvings(math.sqrt(math.prod(shape)) / EXACT) + 1, TIMES
+        total = start_cost(back) + self.steps * (out + back)
         for step in range(self.steps):
             most = self.many(step)
             if self.growth == 1 or most == MOST_STEPS:  # all later steps send as many
@@ -112,7 +146,8 @@ class GeoDA(Attack):
         # Compare logarithms: the power of a late step overflows.
         if step * math.log(self.growth) > math.log(MOST_STEPS):
             return MOST_STEPS
-        return min(int(self.probes * self.growth**step), MOST_STEPS)
+        many = self.probes * self.growth**step
+        return min(round(many) if self.compat else int(many), MOST_STEPS)
 
     def _moved(self, siege: Siege, x: Tensor, w: Tensor, far: Tensor) -> Tensor:
         """Boundary points along w where these are nearer, else the old points."""
@@ -132,22 +167,56 @@ class GeoDA(Attack):
     def _narrow(self, ball: Ball, far: Tensor) -> Tensor:
         return narrow(ball, length(ball, far, self.probe))
 
-    def _drawn(self, shape: tuple[int, ...], step: int) -> Draw:
+    def _drawn(self, shape: tuple[int, ...], step: int, scaled: bool = True) -> Draw:
         def draw(dice: Dice, places: Tensor) -> Tensor:
-            return waves(dice.of("waves", step), places, shape, self.side)
+            made = sums(dice.of("waves", step), places, shape, self.side)
+            return units(made) if scaled else made
 
         return draw
 
 
+def _out(siege: Siege, x: Tensor, w: Tensor) -> Tensor:
+    """The first adversarial images on equal steps from the clean image along w, or its signs.
+
+    The old points where there is none.
+    """
+    w = w if siege.ball.norm is L2 else torch.sign(w)
+    w = w / siege.ball.scaled(distances(w, L2).clamp_min(1e-30))
+    new, rows = x.clone(), torch.arange(len(siege), device=x.device)
+    for n in range(1, TIMES + 1):
+        if not len(rows):
+            break
+        ball = siege.ball.at(rows)
+        image = (ball.center + n * OUT * ball.width * w[rows]).clamp_(*ball.box)
+        image = ball.received(image)
+        answer = siege.labels(image, rows)
+        good = adversarial(siege, answer, rows)
+        new[rows[good]] = image[good]
+        rows = rows[~good & (answer.labels >= 0)]
+    return new
+
+
+def _back(siege: Siege, x: Tensor) -> Tensor:
+    """Points at the boundary on straight lines to the clean images."""
+    if not len(siege):
+        return x
+    ball = siege.ball
+    return to_boundary(siege, ball.center, x, EXACT * ball.width, straight=True)
+
+
 def waves(dice: Dice, places: Tensor, shape: tuple[int, ...], side: int) -> Tensor:
     """Normal sums of each channel's lowest cosines, of length one, ``[rows, k, *shape]``."""
+    return units(sums(dice, places, shape, side))
+
+
+def sums(dice: Dice, places: Tensor, shape: tuple[int, ...], side: int) -> Tensor:
+    """Sums of each channel's lowest cosines with normal weights, ``[rows, k, *shape]``."""
     channels, height, width = shape
     high, wide = min(side, height), min(side, width)
     u = dice.normal((channels, high, wide), places)
     down, across = cosines(height, high).to(u), cosines(width, wide).to(u)
     # Row by row: the rounding of a matrix product depends on the batch size.
-    made = torch.stack([torch.matmul(torch.matmul(down, row), across.T) for row in u])
-    return units(made)
+    return torch.stack([torch.matmul(torch.matmul(down, row), across.T) for row in u])
 
 
 @cache

@@ -229,11 +229,3 @@ def _to_one(x: Tensor) -> Tensor:
 _SLOPES: Mapping[str, tuple[Loss, Loss | None]] = MappingProxyType(
     {"logits": (target_logit, other_logits), "probabilities": (target_probability, None)}
 )
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "jsma(gamma=0.145, both=False, room=False)",
-        "deepsec": "jsma(gamma=0.1, both=False, room=False)",
-    }
-)
-"""Published settings: Papernot et al. 2016 (theta 1, 14.5 % of the pixel values), DEEPSEC 2019."""

@@ -111,6 +111,20 @@ class Margin:
         return logit_of(logits, aim.targets) - _best_other(logits, aim.targets)
 
 
+@piece("logit")
+@dataclass(frozen=True)
+class Logit:
+    """The logit alone: ``-z_y``, or ``z_t`` towards a target.
+
+    It does not see the other classes: a step may raise the label's rivals or lower them.
+    """
+
+    def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        if aim.targets is None:
+            return -logit_of(logits, aim.labels)
+        return logit_of(logits, aim.targets)
+
+
 @piece("soft_margin")
 @dataclass(frozen=True)
 class SoftMargin:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -26,15 +24,6 @@ from besiege.core.threat import L2, Linf
 
 FIRST = 0.001
 """Standard deviation of the first mean."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "nattack-2019": "nattack(steps=500, population=300, rate=0.02, tanh=True)",
-        "nattack-realsafe": "nattack(steps=200, population=100, rate=0.02, tanh=True)",
-    }
-)
-"""Published settings: Li et al. 2019, RealSafe 2020. These check only the mean for success; here
-every member is checked."""
 
 
 @register("nattack")

@@ -6,10 +6,8 @@ differ in the distribution of the probes, in whether these come in pairs, and in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -25,32 +23,24 @@ from besiege.attacks.estimates import (
     gaussian,
     rademacher,
     sphere,
+    visible,
 )
 from besiege.attacks.losses import margin
+from besiege.attacks.pieces import unboxed
 from besiege.attacks.weighting import USUAL_DECAYS, Adam, corrections
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
-from besiege.core.ball import distances
-from besiege.core.fields import a_loss, number, one_of, whole_number
+from besiege.core.ball import Ball, distances
+from besiege.core.fields import a_loss, number, one_of, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "nes-2018": "nes(steps=200, pairs=25, sigma=0.001, rate=0.2, momentum=0.9, window=5)",
-        "nes-realsafe": "nes(steps=200, pairs=50, sigma=0.001, rate=0.15, momentum=0)",
-        "nes-realsafe-strength": "nes(steps=40, pairs=250, sigma=0.001, rate=0.15, momentum=0)",
-        "spsa-2018": "spsa(steps=100, pairs=1024, sigma=0.01, rate=0.32)",
-        "spsa-realsafe": "spsa(steps=200, pairs=50, sigma=0.001, rate=0.3)",
-        "spsa-realsafe-sign": "spsa(steps=200, pairs=50, sigma=0.001, rate=0.15, by='sign')",
-        "rgf-2019": "rgf(steps=200, probes=50, sigma=0.0001, rate=0.1)",
-    }
-)
-"""Published settings: Ilyas et al. 2018, RealSafe 2020 (its paper may mean pairs where its code
-counts both members of one; here as in its code), Uesato et al. 2018, Cheng et al. 2019. Rates are
-fractions of the budget they were published for."""
+BLIND = 5.0
+"""Growth of probes where no difference was seen."""
 
+LARGEST = 0.1
+"""Largest size of probes that have grown, in box widths."""
 
 S = TypeVar("S")
 
@@ -61,7 +51,7 @@ class Rule(Protocol[S]):
     def begin(self, siege: Siege) -> S:
         """The state before the first step."""
 
-    def move(self, siege: Siege, x: Tensor, probed: Estimate, state: S) -> tuple[Tensor, S]:
+    def move(self, ball: Ball, x: Tensor, probed: Estimate, state: S) -> tuple[Tensor, S]:
         """The step, and the state afterwards."""
 
 
@@ -86,12 +76,16 @@ class Plateau:
         Steps over which the loss must have risen.
     momentum : float
         Weight of earlier gradients.
+    watch : str
+        The loss that must rise: at the 'iterate', or the mean of the 'probes', as first published;
+        there a loss that stays the same is no plateau.
     """
 
     rate: float
     floor: float
     window: int
     momentum: float
+    watch: str = "iterate"
 
     def begin(self, siege: Siege) -> Pace:
         """The state before the first step."""
@@ -99,19 +93,21 @@ class Plateau:
         past = torch.full((len(rate), self.window), -torch.inf, device=rate.device)
         return Pace(rate, past, torch.zeros_like(siege.rows), torch.zeros_like(siege.ball.center))
 
-    def move(self, siege: Siege, x: Tensor, probed: Estimate, state: Pace) -> tuple[Tensor, Pace]:
+    def move(self, ball: Ball, x: Tensor, probed: Estimate, state: Pace) -> tuple[Tensor, Pace]:
         """One steepest step."""
         rate, past, seen, before = state
-        past = torch.cat((past[:, 1:], probed.loss[:, None].to(past.dtype)), 1)
+        loss = probed.loss if self.watch == "iterate" else probed.around
+        past = torch.cat((past[:, 1:], loss[:, None].to(past.dtype)), 1)
+        worse = past[:, -1] < past[:, 0] if self.watch == "probes" else ~(past[:, -1] > past[:, 0])
         seen = seen + 1
-        flat = (seen >= self.window) & ~(past[:, -1] > past[:, 0])
+        flat = (seen >= self.window) & worse
         rate = torch.where(flat, (rate / 2).clamp_min(self.floor * self.rate), rate)
         seen = seen * ~flat  # restart the window
         g = probed.gradient
         if self.momentum:
             g = before.mul(self.momentum).add_(g, alpha=1.0 - self.momentum)
             before = g
-        move = siege.ball.steepest(g, x, rate * siege.ball.radius)
+        move = ball.steepest(g, x, rate * ball.radius)
         return move, Pace(rate, past, seen, before)
 
 
@@ -126,14 +122,18 @@ class Adaptive:
         """The state before the first step."""
         return Adam.at(siege.ball.center)
 
-    def move(self, siege: Siege, x: Tensor, probed: Estimate, state: Adam) -> tuple[Tensor, Adam]:
+    def move(self, ball: Ball, x: Tensor, probed: Estimate, state: Adam) -> tuple[Tensor, Adam]:
         """One step of Adam."""
-        ball = siege.ball
         table = corrections(USUAL_DECAYS, self.steps, x.device)
         adam, move = state.step(probed.gradient, USUAL_DECAYS, table)
         # Its components are about one, so that its length is that of the vector of ones.
         whole = distances(torch.ones_like(x), ball.norm)
         return move.mul_(ball.scaled(self.rate * ball.radius / whole)), adam
+
+
+def larger(ball: Ball, sigma: Tensor) -> Tensor:
+    """The sizes of probes after they showed no difference; never smaller than before."""
+    return torch.maximum((BLIND * sigma).clamp_max(LARGEST * ball.width), sigma)
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,7 @@ class ScoreAscent(Attack):
     sigma: float = number(0.001, above=0)
     rate: float = number(0.15, above=0)
     loss: Loss = a_loss(margin)
+    exact: bool = yes_or_no(True, added=True)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2})
@@ -159,6 +160,11 @@ class ScoreAscent(Attack):
     def draw(self) -> Draw:
         """The distribution of the probes."""
         raise NotImplementedError
+
+    @property
+    def grows(self) -> bool:
+        """Whether probes grow where they show no difference."""
+        return False
 
     @property
     def many(self) -> int:
@@ -174,18 +180,31 @@ class ScoreAscent(Attack):
 
     def run(self, siege: Siege) -> None:
         rule, loss = self.rule(), ScoreLoss(self.loss)
-        probes = partial(
-            estimate, draw=self.draw, many=self.many, sigma=self.sigma, paired=self.paired
-        )
+        probes = partial(estimate, draw=self.draw, many=self.many, paired=self.paired)
         x, state = siege.ball.center, rule.begin(siege)
+        size = visible(siege.ball, self.sigma, self.draw, paired=self.paired)
+        sigma = torch.full((len(siege),), size, device=x.device)
         for step in range(self.steps):
-            probed = probes(siege, x, loss, step=step)
-            x, probed, state = siege.settle(x, probed, state)
+            probed = probes(siege, x, loss, sigma=sigma, step=step)
+            x, probed, state, sigma = siege.settle(x, probed, state, sigma)
             if not len(siege):
                 return
-            move, state = rule.move(siege, x, probed, state)
-            x = siege.ball.confine(x + move)
+            if self.grows:
+                blind = ~probed.gradient.flatten(1).any(1)
+                sigma = torch.where(blind, larger(siege.ball, sigma), sigma)
+            x, state = self.advance(siege.ball, x, probed, rule, state)
         siege.offer(x, loss)
+
+    def advance(
+        self, ball: Ball, x: Tensor, probed: Estimate, rule: Rule[S], state: S
+    ) -> tuple[Tensor, S]:
+        """The next iterate, inside ball and box, and the state of the update rule."""
+        if self.exact:
+            move, state = rule.move(ball, x, probed, state)
+            return ball.confine(x + move), state
+        free = unboxed(ball)
+        move, state = rule.move(free, x, probed, state)
+        return free.confine(x + move).clamp(*ball.box), state
 
 
 @register("nes")
@@ -195,8 +214,8 @@ class NES(ScoreAscent):
 
     The step size is halved when the loss has not risen for a while (Ilyas et al., Black-box
     adversarial attacks with limited queries and information, 2018). Each direction costs two
-    queries, the iterate one. RealSafe's fifty pairs a step without momentum are in `PRESETS`; fewer
-    pairs and a momentum of one half need two thirds of their queries.
+    queries, the iterate one. Fewer pairs and a momentum of one half need two thirds of the queries
+    of ``nes@realsafe-code``, with its fifty.
 
     Parameters
     ----------
@@ -209,6 +228,9 @@ class NES(ScoreAscent):
         First step size, as a fraction of the budget.
     loss : callable
         Loss to maximize.
+    exact : bool
+        False takes steps in l2 as if there were no box, scales what leaves the ball and then clips
+        it to the box, as usual elsewhere. By default steps use the room in the box.
     pairs : int
         Directions per step. Other libraries count both members of a pair.
     floor : float
@@ -217,6 +239,9 @@ class NES(ScoreAscent):
         Steps over which the loss must have risen, or the step size is halved.
     momentum : float
         Weight of earlier gradients.
+    watch : str
+        Which loss must rise: at the 'iterate', or the mean of the 'probes' as first published,
+        where the step size is halved only if it has fallen.
 
     Examples
     --------
@@ -229,6 +254,7 @@ class NES(ScoreAscent):
     floor: float = number(0.1, above=0)
     window: int = whole_number(20, 2)
     momentum: float = number(0.5, below=1, what="a fraction")
+    watch: str = one_of("iterate", "probes", added=True)
 
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited queries, 2018"
 
@@ -237,7 +263,7 @@ class NES(ScoreAscent):
         return gaussian
 
     def rule(self) -> Rule[Any]:
-        return Plateau(self.rate, self.floor, self.window, self.momentum)
+        return Plateau(self.rate, self.floor, self.window, self.momentum, self.watch)
 
 
 @register("spsa")
@@ -247,7 +273,6 @@ class SPSA(ScoreAscent):
 
     Probes are taken around the current iterate (Uesato et al., Adversarial risk and the dangers of
     evaluating against weak attacks, 2018). Each direction costs two queries, the iterate one.
-    RealSafe's fifty pairs a step are in `PRESETS`.
 
     Parameters
     ----------
@@ -259,10 +284,15 @@ class SPSA(ScoreAscent):
         Adam's rate, as a fraction of the budget.
     loss : callable
         Loss to maximize.
+    exact : bool
+        False takes steps in l2 as if there were no box, scales what leaves the ball and then clips
+        it to the box, as usual elsewhere. By default steps use the room in the box.
     pairs : int
         Directions per step. Other libraries count both members of a pair.
     by : str
         'adam', or 'sign' for steepest steps as in NES.
+    floor : float
+        With 'sign', the least step size, as a fraction of the first.
 
     Examples
     --------
@@ -274,6 +304,7 @@ class SPSA(ScoreAscent):
     rate: float = number(0.3, above=0)
     pairs: int = whole_number(20)
     by: str = one_of("adam", "sign")
+    floor: float = number(0.1, above=0, added=True)
 
     source: ClassVar[str] = "Uesato et al., Adversarial risk and weak attacks, 2018"
 
@@ -284,7 +315,7 @@ class SPSA(ScoreAscent):
     def rule(self) -> Rule[Any]:
         if self.by == "adam":
             return Adaptive(self.rate, self.steps)
-        return Plateau(self.rate, floor=0.1, window=20, momentum=0.0)
+        return Plateau(self.rate, self.floor, window=20, momentum=0.0)
 
 
 @register("rgf")
@@ -306,6 +337,9 @@ class RGF(ScoreAscent):
         First step size, as a fraction of the budget.
     loss : callable
         Loss to maximize.
+    exact : bool
+        False takes steps in l2 as if there were no box, scales what leaves the ball and then clips
+        it to the box, as usual elsewhere. By default steps use the room in the box.
     probes : int
         Directions per step.
     floor, window
@@ -313,6 +347,9 @@ class RGF(ScoreAscent):
     low : int, optional
         Side of the coarse grid on which directions are drawn and from which they are enlarged by
         tiles: for victims with smooth gradients.
+    grow : bool
+        Whether probes that show no difference are five times as large from the next step on, as
+        published: cross-entropy of a confident victim is constant in float32.
 
     Examples
     --------
@@ -324,6 +361,7 @@ class RGF(ScoreAscent):
     floor: float = number(0.1, above=0)
     window: int = whole_number(20, 2)
     low: int | None = whole_number(None)
+    grow: bool = yes_or_no(False, added=True)
 
     paired: ClassVar[bool] = False
     unit: ClassVar[str] = "probes"
@@ -332,6 +370,10 @@ class RGF(ScoreAscent):
     @property
     def draw(self) -> Draw:
         return sphere if self.low is None else Smooth(self.low)
+
+    @property
+    def grows(self) -> bool:
+        return self.grow
 
     def rule(self) -> Rule[Any]:
         return Plateau(self.rate, self.floor, self.window, momentum=0.0)

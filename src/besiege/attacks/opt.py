@@ -8,14 +8,13 @@ Sign-OPT only tests whether g is smaller there, with one query each.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from besiege.attacks import published_opt
 from besiege.attacks.attack import Attack
 from besiege.attacks.directional import (
     Rays,
@@ -31,20 +30,14 @@ from besiege.attacks.smallest import endless, unit
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.dice import Dice
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Linf
 
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "opt:cheng2019": "opt(steps=1000, probes=10, beta=0.001, tries=100)",
-        "signopt:cheng2020": "signopt(steps=1000, votes=200, beta=0.001, tries=100, momentum=0.0)",
-    }
-)
-"""The authors' constants. Their alpha, 0.2, multiplies an unscaled gradient; since the step size is
-searched at every step in both, the first value hardly matters."""
+FIRST, FIRST_VOTED = 1e-5, 1e-3
+"""Published: precision of the first distances of `opt` and `signopt`, in box widths."""
 
 SHARP = 8.0
 """Resolution of the differences between directions in `opt`: parts of the usual difference."""
@@ -87,6 +80,10 @@ class SignOpt(Attack):
         Weight of earlier directions.
     alpha : float
         First step size tried, as the tangent of the angle by which theta turns.
+    compat : bool
+        Whether theta is updated as published, without any of the above: every distance is measured
+        to beta / 500; alpha multiplies the plain gradient, doubles while the distance falls, and is
+        otherwise quartered; if that fails too, beta falls to a tenth.
 
     References
     ----------
@@ -104,18 +101,23 @@ class SignOpt(Attack):
     tries: int = whole_number(20)
     momentum: float = number(0.5, below=1, what="a fraction")
     alpha: float = number(0.2, above=0)
+    compat: bool = yes_or_no(False, added=True)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Cheng et al., Sign-OPT, 2020"
 
-    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+    def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
+        if self.compat:
+            return None  # a bracket may take any number of steps of one per cent
         fine = exactness(self.beta, math.prod(shape))
         return starting_cost(self.tries, fine) + self.steps * (self.votes + step_cost(fine))
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
+        if self.compat:
+            return self._published(siege)
         fine = exactness(self.beta, siege.ball.size)
         state = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         past = torch.zeros_like(state.x)
@@ -126,6 +128,15 @@ class SignOpt(Attack):
             # In l2 for every norm: estimates are averaged as directions.
             past = unit(unit(toward, L2) + self.momentum * past, L2)
             state, past = siege.settle(descend(siege, state, past, fine), past)
+
+    def _published(self, siege: Siege) -> None:
+        first = published_opt.start(siege, self.tries, self.alpha, self.beta, FIRST_VOTED)
+        state = siege.settle(first)
+        for step in range(self.steps):
+            if not len(siege):
+                return
+            slope = published_opt.vote(siege, state, self.votes, step)
+            state = siege.settle(published_opt.descend(siege, state, slope, self.momentum))
 
     def vote(self, siege: Siege, state: State, step: int) -> tuple[Tensor, Tensor]:
         """The direction of more adversarial answers, from one step's votes, and their fraction."""
@@ -166,6 +177,10 @@ class Opt(Attack):
         Random directions, of which the best is the start.
     alpha : float
         First step size tried, as the tangent of the angle by which theta turns.
+    compat : bool
+        Whether theta is updated as published, without any of the above: every distance is measured
+        to beta / 500; alpha multiplies the plain gradient, doubles while the distance falls, and is
+        otherwise quartered; if that fails too, beta falls to a tenth.
 
     References
     ----------
@@ -182,19 +197,24 @@ class Opt(Attack):
     beta: float = number(0.01, above=0)
     tries: int = whole_number(20)
     alpha: float = number(0.2, above=0)
+    compat: bool = yes_or_no(False, added=True)
 
     access = Access.DECISION
     norms = frozenset({L2, Linf})
     minimal = True
     source: ClassVar[str] = "Cheng et al., OPT, 2019"
 
-    def cost(self, shape: tuple[int, ...], classes: int) -> int:
+    def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
+        if self.compat:
+            return None  # a bracket may take any number of steps of one per cent
         fine = exactness(self.beta, math.prod(shape)) / SHARP
         each = ROUNDS * self.probes + step_cost(fine)
         return starting_cost(self.tries, fine) + self.steps * each
 
     def run(self, siege: Siege) -> None:
         siege = endless(siege)
+        if self.compat:
+            return self._published(siege)
         fine = exactness(self.beta, siege.ball.size) / SHARP
         state = siege.settle(set_out(siege, self.tries, self.alpha, fine))
         # The usual difference of g between directions; at first a guess for a steep gradient.
@@ -206,6 +226,15 @@ class Opt(Attack):
             for rows in siege.blocks(self.probes):
                 toward[rows], usual[rows] = self._slope(siege, state, rows, usual[rows], best, step)
             state, usual = siege.settle(descend(siege, state, toward, fine, best), usual)
+
+    def _published(self, siege: Siege) -> None:
+        first = published_opt.start(siege, self.tries, self.alpha, self.beta, FIRST)
+        state = siege.settle(first)
+        for step in range(self.steps):
+            if not len(siege):
+                return
+            slope, best = published_opt.difference(siege, state, self.probes, step)
+            state = siege.settle(published_opt.descend(siege, state, slope, best=best))
 
     def _slope(
         self, siege: Siege, state: State, rows: Tensor, usual: Tensor, best: Rays, step: int

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from besiege.attacks.cw import CW
-from besiege.attacks.planes import steering
-from besiege.attacks.weighting import Seen, short, unseen
+from besiege.attacks.weighting import Seen, lead, short
 from besiege.core.attack_registry import register
 from besiege.core.fields import number, one_of, whole_number
 from besiege.core.rowwise import rowwise
-from besiege.core.siege import Siege
+from besiege.core.siege import Siege, unseen
 from besiege.core.threat import L2
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "optmargin-2018": "optmargin(steps=1000, first=1, compat=True)",
-        "optmargin-deepsec": (
-            "optmargin(steps=10000, first=1, rate=0.02, compat=True, success_on='centre')"
-        ),
-    }
-)
-"""Published settings for CIFAR: He et al. 2018, DEEPSEC 2019 (in a smaller neighbourhood)."""
 
 
 @register("optmargin")
@@ -46,7 +33,7 @@ class OptMargin(CW):
 
     Parameters
     ----------
-    rounds, steps, kappa, first, rate, abort, compat
+    rounds, steps, kappa, first, rate, abort, compat, repeat, resume, edge
         As in `cw`.
     copies : int
         Number of copies, the point itself included; at most the number of pixel values plus one.
@@ -55,6 +42,9 @@ class OptMargin(CW):
         0.3 for MNIST.
     success_on : str
         Whether 'all' copies must succeed or the 'centre', the point itself, suffices.
+    measure : str
+        What `size` is: the root mean square distance of a copy ('rms'), or the largest in any
+        pixel value of any copy ('max').
 
     Examples
     --------
@@ -68,6 +58,7 @@ class OptMargin(CW):
     copies: int = whole_number(20)
     size: float = number(8 / 255)
     success_on: Literal["all", "centre"] = one_of("all", "centre")
+    measure: Literal["rms", "max"] = one_of("rms", "max", added=True)
 
     norms = frozenset({L2})
     source = "He, Li and Song, Decision boundary analysis of adversarial examples, 2018"
@@ -85,14 +76,17 @@ class OptMargin(CW):
         span = [torch.linalg.qr(one).Q.T for one in drawn] if many else []
         moves = center.new_zeros(len(center), many + 1, entries)
         for row, directions in enumerate(span):
-            moves[row, :many] = directions * (math.sqrt(entries) * self.size * siege.ball.width)
+            unit = (
+                math.sqrt(entries) if self.measure == "rms" else 1 / float(directions.abs().max())
+            )
+            moves[row, :many] = directions * (unit * self.size * siege.ball.width)
         return (moves.view(len(center), many + 1, *center.shape[1:]),)
 
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
         (moves,) = held
         wanted = x[:, None] + moves
         copies = wanted.clamp(*siege.ball.box)
-        answer = siege.gradient(copies, steering(siege), through=unseen)
+        answer = siege.gradient(copies, lead(siege, self.compat), through=unseen)
         gap = short(siege, answer, self.kappa)
         rows = siege.rows[:, None].expand_as(answer.labels)
         won = siege.record.reached(rows, answer.labels) & (gap <= 0)

@@ -1,21 +1,17 @@
 """NES against victims that return only the scores of their top classes, or only a label.
 
-A class that is not returned has no score to maximize. So the ascent starts at an image of the
-target class, and the ball around the clean image shrinks only as fast as the victim still returns
-the target.
+Their loop, in which the ball closes in, is in `besiege.attacks.closing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.closing import LIKELY, Closing, Reported
 from besiege.attacks.estimates import (
     Estimate,
     ScoreLoss,
@@ -26,170 +22,13 @@ from besiege.attacks.estimates import (
     visible,
 )
 from besiege.attacks.losses import margin
-from besiege.attacks.nes import Pace, Plateau
-from besiege.attacks.starts import adversarial, find_start, halvings, start_cost, to_boundary
+from besiege.attacks.starts import adversarial
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
-from besiege.core.ball import distances
 from besiege.core.fields import a_loss, number, whole_number
 from besiege.core.oracle import Access
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
-from besiege.core.threat import ALL_GOALS, L2, Goal, Linf
-
-CLOSE = 0.05
-"""How near to the boundary the ascent starts, as a fraction of the start's distance."""
-
-FASTEST, SLOWEST = 0.5, 2.0**-8
-"""Largest and smallest fraction by which the ball shrinks at once."""
-
-CLOSINGS = 3
-"""Fractions tried in a step, each half of the one before; then the ball stays."""
-
-CUTS = 3
-"""Step lengths tried after that; then the iterate stays as well."""
-
-GROWTH = 1.2
-"""Growth of the step size while the ball shrinks; otherwise it is halved."""
-
-FLOOR, MOST = 0.1, 4.0
-"""Shortest and longest step, relative to the first."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "nes-partial-2018": "nes_partial(pairs=50, sigma=1e-05, rate=0.2, momentum=0.9)",
-        "nes-labels-2018": "nes_labels(pairs=50, sigma=0.001, rate=0.2, momentum=0.9, "
-        "around=50, mu=0.001)",
-    }
-)
-"""Settings of Ilyas et al. 2018. Rates are fractions of the budget they were published for."""
-
-
-class State(NamedTuple):
-    """The state of the ascent, rows first.
-
-    Attributes
-    ----------
-    x : Tensor
-        The iterates, at which the victim returned the target.
-    loss : Tensor
-        The loss there.
-    radius : Tensor
-        Radius of the current ball, float64: the budget or more.
-    share : Tensor
-        Fraction by which the ball shrinks next, float64.
-    pace : Pace
-        The state of the update rule.
-    """
-
-    x: Tensor
-    loss: Tensor
-    radius: Tensor
-    share: Tensor
-    pace: Pace
-
-
-@dataclass(frozen=True)
-class Closing(Attack):
-    """The loop of both: estimate, step, and shrink the ball while the target is still returned."""
-
-    steps: int = whole_number(800)
-    pairs: int = whole_number(10)
-    sigma: float = number(0.001, above=0)
-    rate: float = number(0.1, above=0)
-    momentum: float = number(0.5, below=1, what="a fraction")
-
-    norms = frozenset({Linf, L2})
-    goals = ALL_GOALS - {Goal.UNTARGETED}
-    uses_starts = True  # with scores too
-
-    @property
-    def each(self) -> int:
-        """Queries per direction."""
-        raise NotImplementedError
-
-    def look(self, siege: Siege, x: Tensor, rows: Tensor) -> Tensor:
-        """Query the points of some rows: the loss, -inf where the target was not returned."""
-        raise NotImplementedError
-
-    def slope(self, siege: Siege, x: Tensor, loss: Tensor, step: int) -> Estimate:
-        """Query probes around all iterates: the gradient, and the loss at the iterates."""
-        raise NotImplementedError
-
-    def cost(self, shape: tuple[int, ...], classes: int) -> int:
-        begun = start_cost(halvings(1 / CLOSE)) + 1
-        return begun + self.steps * (self.each * self.pairs + CLOSINGS + CUTS)
-
-    def run(self, siege: Siege) -> None:
-        rule = Plateau(self.rate, FLOOR, window=20, momentum=self.momentum)
-        state = self.begin(siege, rule)
-        for step in range(self.steps):
-            if not len(siege):
-                return
-            probed = self.slope(siege, state.x, state.loss, step)
-            probed, state = siege.settle(probed, state)
-            if not len(siege):
-                return
-            state = siege.settle(self.advance(siege, state, probed, rule))
-
-    def begin(self, siege: Siege, rule: Plateau) -> State:
-        """Start at the clean image if the target is returned there, else at an image of its class.
-
-        The latter is bisected towards the clean image. Rows without a start leave.
-        """
-        x, loss = siege.ball.center.clone(), self.clean(siege)
-        hidden = (~(loss > -torch.inf)).nonzero()[:, 0]
-        if len(hidden):
-            some = siege.view(hidden)
-            start, found = find_start(some)
-            rows = found.nonzero()[:, 0]
-            near, far = some.ball.center[rows], start[rows]
-            away = distances(far - near, siege.ball.norm)
-            x[hidden[rows]] = to_boundary(some, near, far, CLOSE * away, rows)
-            loss[hidden[rows]] = self.look(siege, x[hidden[rows]], hidden[rows]).to(loss.dtype)
-            siege.leave(~(loss > -torch.inf))
-        radius = torch.maximum(siege.ball.radius, distances(x - siege.ball.center, siege.ball.norm))
-        share = torch.full_like(radius, FASTEST)
-        return siege.settle(State(x, loss, radius, share, rule.begin(siege)))
-
-    def clean(self, siege: Siege) -> Tensor:
-        """The loss at the clean images, if known: without scores it is not."""
-        return siege.ball.center.new_full((len(siege),), -torch.inf)
-
-    def advance(self, siege: Siege, state: State, probed: Estimate, rule: Plateau) -> State:
-        """A step in a smaller ball, or as much of both as keeps the target in the answer."""
-        goal, ball = siege.ball.radius, siege.ball
-        move, pace = rule.move(siege, state.x, probed, state.pace)
-        # Longer in proportion to the ball. A fall of the loss as the ball shrinks is no plateau.
-        move = move * ball.scaled(state.radius / goal.clamp_min(1e-30))
-        outside = state.radius > goal
-        halves = torch.tensor([0.5**n for n in range(CLOSINGS + CUTS)], device=goal.device).double()
-        turn = torch.where(outside, 0, CLOSINGS)
-        x, loss, radius = state.x.clone(), state.loss.clone(), state.radius.clone()
-        share = torch.where(outside, (state.share * halves[CLOSINGS]).clamp_min(SLOWEST), FASTEST)
-        rows = torch.arange(len(siege), device=goal.device)
-        for _ in range(CLOSINGS + CUTS):
-            closing = torch.where(turn < CLOSINGS, state.share[rows] * halves[turn], 0.0)
-            to = torch.maximum(goal[rows], state.radius[rows] * (1.0 - closing))
-            part = ball.scaled(halves[(turn - CLOSINGS).clamp_min(0)])
-            at = ball.at(rows).of(to)
-            new = at.confine(state.x[rows] + move[rows] * part)
-            value = self.look(siege, new, rows)
-            good = value > -torch.inf
-            kept = rows[good]
-            x[kept], loss[kept] = new[good], value[good].to(loss.dtype)
-            radius[kept] = to[good]
-            quick = torch.where(turn == 0, 2.0 * closing, closing).clamp_max(FASTEST)
-            share[kept] = torch.where(closing > 0, quick, share[rows])[good]
-            rows, turn = rows[~good], turn[~good] + 1
-            rows, turn = rows[turn < CLOSINGS + CUTS], turn[turn < CLOSINGS + CUTS]
-            if not len(rows):
-                break
-        # If the ball cannot shrink, steps get smaller: long ones are mostly noise.
-        other = torch.where(radius < state.radius, GROWTH * pace.rate, 0.5 * pace.rate)
-        rate = torch.where(outside, other.clamp(FLOOR * self.rate, MOST * self.rate), pace.rate)
-        pace = pace._replace(rate=rate, seen=pace.seen * ~outside)
-        return State(x, loss, radius, share, pace)
 
 
 @register("nes_partial")
@@ -207,7 +46,7 @@ class NESPartial(Closing):
     start is first bisected towards the clean image; the ball shrinks at every step by a fraction of
     its radius, and steps are longer in proportion to it; if the target is lost, first the shrinkage
     is halved and then the step, and the step size falls while the ball cannot shrink. In the paper
-    the ball waits until the target is likely.
+    the ball waits until the target is likely (`waits`).
 
     Parameters
     ----------
@@ -221,6 +60,9 @@ class NESPartial(Closing):
         First step size, as a fraction of the budget.
     momentum : float
         Weight of earlier gradients.
+    waits : bool
+        True closes in as published: the ball waits until the target is likely, starts with the
+        whole box and shrinks by fractions of it.
     loss : callable
         Loss to maximize where more than the target is returned.
 
@@ -232,6 +74,7 @@ class NESPartial(Closing):
 
     loss: Loss = a_loss(margin)
 
+    careful, likely = 2, -LIKELY
     access = Access.SCORE
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited information, 2018"
 
@@ -245,12 +88,16 @@ class NESPartial(Closing):
         return ScoreLoss(self.loss)(siege.aim.clean, siege.aim)
 
     def look(self, siege: Siege, x: Tensor, rows: Tensor) -> Tensor:
-        return siege.logits(x, rows=rows, loss=ScoreLoss(self.loss)).loss
+        return siege.logits(x, rows=rows, loss=self.score).loss
+
+    @property
+    def score(self) -> Loss:
+        """The loss, or what stands for it where classes are hidden."""
+        return Reported(self.loss) if self.waits else ScoreLoss(self.loss)
 
     def slope(self, siege: Siege, x: Tensor, loss: Tensor, step: int) -> Estimate:
-        score = ScoreLoss(self.loss)
         return estimate(
-            siege, x, score, gaussian, self.pairs, self.sigma, step, paired=True, known=loss
+            siege, x, self.score, gaussian, self.pairs, self.sigma, step, paired=True, known=loss
         )
 
 
@@ -275,6 +122,9 @@ class NESLabels(Closing):
         First step size, as a fraction of the budget.
     momentum : float
         Weight of earlier gradients.
+    waits : bool
+        True closes in as published: the ball waits until the target is likely, starts with the
+        whole box and shrinks by fractions of it.
     around : int
         Images whose labels make one score; 50 in the paper. For the same number of queries more
         directions help more than more images.
@@ -293,6 +143,7 @@ class NESLabels(Closing):
     around: int = whole_number(1)
     mu: float = number(0.01, above=0)
 
+    careful, likely = 4, 1 - LIKELY
     access = Access.DECISION
     source: ClassVar[str] = "Ilyas et al., Black-box attacks with limited information, 2018"
 
@@ -314,7 +165,7 @@ class NESLabels(Closing):
                 weight = rowwise(slope.to(x.dtype), along)
                 gradient[rows] += along.mul_(weight).sum(1)
                 value[rows] += ends.flatten(1).sum(1).to(value.dtype) / (2.0 * self.pairs)
-        return Estimate(gradient, value)
+        return Estimate(gradient, value, value)
 
     def _ends(
         self, siege: Siege, rows: Tensor, x: Tensor, some: Tensor, sigma: float, step: int

@@ -306,6 +306,21 @@ class Within(Place):
         return ball.confine(x + move), memory
 
 
+@piece("clipped")
+@dataclass(frozen=True)
+class Clipped(Place):
+    """The nearest point of the ball as if there were no box, then cut to the box.
+
+    The rule of most published attacks. It differs from `Within` in l2 and l1: the result is inside
+    both, but not the nearest point.
+    """
+
+    def __call__(
+        self, ball: Ball, x: Tensor, move: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        return unboxed(ball).confine(x + move).clamp(*ball.box), memory
+
+
 @piece("inertia")
 @dataclass(frozen=True)
 class Inertia(Place):

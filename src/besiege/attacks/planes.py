@@ -39,16 +39,17 @@ def toward(logits: Tensor, aim: Aim) -> Tensor:
     return logit_of(logits, aim.targets) - logit_of(logits, aim.labels)
 
 
-def steering(siege: Siege) -> Loss:
+def steering(siege: Siege, sure: bool = True) -> Loss:
     """The loss that grows as rows approach their goal, above zero where they have reached it.
 
     The margin for untargeted and targeted goals; for an untargeted goal with an aimed class, the
     lead of that class over the label. Minimum-norm searches subtract a lead that rounding cannot
-    turn around.
+    turn around, unless `sure` is false.
     """
+    sure = sure and siege.closes_in
     if siege.targeted or siege.aim.targets is None:
-        return _sure_margin if siege.closes_in else margin
-    return _sure_toward if siege.closes_in else toward
+        return _sure_margin if sure else margin
+    return _sure_toward if sure else toward
 
 
 def _sure_margin(logits: Tensor, aim: Aim) -> Tensor:
@@ -66,6 +67,15 @@ def _beyond(logits: Tensor, aim: Aim) -> Tensor:
     if aim.clean is not None:
         scale = torch.maximum(scale, largest(aim.clean).to(scale))
     return 2.0 * ROUNDING * scale
+
+
+def crossed(siege: Siege, answer: Answer) -> Tensor:
+    """Which rows reach their goal, by however little: as other implementations decide.
+
+    Answers count as successes only if rounding cannot undo them. An attack that ends at the
+    boundary itself, as published, would wait there for ever if it decided by that.
+    """
+    return siege.record.reached(siege.rows, answer.logits.argmax(1))
 
 
 def lowered(siege: Siege, height: Tensor, logits: Tensor) -> Tensor:
@@ -194,16 +204,19 @@ class Bracket:
         state = siege.settle(self.far, self.size, self.over, self.under, self.low, self.high)
         self.far, self.size, self.over, self.under, self.low, self.high = state
 
-    def narrow(self, siege: Siege, rounds: int, most: float) -> None:
+    def narrow(self, siege: Siege, rounds: int, most: float, halve: bool = False) -> None:
         """Secant steps, one forward pass each, that land slightly beyond the expected crossing.
 
         A step shortens the bracket by at least ``1 - most``: on a curved path it could be zero.
+        With `halve` every step is to the middle.
         """
         for _ in range(rounds):
             if not len(siege):
                 return
             share = crossing(siege, self.under, self.over)
             share = (share + BIAS * (1.0 - share)).clamp_max(most)
+            if halve:
+                share = torch.full_like(share, 0.5)
             at = self.low + (self.high - self.low) * share
             answer = siege.logits(self.point(siege, at))
             crossed = siege.record.reached(siege.rows, answer.labels)
@@ -223,14 +236,22 @@ class Bracket:
 
 
 def shorten(
-    siege: Siege, x: Tensor, crossed: Tensor, logits: Tensor, rounds: int, most: float = 0.99
+    siege: Siege,
+    x: Tensor,
+    crossed: Tensor,
+    logits: Tensor,
+    rounds: int,
+    most: float = 0.99,
+    halve: bool = False,
 ) -> None:
     """Search between the clean images and points beyond the boundary, with forward passes only."""
     x, crossed, logits = siege.settle(x, crossed, logits)
     if not rounds:
         return
     limit = torch.minimum(siege.distance, siege.ball.radius)
-    rows = (crossed & (siege.ball.distance(x) <= WORTH * limit)).nonzero()[:, 0]
+    # Halving is of the published forms, which search whatever they have found.
+    worth = torch.inf if halve else WORTH
+    rows = (crossed & (siege.ball.distance(x) <= worth * limit)).nonzero()[:, 0]
     view = siege.view(rows)
     if len(view):
-        Bracket.of(view, x[rows], logits[rows]).narrow(view, rounds, most)
+        Bracket.of(view, x[rows], logits[rows]).narrow(view, rounds, most, halve)

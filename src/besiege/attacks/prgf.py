@@ -6,9 +6,7 @@ The quality of the prior is measured, so that a bad one costs little.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -18,7 +16,6 @@ from besiege.attacks.estimates import (
     Draw,
     Estimate,
     ScoreLoss,
-    Slopes,
     Smooth,
     coarse,
     even,
@@ -27,7 +24,7 @@ from besiege.attacks.estimates import (
     sphere,
     visible,
 )
-from besiege.attacks.nes import Plateau, Rule, ScoreAscent
+from besiege.attacks.nes import Plateau, Rule, ScoreAscent, larger
 from besiege.attacks.planes import inner
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
@@ -41,23 +38,8 @@ EVERY = 10
 SIZING = 10
 """Directions used for that: they give its square within 45 %."""
 
-BLIND = 5.0
-"""Growth of probes where no difference was seen."""
-
-LARGEST = 0.1
-"""Largest size of probes, in box widths."""
-
 SMOOTH = 3.5
 """Published: how much more of a gradient smooth directions hold than their share of dimensions."""
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "prgf-2019": "prgf(steps=200, probes=50, sigma=0.0001, rate=0.1, biased=True)",
-        "prgf-2019-d": "prgf(steps=200, probes=50, sigma=0.0001, rate=0.1, biased=True, low=50, "
-        "gamma=3.5)",
-    }
-)
-"""Settings of Cheng et al. 2019, the second with the data-dependent prior, for 299 x 299 images."""
 
 
 class Measured(NamedTuple):
@@ -141,6 +123,9 @@ class PRGF(ScoreAscent):
         First step size, as a fraction of the budget.
     loss : callable
         Loss to maximize, for the victim and for the substitute's gradient.
+    exact : bool
+        False takes steps in l2 as if there were no box, scales what leaves the ball and then clips
+        it to the box, as usual elsewhere. By default steps use the room in the box.
     probes : int
         Directions per step.
     floor, window
@@ -191,7 +176,6 @@ class PRGF(ScoreAscent):
         sigma = torch.full_like(
             siege.ball.radius, visible(siege.ball, self.sigma, sphere, paired=False)
         )
-        largest = max(LARGEST * siege.ball.width, float(sigma.max()) if len(sigma) else 0.0)
         length = torch.zeros_like(sigma)
         gamma = torch.full_like(sigma, self.gamma or SMOOTH)
         for step in range(self.steps):
@@ -211,9 +195,9 @@ class PRGF(ScoreAscent):
                 # Along smooth directions a squared slope is gamma times as large.
                 ratio = square / (length**2).clamp_min(1e-300)
                 gamma = torch.where((square > 0) & (length > 0), ratio, gamma)
-            sigma = torch.where(seen, sigma, (BLIND * sigma).clamp_max(largest))
-            move, state = rule.move(siege, x, Estimate(g, measured.loss), state)
-            x = siege.ball.confine(x + move)
+            sigma = torch.where(seen, sigma, larger(siege.ball, sigma))
+            told = Estimate(g, measured.loss, measured.loss)
+            x, state = self.advance(siege.ball, x, told, rule, state)
         siege.offer(x, ScoreLoss(self.loss))
 
     def _measure(
@@ -229,7 +213,7 @@ class PRGF(ScoreAscent):
                 counter = torch.arange(extra, device=x.device).expand(len(rows), -1)
                 u = torch.cat((u, sphere(dice.at(rows), shape, counter).to(x.dtype)), 1)
             slopes = probe(siege, rows, x[rows], u, sigma[rows], ScoreLoss(self.loss), paired=False)
-            rest = Slopes(slopes.loss, slopes.slope[:, 1:], slopes.along[:, 1:])
+            rest = slopes._replace(slope=slopes.slope[:, 1:], along=slopes.along[:, 1:])
             along = slopes.along[:, 0].clone()
             squares = _sum(rest.slope.double() ** 2)
             parts.append(Measured(slopes.loss, along, slopes.slope[:, 0], rest.sum(), squares))

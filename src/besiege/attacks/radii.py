@@ -13,12 +13,14 @@ from torch import Tensor
 
 from besiege.attacks.attack import piece
 from besiege.attacks.directions import Memory
+from besiege.attacks.losses import margin
 from besiege.attacks.pieces import Place, Radius, Schedule, half_cosine
 from besiege.attacks.smallest import across
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
-from besiege.core.fields import number
+from besiege.core.fields import number, yes_or_no
 from besiege.core.siege import Siege
+from besiege.core.threat import L0
 
 _TINY = 1e-300
 _TIE = 1e-6
@@ -136,29 +138,41 @@ class Bracketing(Radius):
     ----------
     share, last : float
         The fraction at first and at the end, along half a cosine.
+    compat : bool
+        As published: before its first success a row's radius is the linearised distance alone,
+        up to the boundary itself; in l0 it only grows, from one on.
     """
 
     share: float = number(0.05, above=0, below=1, what="a fraction")
     last: float = number(0.001, above=0, below=1, what="a fraction")
+    compat: bool = yes_or_no(False, added=True)
 
     searches = True
 
     def init(self, x: Tensor, ball: Ball) -> Memory:
         reach = across(ball)
-        return torch.zeros_like(reach), torch.full_like(reach, torch.inf), reach
+        first = torch.full_like(reach, float(self.compat and ball.norm is L0))
+        return first, torch.full_like(reach, torch.inf), reach
 
     def next(
         self, step: int, steps: int, siege: Siege, x: Tensor, answer: Answer, memory: Memory
     ) -> tuple[Ball, Memory]:
         radius, best, reach = memory
         ball, share = siege.ball, half_cosine(self.share, self.last, step, steps)
-        crossed = siege.record.reached(siege.rows, answer.labels)
+        labels = answer.logits.argmax(1) if self.compat else answer.labels
+        crossed = siege.record.reached(siege.rows, labels)
         away = ball.distance(x)
         best = torch.where(crossed, torch.minimum(best, away), best)
-        height = answer.loss.double().abs()
+        # The loss of a search is lower by what rounding may turn around; the paper's is not.
+        loss = margin(answer.logits, siege.aim) if self.compat else answer.loss
+        height = loss.double().abs()
         guess = away + height / ball.dual(answer.gradient).clamp_min(_TINY)
         larger = ball.larger(radius, share)
-        before = torch.where(torch.isinf(best), torch.maximum(guess, larger), larger)
+        if not self.compat:
+            guess = torch.maximum(guess, larger)
+        elif ball.norm is L0:
+            guess = larger
+        before = torch.where(torch.isinf(best), guess, larger)
         # At an exact tie the radius would stay zero.
         before = before.clamp_min(_TIE * ball.width)
         beyond = torch.minimum(ball.smaller(radius, share), best)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -15,13 +14,10 @@ from besiege.attacks.smallest import endless
 from besiege.attacks.starts import adversarial
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.siege import Siege
 from besiege.core.threat import Goal, Linf
-
-PRESETS: Mapping[str, str] = MappingProxyType({"rays:chen2020": "rays(tolerance=0.001)"})
-"""The paper's searches end at 1.8e-5 on CIFAR-10, about this tolerance where blocks are large."""
 
 COARSEST = 0.02
 """Largest relative tolerance of radii, used while blocks are large."""
@@ -94,7 +90,12 @@ class Rays(Attack):
         Queries: one for each flip, and about five for each that is kept.
     tolerance : float
         First tolerance of radii, relative to the radius times the fraction of the image that is
-        flipped. Flips that gain less are undone.
+        flipped. Flips that gain less are undone. With `compat` it is the tolerance of all radii,
+        as l2 distances of the perturbation.
+    compat : bool
+        Whether the search is the published one: a flip is first tested at the best radius, which is
+        then bisected from zero; the first flip is that of the whole image; after the finest level
+        its blocks follow again.
 
     References
     ----------
@@ -108,6 +109,7 @@ class Rays(Attack):
 
     steps: int = whole_number(20000)
     tolerance: float = number(1.0, above=0)
+    compat: bool = yes_or_no(False, added=True)
 
     access = Access.DECISION
     norms = frozenset({Linf})
@@ -123,12 +125,15 @@ class Rays(Attack):
         siege.leave(siege.record.distance[siege.rows] == 0.0)  # already adversarial
         siege.settle()
         state = _fresh(siege.ball, self.tolerance)
+        if self.compat:
+            state = state._replace(level=torch.zeros_like(state.level))
         while len(siege):
             ball = siege.ball
             tried = _flipped(state)
             x = ball.center + tried.view_as(ball.center) * ball.scaled(state.at)
             answer = siege.labels(x.clamp_(*ball.box))
-            state = _tell(ball, state, tried, adversarial(siege, answer))
+            tell = _published if self.compat else _tell
+            state = tell(ball, state, tried, adversarial(siege, answer))
             # If not even a corner is adversarial, a finer search would repeat the same queries.
             over = (state.asked >= self.steps) | (state.share < FINEST * self.tolerance)
             if bool(over.any()):
@@ -180,6 +185,31 @@ def _tell(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
         state.asked + 1,
         fruitless,
         share,
+    )
+
+
+def _published(ball: Ball, state: State, tried: Tensor, good: Tensor) -> State:
+    """The state after an answer, as published: a bisection from zero, or the next flip."""
+    first = state.high == torch.inf
+    low = torch.where(good, torch.where(first, 0.0, state.low), state.at)
+    high = torch.where(good, state.at, state.high)
+    exact = state.share / math.sqrt(ball.size) * ball.width
+    ends = torch.where(first, ~good, high - low <= exact)
+    kept = ends & (high < state.radius)
+    radius = torch.where(kept, high, state.radius)
+    level, block = _next(state.level, state.block, ball.size)
+    finest = _size(state.level, ball.size) == 1
+    level = torch.where(finest, state.level, level)
+    at = torch.where(ends, radius.clamp_max(ball.width), 0.5 * (low + high))
+    return state._replace(
+        signs=torch.where(kept[:, None], tried, state.signs),
+        radius=radius,
+        level=torch.where(ends, level, state.level),
+        block=torch.where(ends, block, state.block),
+        at=at,
+        low=torch.where(ends, _NONE, low),
+        high=torch.where(ends, torch.inf, high),
+        asked=state.asked + 1,
     )
 
 

@@ -15,7 +15,7 @@ from besiege.attacks.smallest import endless, somewhere
 from besiege.attacks.weighting import USUAL_DECAYS, Adam, corrections
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
-from besiege.core.fields import number, whole_number
+from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.siege import Siege
 from besiege.core.threat import L0, Linf
 
@@ -39,6 +39,9 @@ class Settings(NamedTuple):
 
 
 PUBLISHED = Settings(1.0, 1e-3, 0.3, 0.1)
+EPSILON = 1e-8
+"""What Adam usually adds to the root of its second moment."""
+
 SHORT = {150: Settings(0.8, 0.1, 0.4, 0.3), 300: Settings(0.8, 0.05, 0.4, 0.3)}
 """Settings of runs of at most so many steps; longer ones are as published."""
 
@@ -73,6 +76,9 @@ class SigmaZero(Attack):
         Fraction of the rate left at the end: 0.3 up to 300 steps, 0.1 above.
     pace : float
         Change of the threshold per step, in units of the rate.
+    compat : bool
+        As in the authors' code: the hinge is measured in logits, Adam adds 1e-8 to the root of
+        its second moment, and the last point is not evaluated.
 
     Examples
     --------
@@ -87,6 +93,7 @@ class SigmaZero(Attack):
     threshold: float | None = number(None, above=0)
     end: float | None = number(None, above=0)
     pace: float = number(0.01, above=0)
+    compat: bool = yes_or_no(False, added=True)
 
     minimal = True
     norms = frozenset({L0})
@@ -113,17 +120,22 @@ class SigmaZero(Attack):
             if not len(siege):
                 return
             ball, slope = siege.ball, somewhere(siege, answer.gradient, step)
-            crossed = siege.record.reached(siege.rows, answer.labels)
+            labels = answer.logits.argmax(1) if self.compat else answer.labels
+            crossed = siege.record.reached(siege.rows, labels)
             if step == 0:
-                unit = 1.0 / distances(slope, Linf)
+                unit = 1.0 / distances(slope, Linf) if not self.compat else torch.ones_like(unit)
             change = (x - ball.center) / ball.width
             pull = chosen.count_slope(change) - slope * ball.scaled(torch.where(crossed, 0.0, unit))
             pull = pull / ball.scaled(distances(pull, Linf).clamp_min(1e-30))
             adam, move = adam.step(pull, USUAL_DECAYS, table)
+            if self.compat:
+                one, two = (1.0 - decay ** (step + 1) for decay in USUAL_DECAYS)
+                move = adam.mean / one / ((adam.square / two).sqrt_() + EPSILON)
             rate = chosen.at(max(0, step - 1), self.steps) * ball.width
             x = (x - rate * move).clamp_(*ball.box)
             by = self.pace * chosen.at(step, self.steps)
             cut = (cut + torch.where(crossed, by, -by)).clamp_(0.0, 1.0)
             small = (x - ball.center).abs() < ball.scaled(cut * ball.width)
             x = torch.where(small, ball.center, x)
-        siege.offer(x)
+        if not self.compat:
+            siege.offer(x)

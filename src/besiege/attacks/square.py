@@ -15,10 +15,10 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.estimates import ScoreLoss
 from besiege.attacks.losses import margin
-from besiege.attacks.windows import PROPOSALS, Proposals
+from besiege.attacks.windows import PROPOSALS, Form, Proposals
 from besiege.core.answer import Loss
 from besiege.core.attack_registry import register
-from besiege.core.fields import a_loss, number, one_of, whole_number
+from besiege.core.fields import a_loss, number, one_of, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.rowwise import pick
 from besiege.core.siege import Siege
@@ -66,9 +66,9 @@ class State(NamedTuple):
 class Square(Attack):
     """Random search: every step perturbs one window, and is kept if it raises the loss.
 
-    Every row draws its own windows and signs, and a proposal that would change nothing is drawn
-    again. When few rows are left, several proposals from the same point are computed in one call
-    and used in order up to the first that is kept: the same search in less time.
+    Every row draws its own windows and signs. When few rows are left, several proposals from the
+    same point are computed in one call and used in order up to the first that is kept: the same
+    search in less time.
 
     Parameters
     ----------
@@ -83,6 +83,16 @@ class Square(Attack):
         first published. AutoAttack does not rescale: a longer search then continues a shorter one.
     loss : callable
         Loss to maximize.
+    redraw : bool
+        Whether in linf the signs of a proposal that would change nothing are drawn again, as first
+        published. AutoAttack does not.
+    edge : bool
+        Whether windows reach the last row and column. Those of the authors' code do not.
+    compat : bool
+        True computes changes as the authors' code does: in l2 a change is scaled to the budget and
+        what the box then takes is lost; in l1 a new window is as many times its budget as there are
+        channels. By default the rest of the change gets what the box takes, and in l1 it is three
+        times, also on grey images.
 
     Examples
     --------
@@ -95,6 +105,9 @@ class Square(Attack):
     restarts: int = whole_number(1)
     rescale: bool = one_of(False, True)
     loss: Loss = a_loss(margin)
+    redraw: bool = yes_or_no(True, added=True)
+    edge: bool = yes_or_no(True, added=True)
+    compat: bool = yes_or_no(False, added=True)
 
     access = Access.SCORE
     norms = frozenset({Linf, L2, L1})
@@ -119,7 +132,8 @@ class Square(Attack):
 
     def _search(self, siege: Siege) -> None:
         halvings = [step for step in self.halvings() if step < self.steps]
-        proposals = PROPOSALS[siege.ball.norm](siege.ball, self.p_init, halvings)
+        form = Form(self.redraw, self.edge, self.compat)
+        proposals = PROPOSALS[siege.ball.norm](siege.ball, self.p_init, halvings, form)
         x = proposals.start(siege.ball, siege.dice.of("start"))
         best = siege.logits(x, loss=ScoreLoss(self.loss)).loss
         rate = torch.full_like(best, 0.25, dtype=torch.float64)

@@ -17,6 +17,7 @@ from besiege.core.answer import Answer
 from besiege.core.ball import Ball, distances
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
+from besiege.core.threat import L2
 
 NOISE = 50
 """Images of uniform noise tried at most; if the first ten fail, the others usually fail too."""
@@ -292,19 +293,28 @@ def halvings(ratio: float) -> int:
     return max(0, math.ceil(math.log2(ratio)))
 
 
-def between(ball: Ball, near: Tensor, far: Tensor, share: Tensor) -> Tensor:
+def between(ball: Ball, near: Tensor, far: Tensor, share: Tensor, straight: bool = False) -> Tensor:
     """Images at a fraction `share` of the path from `near` to `far`, as the victim receives them.
 
     The path reduces the distance in the ball's norm fastest: a straight line in l2, clipping of all
-    pixel values to a radius in linf, shrinkage by the same amount in l1.
+    pixel values to a radius in linf, shrinkage by the same amount in l1. With `straight` it is a
+    straight line in every norm.
     """
     change = far - near
-    size = distances(change, ball.norm)
-    return ball.received((near + ball.retreat(change, size, share)).clamp_(*ball.box))
+    if straight:
+        moved = change * ball.scaled(share)
+    else:
+        moved = ball.retreat(change, distances(change, ball.norm), share)
+    return ball.received((near + moved).clamp_(*ball.box))
 
 
 def to_boundary(
-    siege: Siege, near: Tensor, far: Tensor, tolerance: Tensor | float, rows: Tensor | None = None
+    siege: Siege,
+    near: Tensor,
+    far: Tensor,
+    tolerance: Tensor | float,
+    rows: Tensor | None = None,
+    straight: bool = False,
 ) -> Tensor:
     """The nearest adversarial images on the paths from `near` to `far`, by bisection.
 
@@ -321,6 +331,8 @@ def to_boundary(
         Width of the bracket, in the ball's norm; a number, or one per row.
     rows : Tensor, optional
         Row numbers, ascending, each once; all rows by default.
+    straight : bool
+        Whether paths are straight lines in every norm; the tolerance is then an l2 distance.
 
     Returns
     -------
@@ -330,7 +342,7 @@ def to_boundary(
     if rows is None:
         rows = torch.arange(len(siege), device=siege.rows.device)
     ball = siege.ball.at(rows)
-    size = distances(far - near, ball.norm)
+    size = distances(far - near, L2 if straight else ball.norm)
     tolerance = torch.as_tensor(tolerance, dtype=torch.float64, device=size.device).expand_as(size)
     low, high = torch.zeros_like(size), torch.ones_like(size)
     under, over = ball.received(near).clone(), far.clone()
@@ -340,7 +352,7 @@ def to_boundary(
         if len(at) == 0:
             break
         middle = 0.5 * (low[at] + high[at])
-        image = between(ball.at(at), near[at], far[at], middle)
+        image = between(ball.at(at), near[at], far[at], middle, straight)
         same = _equal(image, under[at]) | _equal(image, over[at])
         at, image, middle = at[~same], image[~same], middle[~same]
         if len(at) == 0:

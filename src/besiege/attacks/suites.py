@@ -57,6 +57,20 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             "AutoAttack, the standard of the literature (Croce and Hein 2020; in l1 2021)",
             MappingProxyType({L1: ("apgd(restarts=5)", "apgdt(targets=5)", "fabt", "square")}),
         ),
+        "standard@reference": Suite(
+            ("apgd@croce", "apgdt@croce", "fabt@croce", "square@croce-code"),
+            "standard with every attack as the reference code of AutoAttack runs it",
+            MappingProxyType(
+                {
+                    L1: (
+                        "apgd@croce(restarts=5)",
+                        "apgdt@croce(targets=5)",
+                        "fabt@croce",
+                        "square@croce-code",
+                    )
+                }
+            ),
+        ),
         "plus": Suite(
             (
                 "apgd(restarts=5)",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
-from besiege.attacks.fitting import Method, fit
+from besiege.attacks.fitting import Boxing, Method, fit
 from besiege.core.attack_registry import register
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
@@ -54,7 +52,11 @@ class UAP(Attack):
     target : float
         Fooling rate at which the fit stops early.
     batch : int
-        Rows between two updates; ``method='deepfool', batch=1`` is as published.
+        Rows between two updates; published is one.
+    box : str
+        How DeepFool steps treat the box: ``'joint'`` are the shortest inside it, in the norm of the
+        threat; ``'none'`` are as published, the shortest in l2 as if there were no box; ``'cut'``
+        are such steps, longer by 1e-4, of images that are cut to the box (DEEPSEC 2019).
 
     Examples
     --------
@@ -69,6 +71,7 @@ class UAP(Attack):
     steps: int = whole_number(40)
     target: float = number(1.0, above=0, most=1, what="a fraction of rows")
     batch: int = whole_number(32)
+    box: Boxing = one_of("joint", "cut", "none", added=True)
     tensor: Tensor | None = field(default=None, compare=False, repr=False)
 
     norms = frozenset({Linf, L2})
@@ -121,6 +124,7 @@ class UAP(Attack):
             target=self.target,
             batch=self.batch,
             hidden=hidden,
+            box=self.box,
         )
 
     def save(self, path: str | Path) -> UAP:
@@ -159,6 +163,7 @@ def fit_universal(
     target: float = 0.8,
     steps: int = 40,
     batch: int = 32,
+    box: Boxing = "joint",
     seed: int = 0,
 ) -> UAP:
     """Fit one perturbation on some images, to be evaluated on others.
@@ -174,7 +179,7 @@ def fit_universal(
         answer changes, whatever its label.
     threat : str or Threat
         Norm and budget of the perturbation: ``"linf:10/255"``.
-    method, steps, batch
+    method, steps, batch, box
         As in `UAP`.
     target : float
         Fooling rate at which the fit stops.
@@ -197,7 +202,7 @@ def fit_universal(
     True
     """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
-    form = UAP(method=method, steps=steps, batch=batch, target=target)
+    form = UAP(method=method, steps=steps, batch=batch, target=target, box=box)
     if threat.norm not in form.norms or threat.eps is None:
         raise ThreatError(f"a perturbation is fitted within a budget in linf or l2, not '{threat}'")
     if not isinstance(victim, Victim):
@@ -233,13 +238,3 @@ def fooling(uap: UAP, victim: Victim, images: Tensor, threat: str | Threat) -> f
         moved = around.project(images + uap.tensor.to(images))
         changed = oracle.logits(moved).argmax(1) != oracle.logits(images).argmax(1)
         return float(changed.double().mean())
-
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "authors": "uap(method='deepfool', steps=10, target=0.8, batch=1)",
-        "deepsec": "uap(method='deepfool', steps=10, target=0.8, batch=1)",
-    }
-)
-"""Published settings: Moosavi-Dezfooli et al. 2017 (linf 10/255, l2 2000/255, a fooling rate of
-0.8), and DEEPSEC 2019 (linf 0.1, 0.8 for CIFAR-10, 0.3 for MNIST)."""

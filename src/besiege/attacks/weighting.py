@@ -12,10 +12,11 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from besiege.attacks.losses import margin
+from besiege.attacks.planes import steering
 from besiege.attacks.smallest import across
-from besiege.core.answer import Answer
+from besiege.core.answer import Answer, Loss
 from besiege.core.ball import Ball, ball, distances
-from besiege.core.dice import Dice
 from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
 from besiege.core.threat import L2, Norm
@@ -31,6 +32,17 @@ RAISE = 10.0
 DECAYS, USUAL_DECAYS = (0.5, 0.99), (0.9, 0.999)
 """Adam's decay rates, and the usual ones. The hinge switches on and off between steps: 0.9 carries
 a row far beyond the boundary and back, and 0.999 remembers the first round until the end."""
+
+EPSILON = 1e-8
+"""Published: added to the root of Adam's second moment. Saturated pixels, whose gradient is far
+smaller behind a tanh, hardly move with it and as far as all others without."""
+
+STALLED = 0.9999
+"""Published: a round ends early if more than this fraction of the objective is left after a tenth
+of its steps."""
+
+MANY = 10
+"""Published: with so many rounds the last one repeats the smallest weight that sufficed."""
 
 MOST = 1e19
 """Largest gradient component whose square fits in float32."""
@@ -78,10 +90,23 @@ class Weights(NamedTuple):
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
 
+    def repeated(self, rows: Tensor) -> Weights:
+        """The weights, of some rows the smallest that sufficed (`UNSET` if none did)."""
+        return self._replace(c=torch.where(rows, self.high, self.c))
+
     def next(self, won: Tensor, over: Tensor) -> Weights:
         """The weights, updated by `after` for the rows whose round is over."""
         both = zip(self.after(won), self, strict=True)
         return Weights(*(torch.where(over, new, old) for new, old in both))
+
+
+def lead(siege: Siege, plain: bool) -> Loss:
+    """The loss of the hinge: `steering`, or the plain margin as published.
+
+    Minimum-norm searches otherwise demand a lead that rounding cannot turn around.
+    """
+    aimed = siege.aim.targets is not None and not siege.targeted
+    return margin if plain and not aimed else steering(siege)
 
 
 def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:
@@ -107,11 +132,6 @@ class Seen(NamedTuple):
     """Which rows reach the goal."""
 
 
-def unseen(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:
-    """The identity, as a map in front of the victim: such answers are not recorded as successes."""
-    return x
-
-
 class Adam(NamedTuple):
     """Adam's state, rows first, and the number of steps made."""
 
@@ -125,18 +145,28 @@ class Adam(NamedTuple):
         made = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return cls(torch.zeros_like(x), torch.zeros_like(x), made)
 
-    def step(self, g: Tensor, decays: tuple[float, float], table: Tensor) -> tuple[Adam, Tensor]:
+    def step(
+        self,
+        g: Tensor,
+        decays: tuple[float, float],
+        table: Tensor,
+        floors: Tensor | None = None,
+    ) -> tuple[Adam, Tensor]:
         """The state after another gradient, and the step at rate one, both in place.
 
-        `table` holds the `corrections` of the same decays.
+        `table` holds the `corrections` of the same decays, and `floors` those of Adam's epsilon.
         """
         one, two = decays
         # Clamp: infinity divided by infinity would not be a step.
         g = torch.nan_to_num(g, nan=0.0).clamp_(-MOST, MOST)
         mean = self.mean.mul_(one).add_(g, alpha=1 - one)
         square = self.square.mul_(two).addcmul_(g, g, value=1 - two)
-        factor = rowwise(table[self.made.clamp_max(len(table) - 1)], g)
-        size = square.sqrt().add_(torch.finfo(g.dtype).tiny)
+        turn = self.made.clamp_max(len(table) - 1)
+        factor = rowwise(table[turn], g)
+        if floors is None:
+            size = square.sqrt().add_(torch.finfo(g.dtype).tiny)
+        else:
+            size = square.sqrt().add_(rowwise(floors[turn], g).to(g.dtype))
         return Adam(mean, square, self.made + 1), (mean * factor.to(g.dtype)).div_(size)
 
     def rested(self, rows: Tensor) -> Adam:
@@ -152,6 +182,12 @@ def corrections(decays: tuple[float, float], many: int, device: torch.device) ->
     return torch.tensor(factors, dtype=torch.float64, device=device)
 
 
+def floors(decays: tuple[float, float], many: int, device: torch.device) -> Tensor:
+    """Adam's epsilon of the first `many` steps, as added to a root without bias correction."""
+    sizes = [EPSILON * math.sqrt(1 - decays[1] ** t) for t in range(1, many + 1)]
+    return torch.tensor(sizes, dtype=torch.float64, device=device)
+
+
 class Clip:
     """The optimised variable is the image itself, clipped to the box."""
 
@@ -163,6 +199,10 @@ class Clip:
         """The images of a variable."""
         return w
 
+    def origin(self, ball: Ball) -> Tensor:
+        """The images of the clean images' variables."""
+        return self.image(ball, self.of(ball, ball.center))
+
     def pull(self, ball: Ball, w: Tensor, g: Tensor) -> Tensor:
         """The gradient with respect to the variable, from that with respect to the images."""
         return g
@@ -173,11 +213,20 @@ class Clip:
 
 
 class Tanh(Clip):
-    """The image is the tanh of the variable and cannot leave the box."""
+    """The image is the tanh of the variable and cannot leave the box.
+
+    Parameters
+    ----------
+    edge : float
+        The tanh at which saturated pixels start.
+    """
+
+    def __init__(self, edge: float = TANH) -> None:
+        self.edge = edge
 
     def of(self, ball: Ball, x: Tensor) -> Tensor:
         low, high = ball.box
-        u = (x - (low + high) / 2) * (2 * TANH / (high - low))
+        u = (x - (low + high) / 2) * (2 * self.edge / (high - low))
         # Not torch.atanh: its rounding depends on the position in the tensor.
         return 0.5 * (torch.log1p(u) - torch.log1p(-u))
 

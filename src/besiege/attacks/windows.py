@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,14 @@ Draws = tuple[Tensor, ...]
 """Random decisions for some steps of every row, each ``[rows, steps, ...]``."""
 
 
+class Form(NamedTuple):
+    """What differs between published forms of the search; the parameters of the same names."""
+
+    redraw: bool = True
+    edge: bool = True
+    compat: bool = False
+
+
 class Proposals(ABC):
     """Start and proposals of the search in one norm.
 
@@ -49,6 +57,8 @@ class Proposals(ABC):
         Fraction of an image that the first windows cover.
     halvings : sequence of int
         The first step of each halved window size.
+    form : Form
+        The form of the search.
     """
 
     least: ClassVar[int]
@@ -56,7 +66,14 @@ class Proposals(ABC):
     numbers: int
     """Uniform draws of one proposal."""
 
-    def __init__(self, ball: Ball, share: float, halvings: Sequence[int]) -> None:
+    def __init__(
+        self,
+        ball: Ball,
+        share: float,
+        halvings: Sequence[int],
+        form: Form = Form(),  # noqa: B008  # immutable
+    ) -> None:
+        self.form = form
         self.channels, *self.sides = ball.center.shape[1:]
         self.windows = [self.window(share / 2**n) for n in range(len(halvings) + 1)]
         device = ball.center.device
@@ -107,7 +124,7 @@ class Proposals(ABC):
             extent = self._extents[size, axis]
             room = len(place) - extent
             # The last position included; the product of numbers below one never rounds beyond it.
-            corner = (draw[..., axis] * (room + 1)).to(torch.int64)
+            corner = (draw[..., axis] * (room + self.form.edge)).to(torch.int64)
             offset = place - corner[..., None] + 1
             laid.append(offset * ((offset > 0) & (offset <= extent[..., None])))
         return laid
@@ -126,8 +143,14 @@ class Corners(Proposals):
 
     least = 1
 
-    def __init__(self, ball: Ball, share: float, halvings: Sequence[int]) -> None:
-        super().__init__(ball, share, halvings)
+    def __init__(
+        self,
+        ball: Ball,
+        share: float,
+        halvings: Sequence[int],
+        form: Form = Form(),  # noqa: B008  # immutable
+    ) -> None:
+        super().__init__(ball, share, halvings, form)
         self.numbers = 2 + 2 * self.channels
 
     def start(self, ball: Ball, dice: Dice) -> Tensor:
@@ -139,7 +162,7 @@ class Corners(Proposals):
         down, across = self.lay(draw, size)
         up, turned = (draw[..., 2:, None, None] < 0.5).chunk(2, 2)
         # If nothing would change: the other bound in some channels, at least in one.
-        other = up ^ (turned | ~turned.any(2, keepdim=True))
+        other = up ^ (turned | ~turned.any(2, keepdim=True)) if self.form.redraw else up
         return _upright(down > 0), _lying(across > 0), up, other
 
     def propose(self, ball: Ball, x: Tensor, draws: Draws) -> Tensor:
@@ -169,8 +192,14 @@ class Bumps(Proposals):
     fall: ClassVar[int]
     """Exponent by which the layers of a pyramid get thinner."""
 
-    def __init__(self, ball: Ball, share: float, halvings: Sequence[int]) -> None:
-        super().__init__(ball, share, halvings)
+    def __init__(
+        self,
+        ball: Ball,
+        share: float,
+        halvings: Sequence[int],
+        form: Form = Form(),  # noqa: B008  # immutable
+    ) -> None:
+        super().__init__(ball, share, halvings, form)
         self.numbers = 5 + self.channels
         # All bumps in one table, each preceded by a border of zeros.
         both = [self.bumps(ball, *window) for window in self.windows]
@@ -194,6 +223,8 @@ class Bumps(Proposals):
         top, left = (height - down * side) // 2, (width - across * side) // 2
         middle = change[:, :, top : top + down * side, left : left + across * side]
         middle.copy_(tiles.reshape(middle.shape) * ball.width)
+        if self.form.compat:
+            return self.land(ball, change[:, None])[:, 0]
         # At least the radius; more is projected, which in l1 leaves the peaks.
         larger = (ball.radius / distances(change, ball.norm)).clamp_min(1.0)
         return ball.confine(ball.center + change * ball.scaled(larger))
@@ -269,6 +300,9 @@ class Bumps2(Bumps):
 
     def land(self, ball: Ball, change: Tensor) -> Tensor:
         center, radius = ball.center[:, None], self.limits(ball)[0]
+        if self.form.compat:
+            size = distances(change.flatten(0, 1), L2).view(change.shape[:2]).clamp_min(_TINY)
+            return torch.addcmul(center, change, _image(radius / size, change)).clamp_(*ball.box)
         landed = (center + change).clamp_(*ball.box)
         for _ in range(CUTS):
             change = landed - center
@@ -284,9 +318,11 @@ class Bumps1(Bumps):
 
     def grown(self, whole: Tensor) -> Tensor:
         # The original uses the number of channels, which is weak for grey images.
-        return 3.0 * whole
+        return (self.channels if self.form.compat else 3.0) * whole
 
     def land(self, ball: Ball, change: Tensor) -> Tensor:
+        if self.form.compat:
+            return ball.confine(ball.center[:, None] + change)
         # The exact projection is min(max(size - less, 0), room); a few Newton steps find less.
         size, radius = change.abs().flatten(2), self.limits(ball)[0]
         room = ball.room(ball.center[:, None], change).flatten(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
@@ -14,12 +13,21 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.coordinates import Moments, Partials, State, derived, likelihood, measured
 from besiege.attacks.estimates import portions, resized, sent
-from besiege.attacks.planes import inner, steering
+from besiege.attacks.planes import inner
 from besiege.attacks.smallest import endless
-from besiege.attacks.weighting import USUAL_DECAYS, Tanh, Weights, corrections
+from besiege.attacks.weighting import (
+    MANY,
+    STALLED,
+    USUAL_DECAYS,
+    Tanh,
+    Weights,
+    corrections,
+    floors,
+    lead,
+)
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.fields import number, one_of, whole_number
+from besiege.core.fields import number, one_of, whole_number, yes_or_no
 from besiege.core.oracle import Access
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
@@ -31,9 +39,6 @@ FLAT = 0.1
 SIDE = 32
 """Published: side of the grid on which the perturbation of a large image is defined."""
 
-STALLED = 0.9999
-"""A round ends early if more than this fraction of the objective is left since the last check."""
-
 RATES = MappingProxyType({"adam": 0.5, "newton": 0.2})
 FIRST = 3.0
 """First weight, relative to the one that just suffices for a linear victim: with that one some rows
@@ -41,27 +46,6 @@ come close and never cross."""
 
 PUBLISHED_RATE, PUBLISHED_FIRST = 0.01, 0.01
 """The same in absolute units, as published."""
-
-_2017 = "coordinates=128, h=0.0001, by='adam', compat=True"
-_IMAGENET = (
-    f"rounds=1, {_2017}, tanh=True, first=10, rate=0.002, side=32, important=True, abort=100, "
-    "reset=True"
-)
-
-PRESETS: Mapping[str, str] = MappingProxyType(
-    {
-        "zoo-2017-mnist": f"zoo(steps=3000, rounds=9, {_2017}, abort=100)",
-        "zoo-2017-cifar": f"zoo(steps=1000, rounds=9, {_2017}, abort=100, tanh=True)",
-        "zoo-2017-newton": ("zoo(steps=1000, rounds=9, coordinates=128, h=0.0001, compat=True)"),
-        "zoo-2017-imagenet": f"zoo(steps=1500, {_IMAGENET})",
-        "zoo-2017-imagenet-targeted": f"zoo(steps=20000, {_IMAGENET}, grow=(2000, 10000))",
-        "zoo-realsafe": (
-            "zoo(steps=6666, rounds=1, coordinates=1, h=0.0001, by='adam', compat=True)"
-        ),
-    }
-)
-"""Published settings: Chen et al. 2017; RealSafe 2020, one coordinate at a time (its rate, weight
-and optimiser are not published)."""
 
 
 @register("zoo")
@@ -118,8 +102,10 @@ class ZOO(Attack):
     reset : bool
         Whether Adam's state is reset at a row's first success.
     compat : bool
-        As published: absolute `first` (0.01) and `rate` (0.01), every round from the clean image,
-        and full resolution without a `side`.
+        As published: absolute `first` (0.01) and `rate` (0.01), Adam's epsilon, every round from
+        the clean image, steps clipped to the box, and full resolution without a `side`.
+    repeat : bool
+        Published: with ten rounds or more the last one repeats the smallest weight that sufficed.
 
     Examples
     --------
@@ -141,6 +127,7 @@ class ZOO(Attack):
     abort: int = whole_number(0, 0)
     reset: bool = False
     compat: bool = False
+    repeat: bool = yes_or_no(False, added=True)
 
     access = Access.SCORE
     minimal = True
@@ -150,6 +137,11 @@ class ZOO(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "grow", tuple(self.grow))
+
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # of every attack one, here of its form
+        """Part of the identity: 2 is Adam with its epsilon, and steps clipped to the box."""
+        return 2 if self.compat else 1
 
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         total, (channels, *sides) = 0, self.grid(shape)
@@ -171,7 +163,12 @@ class ZOO(Attack):
         siege = endless(siege)
         if not len(siege):
             return
-        table = corrections(USUAL_DECAYS, self.rounds * self.steps, siege.ball.center.device)
+        device, most = siege.ball.center.device, self.rounds * self.steps
+        grows = siege.ball.width ** (2 if self.tanh else 1)  # as gradients do with the box
+        tables = (
+            corrections(USUAL_DECAYS, most, device),
+            floors(USUAL_DECAYS, most, device) * grows if self.compat else None,
+        )
         state = self.begin(siege)
         for step in range(self.rounds * self.steps):
             if step in self.grow:
@@ -182,12 +179,17 @@ class ZOO(Attack):
                 return
             if not self.compat:
                 state = measured(state, seen)
-            if self.reset:
-                state = state._replace(moments=state.moments.rested(seen.won & ~state.ever))
-            state = self._next(self._descend(siege.ball, state, seen, table), seen)
+            new = seen.won & ~state.ever
+            if self.reset and not self.compat:
+                state = state._replace(moments=state.moments.rested(new))
+            state = self._descend(siege.ball, state, seen, tables)
+            if self.reset and self.compat:  # as published after the step
+                state = state._replace(moments=state.moments.rested(new))
+            state = self._next(state, seen)
             if self.abort:
                 siege.leave(state.turn >= self.rounds)
-        siege.offer(sent(siege.ball, self.images(siege.ball, state.w[:, None]))[:, 0])
+        if not self.compat:
+            siege.offer(sent(siege.ball, self.images(siege.ball, state.w[:, None]))[:, 0])
 
     def begin(self, siege: Siege) -> State:
         """The state before the first step."""
@@ -226,7 +228,10 @@ class ZOO(Attack):
         """Draw coordinates, and query the iterates and both sides along each."""
         k = min(self.coordinates, w[0].numel())
         chosen = self._draw(siege, w, k, step)
-        loss, h = steering(siege), max(self.h * self.length(siege.ball), siege.ball.grid or 0.0)
+        loss, h = (
+            lead(siege, self.compat),
+            max(self.h * self.length(siege.ball), siege.ball.grid or 0.0),
+        )
         parts: list[Partials] = []
         for rows in siege.blocks(2 * k + 1):
             ball, at = siege.ball.at(rows), w[rows][:, None]
@@ -263,7 +268,9 @@ class ZOO(Attack):
             key = key.log_().neg_() / likelihood(w).flatten(1)
         return key.topk(k, dim=1, largest=False).indices
 
-    def _descend(self, ball: Ball, state: State, seen: Partials, table: Tensor) -> State:
+    def _descend(
+        self, ball: Ball, state: State, seen: Partials, tables: tuple[Tensor, Tensor | None]
+    ) -> State:
         """One step along the coordinates drawn."""
         at, scale = seen.coordinates, (state.weights.c * state.unit)[:, None]
         g = seen.pull + scale * seen.slope
@@ -275,9 +282,12 @@ class ZOO(Attack):
             bend = torch.where(bend <= 0, torch.full_like(bend, one), bend.clamp_min(FLAT * one))
             move = rate * g / bend * (state.unit > 0)[:, None]
         else:
-            moments, move = moments.step(at, g, (rate * state.stride)[:, None], table)
+            moments, move = moments.step(at, g, (rate * state.stride)[:, None], *tables)
         w = state.w.flatten(1)
         w = w.scatter_add(1, at, -move.to(w.dtype)).view_as(state.w)
+        if self.compat and not self.tanh and w.shape == ball.center.shape:
+            low, high = ball.box
+            w = torch.maximum(torch.minimum(w, high - ball.center), low - ball.center)
         return state._replace(w=w, moments=moments)
 
     def _next(self, state: State, seen: Partials) -> State:
@@ -286,15 +296,22 @@ class ZOO(Attack):
         over, last = step >= self.steps, state.last
         if self.abort:
             value = seen.far + state.weights.c * state.unit * seen.gap
-            looked = step % self.abort == 0
-            over = over | (looked & (value > STALLED * last))
+            # As published the first iterate is checked too: every check is a step earlier.
+            looked = (state.step if self.compat else step) % self.abort == 0
+            stalled = looked & (value > STALLED * last)
+            if self.compat:  # the iterate at which a round is given up does not count
+                won = torch.where(stalled, state.won, won)
+            over = over | stalled
             last = torch.where(over, torch.inf, torch.where(looked, value, last))
+        turn, weights = state.turn + over, state.weights.next(won, over)
+        if self.repeat and self.rounds >= MANY:
+            weights = weights.repeated(over & (turn == self.rounds - 1))
         state = state._replace(
-            weights=state.weights.next(won, over),
+            weights=weights,
             won=won & ~over,
             ever=state.ever | seen.won,
             step=step * ~over,
-            turn=state.turn + over,
+            turn=turn,
             last=last,
         )
         if not self.compat:

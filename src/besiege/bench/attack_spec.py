@@ -9,6 +9,7 @@ from besiege.attacks.attack import Attack, spelled, told
 from besiege.attacks.combine import Combined
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.spec import AttackSpec
+from besiege.core.presets import PRESETS
 from besiege.core.threat import Threat
 from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.checking import check
@@ -22,17 +23,21 @@ def fitting_approach(resolved: ResolvedRequest, attack: Attack, threat: Threat) 
     return how
 
 
-def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> AttackSpec:
+def attack_spec(
+    resolved: ResolvedRequest, attack: Attack, threat: Threat, written: str | None = None
+) -> AttackSpec:
     """The attack, checked against the victim, with all that its records depend on."""
     how = fitting_approach(resolved, attack, threat)
     terms, used = how.terms, how.terms.knowledge
     steps = getattr(attack, "steps", None)
     shape = tuple(resolved.first(1).images.shape[1:])
     most = attack.passes(shape, resolved.victim.classes or 10)
-    ascends = isinstance(attack, Ascent) and resolved.request.queries is None
+    # Where only the last iterate counts, the step of a success says nothing about the ascent.
+    ascends = isinstance(attack, Ascent) and attack.counts == "every"
+    ascends = ascends and resolved.request.queries is None
     return AttackSpec(
         text=str(attack),
-        described=told(attack),
+        described=_described(attack, written or ""),
         spelled=spelled(attack),
         # Equal budgets can be written in several ways; keys use one of them.
         threat=str(replace(how.threat, written=None)),
@@ -48,4 +53,11 @@ def attack_spec(resolved: ResolvedRequest, attack: Attack, threat: Threat) -> At
         source=how.searched.digest() if how.transfer else None,
         advice=None if used.substitute is None else used.substitute.digest(),
         starts=None if used.starts is None else resolved.starts,
+        written=written if written is not None and "@" in written else None,
     )
+
+
+def _described(attack: Attack, written: str) -> str:
+    """One line about an attack: that of the preset which the user wrote, or its own."""
+    name = written.partition("(")[0].strip()
+    return PRESETS.get(name).source if name in PRESETS else told(attack)

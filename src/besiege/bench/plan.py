@@ -114,7 +114,7 @@ class Plan(Value):
         best = gather(store, self).evidence.strongest()
         if best is None:
             return self
-        chosen = self.searches.attacks[[spec.text for spec in self.attacks].index(best.text)]
+        chosen = self.searches.attacks[[spec.title for spec in self.attacks].index(best.text)]
         if isinstance(chosen, str):
             return self.model_copy(update={"no_curve": chosen})
         return self.model_copy(update={"curve": Curve(attack=chosen, shards=self.searches.shards)})

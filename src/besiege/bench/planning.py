@@ -28,7 +28,10 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     data, threat, first = resolved.data, resolved.threat, resolved.first(8)
     assert request.shard is not None, "resolve decides it"
     threat.check_units(victim.box, first.images[0].numel())
-    specs = [attack_spec(resolved, attack, threat) for attack in resolved.attacks]
+    specs = [
+        attack_spec(resolved, attack, threat, text)
+        for text, attack in zip(request.attacks or (), resolved.attacks, strict=True)
+    ]
     classes = probe(victim, first)
     _fits(data, classes)
     if all(spec.access == "gradient" and spec.source is None for spec in specs):

@@ -14,7 +14,7 @@ from besiege.bench.kinds import KINDS
 from besiege.bench.store import DamagedError, Record, Store
 from besiege.bench.task import Stage, Task
 from besiege.core.errors import Finding
-from besiege.core.threat import Access, Goal, Threat
+from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.metrics import warnings
 from besiege.metrics.distances import BEST, IN_ALL
 from besiege.metrics.evidence import Evidence, Trial
@@ -71,7 +71,8 @@ def gather(store: Store, plan: Plan) -> Gathered:
         int(np.prod(plan.data.shape)),
         plan.model.classes,
         curve,
-        plan.data.standard,
+        # The usual budget is that of images in [0, 1].
+        None if plan.data.standard is None else plan.data.standard * _width(plan, threat),
         undefended=is_free(plan, threat) and plan.model.undefended,
         others=others,
     )
@@ -85,6 +86,12 @@ def gather(store: Store, plan: Plan) -> Gathered:
         tuple(dict.fromkeys(collector.findings)),
         collector.judged,
     )
+
+
+def _width(plan: Plan, threat: Threat) -> float:
+    """The width of the victim's box, in which budgets are measured; counts do not grow with it."""
+    low, high = plan.model.box
+    return 1.0 if threat.norm is Norm.L0 else high - low
 
 
 def is_free(plan: Plan, threat: Threat) -> bool:
@@ -132,7 +139,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         rows = _transferred(rows)
     series = {k: v for k, v in spec.spelled.items() if k not in ("steps", "restarts")}
     return Trial(
-        spec.text,
+        spec.title,
         rows.having(chance=plan.model.stochastic),
         spec.steps,
         spec.restarts,

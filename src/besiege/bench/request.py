@@ -238,12 +238,15 @@ def read_attacks(
     chosen: dict[str, Attack] = {}
     for one in given:
         attack = parse(one)
-        if str(attack) in map(str, chosen.values()):
+        same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
+        if same is not None:
+            both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"
             raise AttackError(
-                f"the attack '{attack}' is listed twice: with the same seed both are the same"
+                f"the attack {both} is listed twice: with the same seed both are the same"
             )
-        # An attack of a user's file needs its path to be found again.
-        chosen[one if isinstance(one, str) and ".py:" in one else str(attack)] = attack
+        # An attack of a user's file needs its path to be found again; presets keep their names.
+        own = isinstance(one, str) and (".py:" in one or "@" in one)
+        chosen[str(one) if own else str(attack)] = attack
     # Without a budget every attack of a suite searches the smallest perturbation of every sample.
     return chosen, suite is not None and threat.eps is not None
 

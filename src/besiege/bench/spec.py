@@ -56,6 +56,13 @@ class AttackSpec(Value):
     """The digest of the substitute whose gradients it uses besides the victim's answers."""
     starts: str | None = None
     """The digest of the images it may start from."""
+    written: str | None = None
+    """The text with the names of presets, such as ``pgd@madry``, where the user wrote one."""
+
+    @property
+    def title(self) -> str:
+        """The text that tables show."""
+        return self.written or self.text
 
 
 class Request(Value):

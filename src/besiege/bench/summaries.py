@@ -81,7 +81,7 @@ def _computed(gathered: Gathered) -> Summary:
         gathered.judged,
         gathered.seconds,
         gathered.failures,
-        {spec.text: spec.described for spec in plan.attacks},
+        {spec.title: spec.described for spec in plan.attacks},
         gathered.missing.keys(),
     )
     computed = {one.name: one.compute(case) for one in registered() if one.compute is not None}

@@ -93,7 +93,7 @@ def incomplete(gathered: Gathered) -> list[Finding]:
         parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
         seen = f"records are missing: {parts}."
         advice = "The figures cover the existing records. Run the same command again to resume."
-        if curve is not None and set(gathered.missing) == {curve.attack.text}:
+        if curve is not None and set(gathered.missing) == {curve.attack.title}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))
         else:
             found.append(Finding("UNFINISHED", seen, advice, "error"))

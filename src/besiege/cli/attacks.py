@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 from rich.text import Text
 
 from besiege.cli import screen
-from besiege.cli.grammar import AsJson, examples, flowing
+from besiege.cli.grammar import AsJson, Flag, examples, flowing
 from besiege.core.threat import ALL_GOALS, Goal, Norm
 
 if TYPE_CHECKING:
@@ -17,17 +18,26 @@ if TYPE_CHECKING:
 
 command = App(
     name="attacks",
-    help_epilogue=examples("besiege attacks", "besiege attacks --json", "besiege show pgd"),
+    help_epilogue=examples("besiege attacks", "besiege attacks --presets", "besiege show pgd"),
 )
 
 
 @command.default
 @flowing
-def attacks(*, as_json: AsJson = False) -> None:
-    """List the attacks: norms, goals and the access to the model that they need."""
+def attacks(*, presets: Flag = False, as_json: AsJson = False) -> None:
+    """List the attacks: norms, goals and the access to the model that they need.
+
+    Parameters
+    ----------
+    presets
+        List the attacks as papers ran them, such as pgd@madry, instead.
+    """
     from besiege.attacks.suites import SUITES
     from besiege.core.attack_registry import ATTACKS
 
+    if presets:
+        _print_presets(as_json)
+        return
     found = [described(name, thing) for name, thing in ATTACKS.items()]
     suites = {name: _suite(s) for name, s in SUITES.items()}
     if as_json:
@@ -59,7 +69,34 @@ def attacks(*, as_json: AsJson = False) -> None:
         rows.add_row(Text(name, "bold"), f"{suite.told}: {'; '.join(lists)}")
     console.print(rows)
     console.print()
-    console.print("`besiege show NAME` explains one of them.")
+    console.print(
+        "`besiege show NAME` explains one of them. `besiege attacks --presets` lists the attacks "
+        "as papers ran them."
+    )
+
+
+def _print_presets(as_json: bool) -> None:
+    """The published forms: where each is from, and whether it is exact."""
+    from besiege.core.presets import PRESETS
+
+    listed = [preset for _, preset in PRESETS.items()]
+    if as_json:
+        values = [{**asdict(preset), "text": preset.text} for preset in listed]
+        screen.print_json({"presets": values})
+        return
+    console = screen.out()
+    rows = screen.columns("preset", "as run by", "equal rows", right=("equal rows",))
+    for preset in listed:
+        worst = min(preset.checks, key=lambda one: one.equal / one.rows, default=None)
+        equal = "none" if worst is None else f"{worst.equal} of {worst.rows}"
+        rows.add_row(Text(preset.name, "bold"), preset.source, equal + " *" * bool(preset.differs))
+    console.print(rows)
+    console.print()
+    console.print(
+        "equal rows: in comparisons with other implementations, the worst of each. * something "
+        "differs from the source: `besiege show NAME` says what. A preset is an attack wherever "
+        'one is written: --attacks "pgd@madry, cw@carlini".'
+    )
 
 
 def described(name: str, thing: Any) -> dict[str, Any]:

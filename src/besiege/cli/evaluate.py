@@ -118,7 +118,7 @@ def evaluate(
         access to gradients, and "pgd, dim, sinifgsm" with a substitute.
     suite
         Attacks that each run only on the images that withstood the ones before: quick, standard,
-        plus, rand, score, decision, minimum, or a list separated by commas.
+        standard@reference, plus, rand, score, decision, minimum, or a list separated by commas.
     goal
         Goal of the attacker; by default any wrong class counts as a success.
     access

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from besiege.core.errors import UnknownNameError, near
+
+if TYPE_CHECKING:
+    from besiege.core.presets import Preset
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def look_up(name: str) -> Found:
     heavy = _heavy()
     if name in heavy:
         return heavy[name]
-    if "(" in name or ".py:" in name:
+    if any(sign in name for sign in ("(", ".py:", "@")):
         return _written(name)
     close = near(name, [*light, *heavy])
     if not close.startswith("did you mean"):
@@ -118,14 +121,46 @@ def _heavy() -> dict[str, Found]:
 def _written(text: str) -> Found:
     """An attack in its text form, with the parameters of that text."""
     from besiege.attacks.attack import parse
+    from besiege.core.presets import PRESETS
 
+    if text in PRESETS:
+        return _preset(PRESETS.get(text))
     return _attack(text, parse(text))
+
+
+def _preset(preset: Preset) -> Found:
+    """A published form of an attack; one made of attacks is described by its own parameters."""
+    from besiege.attacks.attack import parse
+    from besiege.attacks.combine import Combined
+    from besiege.core.attack_registry import ATTACKS
+
+    facts = {
+        "published for": list(preset.threats),
+        "reads as": preset.text,
+        "differs": preset.differs or "in nothing that is known",
+        "compared with": "\n".join(map(str, preset.checks)) or "nothing",
+    }
+    made = ATTACKS.get(preset.attack)
+    if isinstance(made, type) and issubclass(made, Combined):
+        return Found("preset", preset.name, preset.source, facts)
+    found = _attack(preset.name, parse(preset.name))
+    return Found("preset", preset.name, preset.source, {**facts, **found.facts}, found.parameters)
+
+
+def published(attack: str) -> dict[str, Any]:
+    """The presets of an attack, and how its default differs from the paper's method."""
+    from besiege.core.presets import presets_of
+
+    mine = presets_of(attack)
+    lines = [f"compared with {one.name}: {one.default}" for one in mine if one.default]
+    facts = {"default": "\n".join(lines), "presets": [preset.name for preset in mine]}
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _attack(name: str, attack: Any) -> Found:
     from besiege.attacks.attack import LANGUAGE, told
-    from besiege.core.text import parameters
     from besiege.core.threat import Goal, Norm
+    from besiege.core.vocabulary import parameters
 
     sought = "the smallest perturbation" if attack.minimal else "a perturbation within the budget"
     facts = {
@@ -134,6 +169,7 @@ def _attack(name: str, attack: Any) -> Found:
         "access": str(attack.access),
         "searches for": sought,
         "revision": attack.revision,
+        **published(name),
     }
     values = {f.name: LANGUAGE.text(getattr(attack, f.name)) for f in parameters(attack)}
     return Found("attack", name, told(attack), facts, values)
@@ -142,14 +178,14 @@ def _attack(name: str, attack: Any) -> Found:
 def _made(kind: str, name: str, cls: Any) -> Found:
     """A class of values, with the defaults of its fields."""
     from besiege.attacks.attack import LANGUAGE
-    from besiege.core.text import parameters
+    from besiege.core.vocabulary import parameters
 
     text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
     usual = {}
     for f in parameters(cls):
         value = f.default_factory() if f.default_factory is not MISSING else f.default
         usual[f.name] = "required" if value is MISSING else LANGUAGE.text(value)
-    facts = {"slot": _slot(cls)} if kind == "piece" else {}
+    facts = {"slot": _slot(cls)} if kind == "piece" else published(name)
     return Found(kind, name, text, facts, usual)
 
 

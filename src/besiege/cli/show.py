@@ -16,6 +16,7 @@ command = App(
     name="show",
     help_epilogue=examples(
         "besiege show pgd",
+        "besiege show pgd@madry",
         'besiege show "minimal(pgd(steps=20))"',
         "besiege show zoo:digits-pgd-at",
     ),

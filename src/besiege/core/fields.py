@@ -2,6 +2,9 @@
 
 `check_fields` runs them all. A check that relates two fields stays in the class's own
 `__post_init__`, which calls the inherited one first.
+
+A parameter that an attack gets after a release is marked ``added=True``. While it has its default
+it is left out of the attack's identity, so that older records are still found under their keys.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ def number(
     most: float | None = None,
     below: float | None = None,
     what: str = "a number",
+    **marks: bool,
 ) -> T:
     """A finite number in a range: ``above`` and ``below`` leave the bound itself out."""
 
@@ -66,21 +70,27 @@ def number(
     low = f" from {least}" if above is None else f" above {above}"
     high = "" if most is None else f" to {most}" if above is None else f" up to {most}"
     high = high if below is None else f" and below {below}"
-    return checked(default, holds, f"but {what}{low}{high} is needed")
+    return checked(default, holds, f"but {what}{low}{high} is needed", **marks)
 
 
-def one_of(default: T, *others: T) -> T:
+def one_of(default: T, *others: T, **marks: bool) -> T:
     """One of some values, of which the default comes first."""
     known = (default, *others)
     names = " or ".join(map(repr, known))
-    return checked(default, known.__contains__, f"but {names} is needed")
+    return checked(default, known.__contains__, f"but {names} is needed", **marks)
 
 
-def of_kind(default: T, kind: type, name: str = "") -> T:
+def yes_or_no(default: bool, **marks: bool) -> bool:
+    """True or False."""
+    return checked(default, lambda value: isinstance(value, bool), "but a bool is needed", **marks)
+
+
+def of_kind(default: T, kind: type, name: str = "", **marks: bool) -> T:
     """An instance of a class."""
     name = name or kind.__name__.lower()
     article = "an" if name[0] in "aeiou" else "a"
-    return checked(default, lambda value: isinstance(value, kind), f"which is not {article} {name}")
+    problem = f"which is not {article} {name}"
+    return checked(default, lambda value: isinstance(value, kind), problem, **marks)
 
 
 def a_loss(default: T) -> T:

@@ -213,18 +213,28 @@ class Siege:
         self._needs_gradient()
         return self._queries.ask(self._active, Query("gradient", loss, through), x, rows)
 
-    def gradients(self, x: Tensor, classes: Tensor) -> Answer:
+    def gradients(self, x: Tensor, classes: Tensor, *, examine: bool = True) -> Answer:
         """Gradients of chosen logits, ``[rows, c, ...]``: one forward, one backward per class.
 
-        `classes` is ``[rows, c]``.
+        `classes` is ``[rows, c]``. Without `examine` the answers guide the attack, but are not
+        examined for success.
         """
         self._needs_gradient()
-        return self._queries.ask(self._active, Query("gradients"), x, classes=classes)
+        query = Query("gradients", through=None if examine else unseen)
+        return self._queries.ask(self._active, query, x, classes=classes)
 
-    def logits(self, x: Tensor, rows: Tensor | None = None, loss: Loss | None = None) -> Answer:
-        """The logits, and the loss if one is given."""
+    def logits(
+        self,
+        x: Tensor,
+        rows: Tensor | None = None,
+        loss: Loss | None = None,
+        *,
+        examine: bool = True,
+    ) -> Answer:
+        """The logits, and the loss if one is given; `examine` as in `gradients`."""
         self._queries.oracle.allow(Access.SCORE, fitting)
-        return self._queries.ask(self._active, Query("logits", loss), x, rows)
+        query = Query("logits", loss, None if examine else unseen)
+        return self._queries.ask(self._active, query, x, rows)
 
     def labels(self, x: Tensor, rows: Tensor | None = None) -> Answer:
         """The predicted classes and nothing else."""
@@ -416,6 +426,11 @@ class Siege:
     def averaged(self, draws: int) -> Siege:
         """The same siege, where every answer is a mean over draws of a stochastic victim."""
         return self.view(draws=draws * self._terms.draws)
+
+
+def unseen(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+    """The identity, as a map in front of the victim: such answers are not recorded as successes."""
+    return x
 
 
 def target_class(siege: Siege, goal: Goal) -> Tensor:

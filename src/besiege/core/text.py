@@ -1,8 +1,7 @@
-"""Values as text: a small language of names, numbers and calls that reads back what it prints.
+"""What users type: numbers, sizes, and texts of literals and calls such as ``pgd(steps=20)``.
 
-Attacks, their pieces and layers of defenses are frozen dataclasses registered under names;
-``pgd(steps=100)`` and ``bits(depth=3)`` are such values. Nothing in a text is executed: only
-literals, arithmetic of numbers and calls of registered names are understood.
+Nothing in a text is executed: only literals, arithmetic of numbers and calls of known names are
+understood. `besiege.core.vocabulary` says what a name stands for.
 """
 
 from __future__ import annotations
@@ -15,16 +14,13 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from fractions import Fraction
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from besiege.core.errors import BesiegeError, InputError, UnknownNameError, described, near
-from besiege.core.registry import Registry
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
@@ -39,8 +35,6 @@ MOST = 2**63 - 1
 """The largest whole number that tensors and tables can hold."""
 LONGEST, DEEPEST = 10_000, 50
 """Characters of a text, and levels of its syntax tree; a call inside a call takes two levels."""
-_EXACT, _FLOAT32 = 2**53, 3.4e38
-"""The largest whole number that a float represents exactly, and the largest float32 number."""
 _LONGEST_NUMBER = 500
 _DIGITS = "[0-9](?:_?[0-9])*"
 _NUMBER = re.compile(
@@ -120,122 +114,16 @@ def short(text: str, length: int = 60) -> str:
     return text if len(text) <= length else text[:length] + "..."
 
 
-class Vocabulary:
-    """A language of registered names.
-
-    A name stands for a class, whose call makes a value, or for a value, whose call changes some
-    of its fields. Fields marked ``positional`` are printed without their names, those marked
-    ``each`` as one argument per element.
-
-    Parameters
-    ----------
-    *registries : Registry
-        Where names are looked up, in this order.
-    """
-
-    def __init__(self, *registries: Registry[Any]) -> None:
-        self.registries = registries
-
-    def names(self) -> list[str]:
-        """All names known."""
-        return [name for registry in self.registries for name in registry.names()]
-
-    def name_of(self, value: object) -> str:
-        """The registered name of a value, or the name of its class if it has none."""
-        own = getattr(value, "name", None)
-        if isinstance(own, str) and own:
-            return own
-        for registry in self.registries:
-            for name, thing in registry.items():
-                if thing is type(value):
-                    return name
-        return type(value).__name__
-
-    def text(self, value: object) -> str:
-        """The text that `read` turns into an equal value; defaults are left out."""
-        if isinstance(value, tuple):
-            return "(" + ", ".join(map(self.text, value)) + ("," if len(value) == 1 else "") + ")"
-        if not is_dataclass(value) or isinstance(value, type):
-            return repr(value)
-        name = self.name_of(value)
-        standard = self._find(name)
-        shown: list[str] = []
-        for first, f in enumerate(parameters(value)):
-            given = getattr(value, f.name)
-            usual = _usual(f, standard)
-            if given is None and usual is None:
-                continue
-            if f.metadata.get("each"):
-                shown.extend(map(self.text, given))
-            elif f.metadata.get("positional") or (usual is MISSING and first == 0):
-                shown.append(self.text(given))
-            elif given != usual:
-                shown.append(f"{f.name}={self.text(given)}")
-        return f"{name}({', '.join(shown)})" if shown else name
-
-    def read(self, source: str) -> Any:
-        """The value of a text; a bare name of a class is a call without arguments."""
-        return read(source, self.make)
-
-    def call(self, thing: Any, source: str, args: list[Any], given: dict[str, Any]) -> Any:
-        """Make a value of a class, or change some fields of a value."""
-        has_fields = is_dataclass(thing)  # a name of its own: mypy would narrow the type wrongly
-        if not has_fields:
-            kind = "class" if isinstance(thing, type) else type(thing).__name__
-            raise InputError(
-                f"'{source}' names a {kind} that is no dataclass: write @dataclass(frozen=True) "
-                "above the class, so that its fields are its parameters"
-            )
-        known = {f.name: f for f in parameters(thing)}
-        for name, value in given.items():
-            if name not in known:
-                raise InputError(f"'{source}' has no parameter '{name}': {near(name, known)}")
-            if not _is_number(value, known[name]):
-                shown = short(self.text(value))
-                raise InputError(
-                    f"'{source}' cannot be built: {name} is {shown}, but a number is needed"
-                )
-        try:
-            if not isinstance(thing, type):
-                if args:
-                    raise TypeError("write parameters with their names, such as steps=20")
-                return replace(thing, **given)
-            if any(f.metadata.get("each") for f in parameters(thing)):
-                return thing(tuple(args), **given)
-            return thing(*args, **given)
-        except (TypeError, ValueError) as problem:
-            missing = re.search(r"missing .* argument: '(\w+)'", str(problem))
-            reason = f"it needs an {missing[1]}, such as {source}(pgd)" if missing else str(problem)
-            raise InputError(f"'{source}' cannot be built: {reason}") from None
-
-    def _find(self, name: str) -> Any:
-        return next((r.get(name) for r in self.registries if name in r), None)
-
-    def make(self, name: str, args: list[Any], given: dict[str, Any]) -> Any:
-        """The value of a call of a registered name."""
-        thing = self._find(name)
-        if thing is None:
-            close = near(name, self.names())
-            if not close.startswith("did you mean"):
-                close = near(name, self.registries[0].names())  # not all names of the language
-            kinds = " or ".join(registry.kind for registry in self.registries)
-            raise UnknownNameError(f"no {kinds} is called '{short(name)}': {close}")
-        return self.call(thing, name, args, given)
-
-
-def parameters(value: Any) -> list[Field[Any]]:
-    """The fields that make up a value's identity."""
-    return [f for f in fields(value) if f.init and f.compare and f.name != "name"]
-
-
 def read(source: str, call: Call | None = None) -> Any:
     """The value of a text of literals, arithmetic and, where `call` makes them, named values."""
     bounded(source)
     quoted = short(source)
+    if "#" in _STRINGS.sub("", source):  # Python would take the rest for a comment
+        raise InputError(f"'{quoted}' cannot be read: write for example pgd(steps=20)")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # refuse texts that Python finds ambiguous
-            node = ast.parse(source.strip(), mode="eval").body
+            node = ast.parse(_as_words(source).strip(), mode="eval").body
     except (SyntaxError, ValueError):
         raise InputError(f"'{quoted}' cannot be read: write for example pgd(steps=20)") from None
     except (RecursionError, MemoryError):  # the parser's own limits, above ours
@@ -243,6 +131,32 @@ def read(source: str, call: Call | None = None) -> Any:
     if node is None or not _shallow(node):
         raise InputError(f"'{quoted}' is nested too deeply: write it in at most {DEEPEST} levels")
     return _value(node, quoted, call)
+
+
+_STRINGS = re.compile(r"""'[^']*'|"[^"]*\"""")
+_PRESET = re.compile(r"""'[^']*'|"[^"]*"|[A-Za-z_]\w*@[A-Za-z0-9](?:[\w-]*\w)?""", re.ASCII)
+_SIGNS, _LETTERS = "@-", "\u01c0\u01c1"
+
+
+def _as_words(source: str) -> str:
+    """The text with every preset such as ``bim@realsafe-code`` as one Python name.
+
+    Python would read the two signs as operators. Each becomes a letter that is refused in the text
+    itself, so that `_told` can restore it.
+    """
+    if any(letter in source for letter in _LETTERS):
+        raise InputError(f"'{short(source)}' contains a letter that no name may have")
+    to_letters = str.maketrans(_SIGNS, _LETTERS)
+
+    def word(match: re.Match[str]) -> str:
+        return match[0] if match[0][0] in "'\"" else match[0].translate(to_letters)
+
+    return _PRESET.sub(word, source) if "@" in source else source
+
+
+def _told(word: str) -> str:
+    """A word or a piece of text as it was written."""
+    return word.translate(str.maketrans(_LETTERS, _SIGNS))
 
 
 def bounded(source: str) -> str:
@@ -264,10 +178,12 @@ def _shallow(node: ast.AST) -> bool:
     return False
 
 
-def read_arguments(source: str) -> dict[str, Any]:
-    """Keyword arguments of literals: ``mean=(0.5, 0.5, 0.5), std=63/255``."""
+def read_arguments(source: str, call: Call | None = None) -> dict[str, Any]:
+    """Keyword arguments: ``mean=(0.5, 0.5, 0.5), std=63/255``; literals only without `call`."""
 
-    def named(name: str, args: list[Any], given: dict[str, Any]) -> dict[str, Any]:
+    def named(name: str, args: list[Any], given: dict[str, Any]) -> Any:
+        if name != "arguments" and call is not None:
+            return call(name, args, given)
         if name != "arguments" or args:
             raise InputError("write name=value pairs of numbers, tuples and text")
         return given
@@ -315,28 +231,6 @@ def _module(path: Path, source: str) -> Any:
     return module
 
 
-def _is_number(value: Any, f: Field[Any]) -> bool:
-    """Whether a field that takes a number was given one that float32 holds.
-
-    Other fields are checked by their classes.
-    """
-    kinds = set(str(f.type).split(" | "))  # as it is written in the class
-    if "float" not in kinds or not kinds <= {"float", "int", "None"}:
-        return True
-    if value is None:
-        return "None" in kinds
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) <= _EXACT
-    real = isinstance(value, Real)
-    return real and bool(-_FLOAT32 <= value <= _FLOAT32)
-
-
-def _usual(f: Field[Any], standard: Any) -> Any:
-    if standard is not None and not isinstance(standard, type):
-        return getattr(standard, f.name)
-    return f.default_factory() if f.default_factory is not MISSING else f.default
-
-
 def _value(node: ast.expr, source: str, call: Call | None) -> Any:
     match node:
         case ast.Constant(value=bool() | str() | None as value):
@@ -352,19 +246,20 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
                 result = _OPERATORS[type(op)](_number(left, source), _number(right, source))
                 return _held(result, source)
             except ZeroDivisionError:
-                shown = short(ast.unparse(node))
+                shown = short(_told(ast.unparse(node)))
                 raise InputError(f"'{shown}' in '{source}' divides by 0") from None
         case ast.Name(id=name) if call is not None:
-            return call(name, [], {})
+            return call(_told(name), [], {})
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if call is not None:
             written = [k.arg for k in keywords]
             if None in written or len(set(written)) < len(written):
                 raise InputError(f"'{source}' gives a parameter twice, or with '**'")
             given = {str(k.arg): _value(k.value, source, call) for k in keywords}
-            return call(name, [_value(a, source, call) for a in args], given)
+            return call(_told(name), [_value(a, source, call) for a in args], given)
+    shown = short(_told(ast.unparse(node)))
     raise InputError(
-        f"'{short(ast.unparse(node))}' in '{source}' is not understood: names, numbers, tuples "
-        "and calls such as pgd(steps=20) are"
+        f"'{shown}' in '{source}' is not understood: names, numbers, tuples and calls such as "
+        "pgd(steps=20) are"
     )
 
 
@@ -378,7 +273,7 @@ def _held(value: float, source: str) -> float:
 def _number(node: ast.expr, source: str) -> float:
     value = _value(node, source, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"'{short(ast.unparse(node))}' in '{source}' is not a number")
+        raise InputError(f"'{short(_told(ast.unparse(node)))}' in '{source}' is not a number")
     return value
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from besiege.core.dice import Dice
 from besiege.core.registry import Registry
 from besiege.core.resizing import random_resize_pad
-from besiege.core.text import Vocabulary
+from besiege.core.vocabulary import Vocabulary
 
 LAYERS: Registry[Any] = Registry(
     "defense",

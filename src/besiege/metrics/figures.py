@@ -116,9 +116,17 @@ def steps_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:
 
     None without a budget: there the first success may have any size.
     """
-    # Query-based attacks are plotted against queries; steps on a substitute say nothing here.
+    # Query-based attacks are plotted against queries; steps on a substitute say nothing here, nor
+    # do those of an attack of which only the last iterate is examined.
     trials = [t for t in evidence.trials if t.sees and t.steps is not None and not t.one_step]
+    trials = [t for t in trials if not _examined_last(evidence, t)]
     return _curves(evidence, trials, against_steps)
+
+
+def _examined_last(evidence: Evidence, trial: Trial) -> bool:
+    """Whether every success of an attack was at its very last step."""
+    at = trial.rows["first_step"][evidence.broken(trial)]
+    return trial.steps is not None and len(at) > 0 and bool((at >= trial.steps).all())
 
 
 def queries_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:

@@ -31,6 +31,10 @@ _LAST_QUERY = (
     "without a file it ends its fit when one query is left, and sends the perturbation it has "
     "then: with a smaller budget it succeeds earlier"
 )
+_LAST_EXAMINES = (
+    "no iterate but the last is examined, for which it keeps its last query: with a smaller budget "
+    "an earlier iterate is the last"
+)
 _FIRST_RADIUS = (
     "its steps are queries, and the first eight of the twenty allowed here measure the distance of "
     "one corner of the box: too few are left to choose signs"
@@ -50,9 +54,16 @@ EXCEPTIONS: Exceptions = {
     "rfgsm": {"more_never_hurts:eps": _ONE_STEP},
     "llc": {"more_never_hurts:eps": _ONE_STEP},
     "rllc": {"more_never_hurts:eps": _ONE_STEP},
-    "dim": {"more_never_hurts:steps": _THROUGH, "not_idle:linear": _NEIGHBOURS},
+    "dim": {
+        "more_never_hurts:steps": _THROUGH,
+        "not_idle:linear": _NEIGHBOURS,
+        "honest_accounts:moment": _LAST_EXAMINES,
+    },
     "rays": {"not_idle:noise": _FIRST_RADIUS},
-    "sinifgsm": {"more_never_hurts:steps": _THROUGH},
+    "sinifgsm": {
+        "more_never_hurts:steps": _THROUGH,
+        "honest_accounts:moment": _LAST_EXAMINES,
+    },
     "tim": {"not_idle:linear": _NEIGHBOURS},
     "zoo": {"scale_and_classes:rounding": _CURVATURE},
     "uap": {

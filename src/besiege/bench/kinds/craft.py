@@ -94,7 +94,7 @@ def _stage(
         task = Task("craft", _identity(plan, spec, shard, keys), keys, number)
         parts.append((task, judge_task(plan, task)))
     counts = tuple(shard.count for shard in shards)
-    return Stage(spec.text, tuple(parts), counts, spec, curve)
+    return Stage(spec.title, tuple(parts), counts, spec, curve)
 
 
 def _identity(plan: Plan, spec: AttackSpec, shard: Shard, after: tuple[str, ...]) -> dict[str, Any]:

@@ -1,0 +1,343 @@
+"""Published forms of attacks that ascend a loss: FGSM, BIM, PGD, MIM, DIM, TIM, SI-NI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from besiege.core.presets import Check, Preset, publish
+
+ALL = 48
+
+
+def _ascent(
+    steps: int,
+    schedule: str,
+    *,
+    start: str = "origin",
+    direction: str = "unboxed",
+    loss: str = "cross_entropy(stable=False)",
+    aim: str = "goal",
+) -> str:
+    """All parameters of an ascent: a step along the gradient, the ball, and last the box."""
+    return (
+        f"steps={steps}, start={start}, loss={loss}, direction={direction}, schedule={schedule}, "
+        f"radius=fixed, place=clipped, restarts=1, aim='{aim}', counts='last'"
+    )
+
+
+_MOMENTUM = "chain(momentum(1.0), unboxed)"
+_DIVERSE = "chain(diverse(0.9, {}), momentum(1.0), unboxed)"
+_SMOOTH = "chain(translation(15, 3.0), momentum(1.0), unboxed)"
+_LEAST = "least-likely"
+_CIFAR = ("linf:8/255", "l2:1")
+_IMAGENET = ("linf:16/255", "l2:12.27")
+"""RealSafe; in l2 the square root of 0.001 d, here for images of 224 x 224."""
+_BOTH_DATA = tuple(
+    f"{one}{goal}" for goal in ("", " targeted:random") for one in _CIFAR + _IMAGENET
+)
+_SU = (
+    *("linf:0.3", "linf:0.2", "linf:0.1"),
+    *("linf:0.3 targeted:random", "linf:0.3 targeted:least-likely"),
+)
+_FOOLBOX = (Check("foolbox", ALL), Check("foolbox", ALL, about="l2"))
+_OWN = (Check("independent", ALL), Check("independent", ALL, about="l2"))
+_MIM = (Check("torchattacks", ALL), Check("independent", ALL, about="l2"))
+_STABLE = "the gradient of cross-entropy does not vanish where the label's probability rounds to 1"
+_START = "a success at the start counts too"
+_EVERY = "every iterate counts, not only the last, and a row ends at its first success"
+_FILLS = "in l2 steps fill the room that the box leaves"
+_PIXELS = (
+    "the step is always a sixteenth of the budget, which is 1/255 at 16/255 only, where the rule "
+    "gives 20 steps; for another budget give steps by that rule"
+)
+_UP_TO_15 = "the number of steps is not printed, and its code has between 10 and 15: {} here"
+_HALVES = "half the budget along random signs, then half along those of the gradient"
+
+
+def _deepsec(
+    attack: str,
+    how: str,
+    checks: tuple[Check, ...],
+    *,
+    steps: int = 1,
+    step: str = "1.0",
+    aim: str = "goal",
+    also: str = "",
+    differs: str = "",
+    **given: str,
+) -> Iterator[Preset]:
+    """Both forms of DEEPSEC; of several steps, each is 0.05 of 0.3 or 0.01 of 0.1."""
+    goal = " targeted:least-likely" if aim == _LEAST else ""
+    for data, eps, length, share, larger in (
+        ("MNIST", "0.3", "0.05", "1/6", "0.5"),
+        ("CIFAR-10", "0.1", "0.01", "1/10", "0.2"),
+    ):
+        size = f"constant({step if steps == 1 else share})"
+        threats = [f"linf:{eps}{goal}"]
+        threats += [f"linf:{larger}"] * (attack == "fgsm") + [f"linf:{eps}{also}"] * bool(also)
+        yield Preset(
+            f"{attack}@deepsec-{data.lower().replace('-', '')}",
+            _ascent(steps, size, aim=aim, **given),
+            f"Ling et al. 2019 (DEEPSEC), {data}: {how.format(length)}",
+            threats=tuple(threats),
+            differs=differs,
+            checks=checks,
+        )
+
+
+publish(
+    Preset(
+        "fgsm@goodfellow",
+        _ascent(1, "constant(1.0)"),
+        "Goodfellow et al. 2015: one step of the whole budget along the sign of the gradient",
+        threats=("linf:0.25", "linf:0.1", "linf:0.007"),
+        default=f"{_STABLE}; in l2 the step fills the room that the box leaves; {_START}",
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "fgsm@realsafe",
+        _ascent(1, "constant(1.0)"),
+        "Dong et al. 2020 (RealSafe): one step of the whole budget, in l2 along the gradient",
+        threats=_BOTH_DATA,
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "fgsm@su",
+        _ascent(1, "constant(1.0)"),
+        "Su et al. 2018, as printed: one step of the whole budget on the cross-entropy",
+        threats=_SU,
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "fgsm@su-code",
+        _ascent(1, "constant(1.0)", loss="logit"),
+        "Su et al. 2018, as the commands of their code: the loss is only the logit of the class",
+        threats=_SU,
+        differs="their code also counts a targeted logit within 0.001 of the largest as a success",
+        checks=(*_OWN, Check("independent", ALL, about="targeted")),
+    ),
+    *_deepsec("fgsm", "one step of the whole budget", _FOOLBOX),
+    Preset(
+        "rfgsm@tramer",
+        _ascent(1, "constant(0.5)", start="signs(0.5)"),
+        "Tramèr et al. 2018: half the budget along random signs, then half along the gradient's",
+        threats=("linf:16/255", "linf:0.3"),
+        default=f"{_STABLE}; {_START}",
+        checks=(Check("independent", ALL),),
+    ),
+    Preset(
+        "llc@kurakin",
+        _ascent(1, "constant(1.0)", aim=_LEAST),
+        "Kurakin et al. 2017: one step of the whole budget towards the least likely class",
+        threats=("linf:16/255 targeted:least-likely", "linf:16/255"),
+        default=f"{_STABLE}; in l2 the step fills the room that the box leaves; {_START}",
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "rllc@tramer",
+        _ascent(1, "constant(0.5)", start="signs(0.5)", aim=_LEAST),
+        "Tramèr et al. 2018: random signs of half the budget, then half towards the least likely",
+        threats=("linf:16/255 targeted:least-likely", "linf:16/255"),
+        default=f"{_STABLE}; {_START}",
+        checks=(Check("independent", ALL),),
+    ),
+    *_deepsec("rfgsm", _HALVES, (Check("independent", ALL),), step="0.5", start="signs(0.5)"),
+    *_deepsec("llc", "one step towards the least likely class", _FOOLBOX, aim=_LEAST),
+    *_deepsec(
+        "rllc",
+        f"{_HALVES}, towards the least likely class",
+        (Check("independent", ALL),),
+        step="0.5",
+        start="signs(0.5)",
+        aim=_LEAST,
+    ),
+    Preset(
+        "bim@kurakin",
+        _ascent(20, "constant(1/16)"),
+        "Kurakin et al. 2017: steps of 1/255, min(eps + 4, 1.25 eps) of them in units of 1/255",
+        threats=("linf:16/255",),
+        default=f"steps of 0.15 of the budget; {_STABLE}; {_FILLS}; {_EVERY}",
+        differs=_PIXELS,
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "illc@kurakin",
+        _ascent(20, "constant(1/16)", aim=_LEAST),
+        "Kurakin et al. 2017: steps of 1/255 towards the least likely class of the clean image",
+        threats=("linf:16/255 targeted:least-likely", "linf:16/255"),
+        default=f"steps of 0.15 of the budget; {_STABLE}; {_FILLS}; {_EVERY}",
+        differs=_PIXELS,
+        checks=_FOOLBOX,
+    ),
+    *(
+        Preset(
+            f"{name}@realsafe{form}",
+            _ascent(steps, schedule, direction=direction),
+            f"Dong et al. 2020 (RealSafe): {how}{more}",
+            threats=threats,
+            checks=checks,
+        )
+        for name, direction, more, checks in (
+            ("bim", "unboxed", "", _FOOLBOX),
+            ("mim", _MOMENTUM, ", with momentum 1 of gradients of l1 norm one", _MIM),
+        )
+        for form, steps, schedule, how, threats in (
+            ("", 20, "constant(0.15)", "20 steps of 0.15 of the budget", _BOTH_DATA),
+            (
+                "-code",
+                20,
+                "spread(1.5)",
+                "20 steps of 1.5 budgets in total, as the search of its code",
+                _BOTH_DATA,
+            ),
+            (
+                "-transfer",
+                10,
+                "constant(0.15)",
+                "10 steps of 0.15 of the budget on a substitute",
+                _BOTH_DATA,
+            ),
+            (
+                "-strength",
+                100,
+                "constant(1/8)",
+                "up to 100 steps of 1/255 at 8/255, as its code for curves over iterations",
+                ("linf:8/255", "linf:8/255 targeted:random"),
+            ),
+            (
+                "-strength-l2",
+                100,
+                "constant(0.15)",
+                "up to 100 steps of 0.15 at an l2 budget of 1, as its code for curves over "
+                "iterations",
+                ("l2:1", "l2:1 targeted:random"),
+            ),
+        )
+    ),
+    Preset(
+        "bim@su",
+        _ascent(50, "spread(1.0)"),
+        "Su et al. 2018, as printed: T steps of eps / T on the cross-entropy, T = 50 in the search",
+        threats=_SU,
+        differs="the text writes the gradient at the clean image for every step; their code takes "
+        "it at the iterate, and so does this",
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "bim@su-code",
+        _ascent(50, "spread(1.0)", loss="logit"),
+        "Su et al. 2018, as the commands of their code: the loss is only the logit of the class",
+        threats=_SU,
+        differs="their code also counts a targeted logit within 0.001 of the largest as a success",
+        checks=(*_OWN, Check("independent", ALL, about="targeted")),
+    ),
+    *_deepsec("bim", "15 steps of {}", _FOOLBOX, steps=15),
+    *_deepsec(
+        "illc",
+        "10 steps of {} to the least likely class",
+        _FOOLBOX,
+        steps=10,
+        aim=_LEAST,
+        differs=_UP_TO_15.format(10),
+    ),
+    *_deepsec(
+        "pgd",
+        "15 steps of {} from a uniform start",
+        _FOOLBOX,
+        steps=15,
+        start="uniform",
+        differs="its code takes the first gradient at a start not cut to the box; here it is cut",
+    ),
+    *_deepsec(
+        "mim",
+        "15 steps of {} with momentum 1, untargeted and targeted",
+        (*_MIM, Check("torchattacks", ALL, about="targeted")),
+        steps=15,
+        direction=_MOMENTUM,
+        also=" targeted:random",
+        differs="its code sums gradients without dividing each by its norm, a bug: this is the "
+        f"paper's method; {_UP_TO_15.format(15)} for both goals",
+    ),
+    Preset(
+        "pgd@madry",
+        _ascent(20, "constant(1/4)", start="uniform"),
+        "Madry et al. 2018, CIFAR-10: 20 steps of 2/255 from a uniform start",
+        threats=("linf:8/255",),
+        default=f"40 steps that fall from the whole budget to zero; {_STABLE}; {_FILLS}; {_EVERY}",
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "pgd@madry-mnist",
+        _ascent(40, "constant(1/30)", start="uniform"),
+        "Madry et al. 2018, MNIST: 40 steps of 0.01 from a uniform start",
+        threats=("linf:0.3",),
+        checks=_FOOLBOX,
+    ),
+    Preset(
+        "mim@dong",
+        _ascent(10, "spread(1.0)", direction=_MOMENTUM),
+        "Dong et al. 2018: 10 steps of a tenth of the budget with momentum 1 of gradients of l1 "
+        "norm one",
+        threats=("linf:16/255",),
+        default=f"20 steps of 0.15 of the budget; {_STABLE}; {_FILLS}; {_EVERY}",
+        checks=_MIM,
+    ),
+    Preset(
+        "dim@xie",
+        _ascent(19, "constant(1/15)", direction=_DIVERSE.format(0.5)),
+        "Xie et al. 2019 (M-DI2-FGSM): 19 steps of 1/255 at 15/255, each image resized and padded "
+        "with probability 0.5, with momentum 1",
+        threats=("linf:15/255",),
+        default=f"20 steps of 0.15 of the budget; {_STABLE}; {_FILLS}",
+        differs="budget, step and number of steps are from memory of the paper, and its code has "
+        "10 steps at 16/255; theirs enlarges images of 299 to between 299 and 330 and pads to 330, "
+        "with nearest neighbours in its code and one draw for a batch; networks of a fixed input "
+        "size cannot take that, so images shrink to between 0.9 and 1 of their size, as in "
+        "RealSafe, bilinearly, drawn for every image; what that costs on ImageNet was not measured",
+        checks=_OWN,
+    ),
+    *(
+        Preset(
+            f"dim@realsafe{form}",
+            _ascent(10, "constant(0.15)", direction=_DIVERSE.format(often)),
+            f"Dong et al. 2020 (RealSafe), {how}: 10 steps of 0.15 of the budget on a substitute, "
+            f"images shrunk to between 0.9 and 1 of their size and padded{when}, with momentum 1",
+            threats=_BOTH_DATA,
+            differs=f"{more}sizes are drawn for every image, and may be the full one",
+            checks=_OWN,
+        )
+        for form, often, how, when, more in (
+            (
+                "",
+                "1.0",
+                "as printed",
+                "",
+                "the paper states no probability: images always shrink; ",
+            ),
+            ("-code", "0.7", "as coded", " with probability 0.7", ""),
+        )
+    ),
+    Preset(
+        "tim@dong",
+        _ascent(10, "spread(1.0)", direction=_SMOOTH),
+        "Dong et al. 2019 (TI-MI-FGSM): 10 steps of a tenth of the budget, gradients smoothed by a "
+        "Gaussian of 15 x 15 pixels, with momentum 1",
+        threats=("linf:16/255",),
+        default=f"20 steps of 0.15 of the budget; {_STABLE}; {_FILLS}; {_EVERY}",
+        differs="the width of the Gaussian is that of the authors' code, 7/3 pixels",
+        checks=_OWN,
+    ),
+    Preset(
+        "sinifgsm@lin",
+        _ascent(
+            10, "spread(1.0)", direction="chain(scale_copies(5), nesterov(1.0, False), unboxed)"
+        ),
+        "Lin et al. 2020: 10 steps of a tenth of the budget, the gradient one momentum step ahead, "
+        "averaged over five copies of halved size",
+        threats=("linf:16/255",),
+        default=f"the point ahead is cut to the box; {_STABLE}; {_FILLS}",
+        differs="copies are scaled towards black, as the paper writes x / 2^i; the authors' code "
+        "holds images in [-1, 1] and so scales towards mid-grey",
+        checks=(Check("torchattacks", ALL),),
+    ),
+)

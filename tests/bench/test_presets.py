@@ -1,0 +1,173 @@
+"""Evaluations with presets: plans keep both texts, and records are those of the attack itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import besiege
+from besiege.attacks.attack import parse
+from besiege.bench.run import read_run
+from besiege.bench.store import Store
+from besiege.core.errors import AttackError
+
+NATURAL = "zoo:digits-natural"
+WRITTEN = "pgd@madry(steps=5), averaged(bim@realsafe(steps=3), 2)"
+
+
+def evaluate(out: Path, attacks: str) -> besiege.Evaluation:
+    return besiege.evaluate(
+        NATURAL, "digits", threat="linf:0.1", attacks=attacks, count=12, curve=False, out=out
+    )
+
+
+def test_a_plan_keeps_the_preset_and_the_attack(tmp_path: Path) -> None:
+    found = evaluate(tmp_path, WRITTEN)
+    run = read_run(Store(tmp_path))
+    assert run is not None
+    first, second = run.plans[0].attacks
+    assert first.written == "pgd@madry(steps=5)"
+    assert parse(first.text) == parse("pgd@madry(steps=5)") and "@" not in first.text
+    assert first.spelled["schedule"] == {"name": "constant", "step": 0.25}
+    assert second.title == "averaged(bim@realsafe(steps=3), 2)"
+    assert run.plans[0].request.attacks == (first.title, second.title)
+    assert [one.text for one in found.figures.attacks] == [first.title, second.title]
+
+
+def test_only_the_last_iterate_of_papers_counts_and_rules_know_it(tmp_path: Path) -> None:
+    ours, papers = (
+        besiege.evaluate(NATURAL, "digits", threat="linf:0.1", attacks=text, count=100, curve=False)
+        for text in (str(parse("bim@realsafe")).replace("'last'", "'every'"), "bim@realsafe")
+    )
+    assert papers.robust is not None and ours.robust is not None
+    assert ours.robust.value <= papers.robust.value
+    rows = papers.rows.where(papers.rows["success"])
+    assert set(rows["first_step"]) <= {0, 20}  # 0 where the clean image is misclassified
+    assert set(ours.rows.where(ours.rows["success"])["first_step"]) - {0, 20}
+    assert not {"W05", "W07"} & {one.id for one in papers.warnings}
+
+
+def test_the_attack_written_out_finds_the_same_records(tmp_path: Path) -> None:
+    found = evaluate(tmp_path, WRITTEN)
+    before = Store(tmp_path).present()
+    spelled = [
+        str(parse(text)) for text in ("pgd@madry(steps=5)", "averaged(bim@realsafe(steps=3), 2)")
+    ]
+    again = evaluate(tmp_path, ", ".join(spelled))
+    assert Store(tmp_path).present() == before
+    assert [one.text for one in again.figures.attacks] == spelled
+    assert [one.accuracy for one in again.figures.attacks] == [
+        one.accuracy for one in found.figures.attacks
+    ]
+
+
+def test_a_preset_and_the_same_attack_written_out_are_one_attack(tmp_path: Path) -> None:
+    with pytest.raises(AttackError, match="listed twice"):
+        evaluate(tmp_path, f"pgd@madry, {parse('pgd@madry')}")
+
+
+def test_arguments_of_calls_cannot_change_what_a_preset_fixes() -> None:
+    data = besiege.data.load("digits", count=4)
+    besiege.attack("pgd@madry", NATURAL, data.images, data.labels, steps=2, threat="linf:0.1")
+    with pytest.raises(AttackError, match="fixes schedule"):
+        besiege.attack(
+            "pgd@madry", NATURAL, data.images, data.labels, schedule="cosine(1)", threat="linf:0.1"
+        )
+
+
+@pytest.mark.parametrize("norm", ["linf:0.15", "l2:0.5", "l1:3"])
+def test_the_reference_suite_runs_in_every_norm(tmp_path: Path, norm: str) -> None:
+    found = besiege.evaluate(
+        NATURAL,
+        "digits",
+        threat=norm,
+        suite="standard@reference",
+        count=4,
+        curve=False,
+        out=tmp_path,
+    )
+    assert [one.text.partition("@")[0] for one in found.figures.attacks] == [
+        "apgd",
+        "apgdt",
+        "fabt",
+        "square",
+    ]
+    assert found.complete
+
+
+@pytest.mark.parametrize(
+    "attack",
+    ["bim@realsafe", "pgd@madry(restarts=2)", "dim", "sinifgsm", "each_target(pgd@madry, 3)"],
+)
+@pytest.mark.parametrize("queries", [2, 15, 21, 22])
+def test_the_last_query_examines_an_iterate(attack: str, queries: int) -> None:
+    found = besiege.evaluate(
+        NATURAL,
+        "digits",
+        threat="linf:0.15",
+        attacks=attack,
+        count=40,
+        curve=False,
+        queries=queries,
+    )
+    assert found.robust is not None
+    assert found.robust.hits < found.clean.hits or queries == 2
+    assert found.rows["queries"].max() <= queries
+
+
+def test_no_curve_against_steps_where_only_the_last_iterate_counts() -> None:
+    found = besiege.evaluate(
+        NATURAL,
+        "digits",
+        threat="linf:0.1",
+        attacks="bim, bim@realsafe, dim",
+        count=60,
+        curve=False,
+    )
+    assert [one.attack for one in found.figures.steps_curve] == ["bim"]
+
+
+def test_the_page_describes_the_preset_and_not_the_default() -> None:
+    found = besiege.evaluate(
+        NATURAL, "digits", threat="linf:0.1", attacks="pgd@madry(steps=2)", count=8, curve=False
+    )
+    assert found.figures.attacks[0].told.startswith("Madry et al. 2018, CIFAR-10")
+
+
+def test_published_radii_grow_with_the_box() -> None:
+    data = besiege.data.load("digits", count=12)
+    own = besiege.models.load(NATURAL)
+
+    class Wide(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = own.module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return own(x / 256)
+
+    wide = besiege.Classifier(Wide().eval(), box=(0.0, 256.0), classes=10)
+    for attack in ("minimal@realsafe(bim@realsafe-code)", "minimal@su(bim@su(steps=10))"):
+        one = besiege.attack(attack, own, data.images, data.labels, threat="linf")
+        two = besiege.attack(attack, wide, 256 * data.images, data.labels, threat="linf")
+        assert torch.allclose(256 * one.distance, two.distance, rtol=1e-3), attack
+
+
+def test_the_usual_budget_grows_with_the_box() -> None:
+    own = besiege.models.load(NATURAL)
+
+    class Wide(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = own.module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return own(x / 256)
+
+    wide = besiege.Classifier(Wide().eval(), box=(0.0, 256.0), classes=10)
+    found = besiege.evaluate(
+        wide, "digits", threat="linf:25.6", attacks="fgsm", count=12, curve=False
+    )
+    assert "W28" not in {one.id for one in found.warnings}

@@ -1,0 +1,84 @@
+"""The published forms: complete, readable, and pinned by traces."""
+
+from __future__ import annotations
+
+import pytest
+from tests.presets.traces import attack_of, recorded, trace
+
+from besiege.attacks.attack import parse
+from besiege.attacks.combine import Combined
+from besiege.core.attack_registry import ATTACKS
+from besiege.core.errors import AttackError, BesiegeError, UnknownNameError
+from besiege.core.presets import PRESETS, presets_of
+from besiege.core.threat import Access, Threat
+
+CLOSE = 2e-5
+
+
+@pytest.mark.parametrize("name", PRESETS.names())
+def test_a_preset_has_not_moved(name: str) -> None:
+    told, found = recorded()[name], trace(PRESETS.get(name))
+    assert found["attack"] == told["attack"]
+    assert found["runs"].keys() == told["runs"].keys()
+    for threat, run in found["runs"].items():
+        before = told["runs"][threat]
+        assert (run["success"], run["passes"]) == (before["success"], before["passes"]), threat
+        assert run["size"] == pytest.approx(before["size"], abs=CLOSE), threat
+        assert run["along"] == pytest.approx(before["along"], abs=CLOSE), threat
+
+
+@pytest.mark.parametrize("name", PRESETS.names())
+def test_a_preset_says_where_it_is_from_and_what_was_checked(name: str) -> None:
+    preset = PRESETS.get(name)
+    attack = attack_of(preset)
+    assert preset.source and preset.threats, "source and threats"
+    for text in preset.threats:
+        threat = Threat.parse(text)
+        assert threat.norm in attack.norms and threat.goal in attack.goals
+    assert preset.checks or preset.differs, "it was compared, or it says why not"
+    if attack.access is Access.GRADIENT and not isinstance(attack, Combined):
+        assert preset.checks, "white-box presets are compared row by row"
+    for check in preset.checks:
+        assert 0 <= check.equal <= check.rows
+        assert check.equal >= 0.9 * check.rows or preset.differs, "few rows are equal: say why"
+    assert parse(str(attack)) == attack, "the text of the attack reads back"
+
+
+@pytest.mark.parametrize("name", ATTACKS.names())
+def test_every_attack_has_the_form_of_its_paper(name: str) -> None:
+    made = ATTACKS.get(name)
+    if isinstance(made, type) and issubclass(made, Combined):
+        return
+    assert [one for one in presets_of(name) if one.default], "one says how the default differs"
+
+
+def test_free_arguments_are_taken() -> None:
+    assert parse("pgd@madry(counts='last')") == parse("pgd@madry")
+    assert parse("minimal@su(attack=bim@su)") == parse("minimal@su(bim@su)")
+    assert parse("pgd@madry(steps=100)").steps == 100  # type: ignore[attr-defined]
+    assert parse("averaged(pgd@madry, 3)").parts[0] == parse("pgd@madry")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("pgd@madri", UnknownNameError, "pgd has no preset 'madri': did you mean 'madry'"),
+        ("pgd@carlini", UnknownNameError, "that is one of cw@carlini"),
+        ("pdg@madry", UnknownNameError, "no attack or piece is called 'pdg': did you mean 'pgd'"),
+        ("pgd@madry(schedule=cosine(1))", AttackError, "fixes schedule"),
+        ("pgd@madry(counts='every')", AttackError, "fixes counts"),
+        ("cw@carlini(kappa=5)", AttackError, "fixes kappa"),
+        ("minimal@realsafe(pgd, 0.3)", AttackError, "takes parameters by name only"),
+        ("pgd@madry(5)", AttackError, "takes parameters by name only"),
+        ("pgd@madry(stepz=3)", AttackError, "no parameter 'stepz': did you mean 'steps'"),
+        ("pgd@", AttackError, "cannot be read"),
+        ("fgsm #pgd@madry", AttackError, "cannot be read"),
+        ("fgsm(counts='earlier')", AttackError, "searches of the smallest perturbation only"),
+        ("pgd @ madry", AttackError, "not understood"),
+        ("averaged@madry(pgd, 3)", UnknownNameError, "averaged has no preset 'madry'"),
+    ],
+)
+def test_wrong_presets_are_explained(text: str, error: type[BesiegeError], said: str) -> None:
+    with pytest.raises(error) as problem:
+        parse(text)
+    assert said in str(problem.value)
