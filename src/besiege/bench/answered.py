@@ -41,7 +41,7 @@ def answered(folder: Path, request: Request) -> tuple[RunFigures, EvaluationFigu
     run = None if name is None else read_run(store)
     if run is None or any(plan.changed for plan in run.plans):
         return None
-    if name not in {plan.name for plan in run.plans}:
+    if name not in {plan.name for plan in run.current}:
         return None
     figures = summarise(folder)
     mine = next(one for one in figures.evaluations if one.name == name)

@@ -57,11 +57,11 @@ def open_run(folder: Path | str) -> tuple[Store, Run]:
 
 
 def status(folder: Path | str) -> list[Status]:
-    """The progress of a run, also while it is running."""
+    """The progress of the current evaluations of a run, also while it is running."""
     store, run = open_run(folder)
     known = lines(store)
     found = []
-    for plan in run.plans:
+    for plan in run.current:
         stages = plan.stages()
         damaged = [
             line.damaged

@@ -40,6 +40,10 @@ class Plan(Value):
     """Why there is no curve of accuracy against the budget, where there will be none."""
     searches: Searches | None = None
     """The searches from which the curve is chosen once the attacks are judged."""
+    made: str | None = None
+    """When it was requested; earlier releases did not write it."""
+    commit: str | None = None
+    """The commit of the user's repository at that time, if there was one."""
     changed: bool = Field(default=False, exclude=True)
     """Whether its text in ``run.json`` was changed; detected on reading, never written."""
 
@@ -72,9 +76,12 @@ class Plan(Value):
         )[:16]
 
     @property
-    def words(self) -> Request | None:
-        """The request without its command, where texts name model and data."""
-        return self.request.model_copy(update={"command": ""}) if self.request.textual else None
+    def series(self) -> Request:
+        """The request without its command. Plans of one series are its answers over time.
+
+        A file that the request names, or the model behind its name, changed between them.
+        """
+        return self.request.model_copy(update={"command": ""})
 
     def stages(self) -> list[Stage]:
         """All tasks known so far, in stages; each task follows those it needs.

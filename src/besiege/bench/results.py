@@ -11,10 +11,10 @@ from pydantic import TypeAdapter
 
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
-from besiege.bench.summaries import comparison, ordered, summary_of
+from besiege.bench.summaries import Summary, comparison, ordered, summary_of
 from besiege.core.errors import DataError
-from besiege.metrics.comparing import compared
-from besiege.metrics.values import SCHEMA, EvaluationFigures, RunFigures
+from besiege.metrics.comparing import compared, difference
+from besiege.metrics.values import SCHEMA, Earlier, EvaluationFigures, RunFigures
 
 FILE = "figures.json"
 
@@ -25,10 +25,13 @@ def summarise(folder: Path | str) -> RunFigures:
     A complete evaluation is computed once and cached in the folder (`besiege.bench.summaries`).
     """
     store, run = open_run(folder)
-    summaries = [summary_of(store, plan) for plan in run.plans]
+    summaries = [summary_of(store, plan) for plan in run.current]
     evaluations = tuple(
         replace(
             mine.figures,
+            made=mine.plan.made,
+            commit=mine.plan.commit,
+            history=tuple(_earlier(summary_of(store, old), mine) for old in run.earlier(mine.plan)),
             warnings=ordered([*mine.figures.warnings, *compared(comparison(mine, summaries))]),
         )
         for mine in summaries
@@ -36,10 +39,27 @@ def summarise(folder: Path | str) -> RunFigures:
     return RunFigures(
         SCHEMA,
         run.created,
-        run.plans[-1].request.command if run.plans else "",
+        run.current[-1].request.command if run.current else "",
         run.versions,
         all(evaluation.complete for evaluation in evaluations),
         evaluations,
+    )
+
+
+def _earlier(old: Summary, mine: Summary) -> Earlier:
+    """An earlier evaluation beside the current one."""
+    figures, curve = old.figures, old.figures.eps_curve
+    return Earlier(
+        figures.name,
+        old.plan.made,
+        old.plan.commit,
+        figures.model.digest,
+        figures.data.digest,
+        figures.clean,
+        figures.robust,
+        None if curve is None or figures.threat.eps is not None else curve.median,
+        figures.complete,
+        difference(mine.outline, old.outline),
     )
 
 

@@ -23,22 +23,32 @@ class Run(Value):
     versions: dict[str, str]
     plans: tuple[Plan, ...] = ()
 
-    def with_plan(self, plan: Plan) -> Run:
-        """The run with this evaluation.
+    @property
+    def current(self) -> tuple[Plan, ...]:
+        """The newest evaluation of every request, in the order in which they were first made."""
+        newest = {plan.series: plan for plan in self.plans}
+        return tuple(newest.values())
 
-        It replaces one of the same name, and one of the same request: there a file that the
-        request names has changed.
+    def earlier(self, plan: Plan) -> tuple[Plan, ...]:
+        """Earlier evaluations of the same request, the newest first."""
+        before = [old for old in self.plans if old.series == plan.series and old.name != plan.name]
+        return tuple(reversed(before))
+
+    def with_plan(self, plan: Plan) -> Run:
+        """The run with this evaluation as the current one of its request.
+
+        It replaces one of the same name, and one whose text was changed. Earlier ones are kept.
         """
-        plans = list(self.plans)
-        same = [
-            number
-            for number, old in enumerate(plans)
-            if old.name == plan.name or (old.words is not None and old.words == plan.words)
+        series = plan.series
+        kept = [
+            old
+            for old in self.plans
+            if old.name != plan.name and not (old.changed and old.series == series)
         ]
-        for number in reversed(same):
-            del plans[number]
-        plans.insert(same[0] if same else len(plans), plan)
-        return self.model_copy(update={"plans": tuple(plans)})
+        places = [number for number, old in enumerate(kept, 1) if old.series == series]
+        before = [number for number, old in enumerate(self.plans) if old.series == series]
+        place = places[-1] if places else before[0] if before else len(kept)
+        return self.model_copy(update={"plans": (*kept[:place], plan, *kept[place:])})
 
     def plan(self, name: str) -> Plan | None:
         """The evaluation of a name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
@@ -17,6 +16,7 @@ import numpy as np
 from torch import nn
 
 from besiege.attacks.attack import Attack
+from besiege.bench import origin
 from besiege.bench.answered import remember, stamp_of
 from besiege.bench.command import command_of
 from besiege.bench.context import context_of
@@ -323,9 +323,9 @@ def _run(
 ) -> Evaluation:
     """Do the tasks without records, and compute the figures."""
     with store.writing():
-        begun = datetime.now(UTC).isoformat(timespec="seconds")
-        run = read_run(store) or Run(created=begun, versions=versions())
+        run = read_run(store) or Run(created=origin.now(), versions=versions())
         run = run.model_copy(update={"versions": versions()})
+        plan = _dated(plan, run)
         earlier = run.plan(plan.name)
         shown = plan
         if earlier is not None and not earlier.changed and plan.no_curve is None:
@@ -335,6 +335,14 @@ def _run(
         plan = runner.run(lambda decided: write_run(store, run.with_plan(decided)))
         figures = write_figures(store.folder)
     return _evaluation(figures, store.folder, plan, paid(resolved.victim))
+
+
+def _dated(plan: Plan, run: Run) -> Plan:
+    """The plan with its date and commit: those of now, or as written if it is the current one."""
+    for old in run.current:
+        if old.name == plan.name and not old.changed:
+            return plan.model_copy(update={"made": old.made, "commit": old.commit})
+    return plan.model_copy(update={"made": origin.now(), "commit": origin.commit()})
 
 
 def _evaluation(

@@ -182,7 +182,7 @@ def _stamp(store: Store, plan: Plan) -> str:
         (key, *(about(store.records / key / name) for name in ("record.json", "rows.parquet")))
         for key in sorted({task.key for task in plan.tasks()})
     ]
-    asked = plan.model_dump(mode="json", by_alias=True)
+    asked = plan.model_dump(mode="json", by_alias=True, exclude={"made", "commit"})
     return key_of({"code": _code(), "plan": asked, "changed": plan.changed, "records": records})
 
 
@@ -247,7 +247,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(get_type_hints(compute).get("return", Any))
 
 
-_TABLES = ("smallest", "nearest")
+_TABLES = ("smallest", "nearest", "outcomes")
 
 
 def _packed(rows: Rows) -> dict[str, list[str]]:

@@ -21,6 +21,7 @@ from besiege.cli import (
     completion,
     data,
     evaluate,
+    history,
     models,
     report,
     screen,
@@ -42,7 +43,7 @@ _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
 )
 _COMMANDS = {
     _MEASURE: (evaluate, attack, train, substitute),
-    _READ: (status, report),
+    _READ: (status, report, history),
     _LOOK: (attacks, show, models, data),
     _OTHER: (completion, version),
 }

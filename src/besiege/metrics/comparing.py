@@ -12,6 +12,7 @@ from besiege.metrics.distances import NORMS
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.intervals import Rate
 from besiege.metrics.kinds import breaks_undefended, too_many
+from besiege.metrics.paired import Difference
 from besiege.metrics.rows import Rows, places
 from besiege.metrics.searches import ROUNDING, beyond
 from besiege.metrics.warnings import TOLERANCE
@@ -33,6 +34,9 @@ class Outline:
         ``sample`` and ``distance``: the smallest perturbation found for each searched sample.
     nearest : Rows
         Per sample with a success, the smallest distance of any success in every norm.
+    outcomes : Rows
+        Per clean sample: ``sample``, ``label``, ``correct`` when clean, ``robust`` (it withstood
+        every attack), and ``known`` (every attack was judged on it).
     left, count : int
         Samples that withstood every attack, of those that every attack was judged on.
     breaks_undefended : bool
@@ -46,6 +50,7 @@ class Outline:
     searched: bool
     smallest: Rows
     nearest: Rows
+    outcomes: Rows
     left: int
     count: int
     breaks_undefended: bool
@@ -64,10 +69,25 @@ class Outline:
             evidence.curve is not None,
             Rows({"sample": ids, "distance": ends}),
             _nearest(evidence),
+            outcomes_of(evidence),
             int(evidence.standing()[known].sum()),
             int(known.sum()),
             breaks_undefended(evidence),
         )
+
+
+def outcomes_of(evidence: Evidence) -> Rows:
+    """The outcome of every clean sample, by which two evaluations are compared sample by sample."""
+    clean, known = evidence.clean, evidence.covered_by_all()
+    return Rows(
+        {
+            "sample": clean["sample"],
+            "label": clean["label"],
+            "correct": evidence.right,
+            "robust": evidence.standing() & known,
+            "known": known,
+        }
+    )
 
 
 def _nearest(evidence: Evidence) -> Rows:
@@ -80,6 +100,29 @@ def _nearest(evidence: Evidence) -> Rows:
         distances = np.concatenate([rows[norm] for rows in won]) if won else np.zeros(0)
         np.minimum.at(found[norm], where, distances.astype(np.float64))
     return Rows({"sample": ids, **found})
+
+
+def difference(mine: Outline, other: Outline) -> Difference | None:
+    """The difference between two evaluations on the samples that both were judged on.
+
+    With a budget it is that of the images that withstood every attack. Without one it is that of
+    the images whose smallest perturbation is larger in the one than in the other. None without
+    common samples, which have the same ids and labels.
+    """
+    if (mine.eps is None) != (other.eps is None):
+        return None
+    if mine.eps is None:
+        one, two = mine.smallest, other.smallest
+        where = places(two["sample"], one["sample"])
+        here, there = one["distance"][where >= 0], two["distance"][where[where >= 0]]
+        first, second = here > there, there > here
+    else:
+        one, two = mine.outcomes, other.outcomes
+        where = places(two["sample"], one["sample"])
+        both = (where >= 0) & one["known"] & two["known"][where]
+        both &= one["label"] == two["label"][where]
+        first, second = one["robust"][both], two["robust"][where[both]]
+    return Difference.of(first, second) if len(first) else None
 
 
 @dataclass(frozen=True, eq=False)

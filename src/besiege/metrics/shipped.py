@@ -73,6 +73,7 @@ SHIPPED = (
         Section(_gallery_title, "gallery.html"),
     ),
     Figure("warnings", None, 70, Section("Warnings", "warnings.html", notebook=True)),
+    Figure("history", None, 75, Section("Earlier results", "history.html", notebook=True)),
     Figure("threat", None, 80, Section("What the attacker may do", "threat.html")),
     Figure("cost", figures.cost_figures, 90),
 )

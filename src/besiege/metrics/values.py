@@ -8,6 +8,7 @@ from typing import Any
 
 from besiege.core.errors import Finding
 from besiege.metrics.intervals import Rate
+from besiege.metrics.paired import Difference
 
 SCHEMA = 1
 """The schema of ``figures.json``."""
@@ -236,6 +237,38 @@ class ThreatFigures:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """An earlier evaluation of the same request, and the change since.
+
+    Attributes
+    ----------
+    name, made, commit : str
+        The evaluation, its date, and the commit of the user's repository, as far as known.
+    model, data : str
+        The digests of its model and of its samples.
+    clean, robust, median
+        Its accuracies, and the median smallest perturbation where the threat has no budget.
+    complete : bool
+        Whether all its records exist.
+    change : Difference, optional
+        The current evaluation less this one on the samples that both were judged on: of images
+        that withstood every attack, or, without a budget, of images with the larger smallest
+        perturbation. None without such samples.
+    """
+
+    name: str
+    made: str | None
+    commit: str | None
+    model: str
+    data: str
+    clean: Rate | None
+    robust: Rate | None
+    median: float | None
+    complete: bool
+    change: Difference | None
+
+
+@dataclass(frozen=True)
 class EvaluationFigures:
     """All figures of one evaluation.
 
@@ -266,6 +299,9 @@ class EvaluationFigures:
     warnings: tuple[Finding, ...]
     gallery: tuple[Picture, ...]
     cost: Cost
+    made: str | None = None
+    commit: str | None = None
+    history: tuple[Earlier, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self, name: str) -> Any:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from besiege.core.errors import Finding
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import AttackFigures, Descent
+from besiege.metrics.paired import Difference
+from besiege.metrics.values import AttackFigures, Descent, Earlier
 from besiege.metrics.values import EvaluationFigures as Evaluation
-from besiege.report.formats import budget_unit, distance, interval, listed, share
+from besiege.report.formats import budget_unit, distance, interval, listed, p_value, share
 
+SIGNIFICANT = 0.05
+"""Differences with a p-value below it are called better or worse."""
 IN_TURN = "all, one after the other"
 """The row of all attacks in the table of medians against passes."""
 
@@ -191,6 +194,38 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
     clean = evaluation.clean
     of = " images" if clean is None else f" of the {clean.hits:,} correctly classified images"
     return title, f"{names} broke most: {broken}{of}."
+
+
+def latest(evaluation: Evaluation) -> Earlier | None:
+    """The newest earlier evaluation of the same request that has a result."""
+    return next((old for old in evaluation.history if old.robust is not None), None)
+
+
+def verdict(change: Difference | None) -> str:
+    """Whether an evaluation is better than an earlier one, in words."""
+    if change is None:
+        return "not comparable: other images"
+    images = f"on the same {change.count:,} images"
+    if change.only_first == change.only_second == 0:
+        return f"no difference {images}"
+    if change.p >= SIGNIFICANT:
+        return f"no clear change, {p_value(change.p)} {images}"
+    word = "better" if change.value > 0 else "worse"
+    return f"{word}, {p_value(change.p)} {images}"
+
+
+def since(evaluation: Evaluation) -> str:
+    """The change since the earlier evaluation in one sentence; empty without one."""
+    old = latest(evaluation)
+    if old is None:
+        return ""
+    if is_minimal(evaluation):
+        unit = budget_unit(evaluation.threat)
+        was = f"median {distance(old.median, unit)}"
+        now = distance(median_change(evaluation), unit)
+    else:
+        was, now = f"{share(old.robust)} {interval(old.robust)}", share(robust(evaluation))
+    return f"was {was}, now {now}: {verdict(old.change)}"
 
 
 def is_complete(evaluation: Evaluation) -> bool:

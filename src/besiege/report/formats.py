@@ -9,6 +9,7 @@ from datetime import datetime
 
 from besiege.core.errors import DataError
 from besiege.metrics.intervals import Rate
+from besiege.metrics.paired import Difference
 from besiege.metrics.values import RunFigures, ThreatFigures
 
 NOTHING = "n/a"
@@ -96,6 +97,31 @@ def distance(value: float | None, unit: int | None = None) -> str:
     if value is None or not math.isfinite(value) or unit is None:
         return number(value)
     return f"{number(round(value * unit, 6))}/{unit}"
+
+
+def p_value(p: float) -> str:
+    """A p-value with its sign.
+
+    Examples
+    --------
+    >>> p_value(0.0004), p_value(0.0357), p_value(0.31)
+    ('p < 0.001', 'p = 0.036', 'p = 0.31')
+    """
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def points(change: Difference) -> str:
+    """A difference of accuracies in percentage points, with its interval.
+
+    Examples
+    --------
+    >>> points(Difference.counted(7, 1, 100))
+    '+6.0 points [0.6, 12.9]'
+    """
+    ends = f"[{100 * change.low:.1f}, {100 * change.high:.1f}]"
+    return f"{100 * change.value:+.1f} points {ends}"
 
 
 def seconds(value: float | None) -> str:

@@ -138,6 +138,8 @@ def _section(
         "most": [attack.text for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),
         "transfer": answer.elsewhere(evaluation),
+        "since": _held(formats.sentence(answer.since(evaluation))),
+        "verdicts": [answer.verdict(old.change) for old in evaluation.history],
         "charts": charts(evaluation),
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
@@ -233,6 +235,7 @@ def _environment() -> Environment:
         formats.seconds,
         formats.each,
         formats.moment,
+        formats.points,
     )
     found.filters.update({show.__name__: _joined(show) for show in unbroken})
     found.filters.update(

@@ -28,6 +28,7 @@ from besiege.report.answer import (
     median_change,
     robust,
     sample_choice,
+    since,
     strongest,
     troubles,
     typical,
@@ -191,6 +192,8 @@ def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
         yield Text(f"NOT COMPLETE: {trouble}", "bold red")
     yield ""
     yield _answer(evaluation)
+    if change := since(evaluation):
+        yield Text(change, "bold", overflow="fold")
     yield ""
     yield _attacks(evaluation, width)
     if evaluation.distances is not None:
