@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from besiege import testing as testing
     from besiege import training as training
     from besiege.attacks.attack import Attack
-    from besiege.bench.single import Evaluation, evaluate
+    from besiege.bench.single import Evaluation, Evaluations, evaluate
     from besiege.core.attack_registry import register
     from besiege.core.siege import Siege
     from besiege.core.victim import Victim
@@ -41,6 +41,7 @@ __all__ = [
     "BesiegeError",
     "Classifier",
     "Evaluation",
+    "Evaluations",
     "Finding",
     "Goal",
     "Norm",
@@ -57,7 +58,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "attacks.attack": "Attack",
-        "bench.single": "Evaluation evaluate",
+        "bench.single": "Evaluation Evaluations evaluate",
         "core.errors": "BesiegeError Finding",
         "core.attack_registry": "register",
         "core.siege": "Siege",

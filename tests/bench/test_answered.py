@@ -33,7 +33,7 @@ def request(**changes: object) -> Request:
 def test_the_same_request_is_answered_without_torch(here: Path) -> None:
     asked = request()
     assert answered(here / "run", asked) is None
-    found = measure(asked, out=here / "run")
+    (found,) = measure([(asked, None)], out=here / "run")
     known = answered(here / "run", asked.model_copy(update={"command": "typed otherwise"}))
     assert known is not None and known[1] == found.figures
     script = (
@@ -51,15 +51,15 @@ def test_the_same_request_is_answered_without_torch(here: Path) -> None:
     "changes", [{"count": 9}, {"seed": 1}, {"threat": "linf:0.2"}, {"attacks": "fgsm, pgd"}]
 )
 def test_another_request_is_not(here: Path, changes: dict[str, object]) -> None:
-    measure(request(), out=here / "run")
+    measure([(request(), None)], out=here / "run")
     assert answered(here / "run", request(**changes)) is None
 
 
 def test_what_changed_is_measured_again(here: Path) -> None:
-    first = measure(request(), out=here / "run")
+    (first,) = measure([(request(), None)], out=here / "run")
     shutil.copy(WEIGHTS["pgd-at"], "mine.safetensors")
     assert answered(here / "run", request()) is None
-    second = measure(request(), out=here / "run")
+    (second,) = measure([(request(), None)], out=here / "run")
     assert second.figures.model.digest != first.figures.model.digest
     known = answered(here / "run", request())
     assert known is not None and known[1].model.digest == second.figures.model.digest
@@ -71,17 +71,17 @@ def test_weights_that_change_during_the_run_are_noticed(here: Path) -> None:
             Path("swapped").touch()
             shutil.copy(WEIGHTS["pgd-at"], "mine.safetensors")
 
-    measure(request(), out=here / "run", watch=swap)
+    measure([(request(), None)], out=here / "run", watch=swap)
     assert answered(here / "run", request()) is None
 
 
 @pytest.mark.parametrize("file", ["rows.parquet", "record.json"])
 def test_a_record_that_changed_is_looked_at(here: Path, file: str) -> None:
-    measure(request(), out=here / "run")
+    measure([(request(), None)], out=here / "run")
     path = next((here / "run" / "records").glob(f"*/{file}"))
     path.write_bytes(path.read_bytes()[:-2])
     assert answered(here / "run", request()) is None
-    assert measure(request(), out=here / "run").complete
+    assert measure([(request(), None)], out=here / "run").complete
     assert answered(here / "run", request()) is not None
 
 
@@ -90,5 +90,5 @@ def test_code_of_the_users_is_always_run(here: Path) -> None:
         "import besiege\ndef make():\n    return besiege.models.load('zoo:digits-natural')\n"
     )
     for model in ("mine.py:make", "zoo:digits-natural+bits(depth=3)"):
-        measure(request(model=model), out=here / "run")
+        measure([(request(model=model), None)], out=here / "run")
         assert answered(here / "run", request(model=model)) is None

@@ -213,7 +213,8 @@ def test_different_things_of_one_name_stay_apart(tmp_path: Path) -> None:
     data = besiege.data.load("digits", count=10)
     for scale in (1.0, -1.0):
         evaluate(Wide(scale), data, out=tmp_path / "models", **terms)
-    assert len(summarise(tmp_path / "models").evaluations) == 2
+    (found,) = summarise(tmp_path / "models").evaluations
+    assert len(found.history) == 1 and found.history[0].model != found.model.digest
     for shift in (0.0, 0.5):
         pair = (data.images * (1 - shift), data.labels)
         evaluate(Wide(1.0), pair, out=tmp_path / "data", **terms)
@@ -256,8 +257,12 @@ def plan_of(**changes: Any) -> Plan:
         "count": 12,
         **changes,
     }
-    found = evaluate(terms.pop("model", NATURAL), terms.pop("data", "digits"), **terms)
+    model, data, threat = (terms.pop(n, d) for n, d in _WHERE.items())
+    found: besiege.Evaluation = evaluate(model, data, threat=threat, **terms)
     return found._plan
+
+
+_WHERE: dict[str, Any] = {"model": NATURAL, "data": "digits", "threat": None}
 
 
 @cache

@@ -56,6 +56,7 @@ def plain(folder: Path) -> dict[str, Any]:
     found = summarise(folder)
     one = found.evaluations[0].plain()
     one["cost"].pop("seconds")
+    del one["made"], one["commit"]
     for stage in (*one["attacks"], *one["cascade"]):
         stage.pop("seconds")
     return one

@@ -25,6 +25,7 @@ COMMANDS = (
     "substitute",
     "status",
     "report",
+    "history",
     "attacks",
     "show",
     "models",

@@ -125,8 +125,9 @@ def test_what_is_asked_reaches_the_library(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def listen(request: Request, **given: Any) -> None:
-        seen.update(given, request=request)
+    def listen(requests: Any, **given: Any) -> None:
+        seen.update(given, request=requests[0][0])
+        assert len(requests) == 1
         raise KeyboardInterrupt
 
     monkeypatch.setattr("besiege.bench.single.measure", listen)
@@ -252,14 +253,18 @@ def test_the_folder_depends_on_all_that_decides_the_result() -> None:
     changes = {"model": "zoo:b", "count": 6, "attacks": "pgd", "data": "mnist", "resize": "8"}
     changes |= {"layout": "nhwc", "substitute": ("zoo:c",)}
     others = [request.model_copy(update={name: value}) for name, value in changes.items()]
-    assert len({default_folder(one) for one in (request, *others)}) == 1 + len(changes)
-    assert default_folder(request.model_copy(update={"command": "x"})) == default_folder(request)
+    assert len({default_folder([one]) for one in (request, *others)}) == 1 + len(changes)
+    typed = request.model_copy(update={"command": "x"})
+    assert default_folder([typed]) == default_folder([request])
+    several = {default_folder([request, *others[:n]]) for n in range(len(others))}
+    assert len(several) == len(others)
+    assert default_folder([request, others[0]]) == default_folder([others[0], typed])
 
 
 def test_the_folder_has_a_name_any_system_takes() -> None:
     model = 'resnet20(mean=(0.5, 0.5), std="x"):/some where/w*?.safetensors+bits(depth=3)'
     request = Request(model=model, data="../../éé\\:|<>", threat="linf:8/255 score")
-    folder = default_folder(request)
+    folder = default_folder([request])
     assert len(folder.parts) == 2
     assert all(letter.isascii() and (letter.isalnum() or letter in "-_.") for letter in folder.name)
 

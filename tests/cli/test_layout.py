@@ -66,6 +66,6 @@ def test_requests_without_a_layout_keep_their_folders() -> None:
     from besiege.cli.evaluate import default_folder
 
     request = Request(model="zoo:digits-natural", data="digits", threat="linf:8/255")
-    assert default_folder(request).name.endswith("-ce5f63fb")
+    assert default_folder([request]).name.endswith("-ce5f63fb")
     more = {"attacks": "pgd, fgsm", "count": 20, "substitute": ("zoo:a",), "resize": "8"}
-    assert default_folder(request.model_copy(update=more)).name.endswith("-d9e500ff")
+    assert default_folder([request.model_copy(update=more)]).name.endswith("-d9e500ff")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,13 +57,13 @@ def test_it_is_attacked(voting: Voting) -> None:
 
 
 def test_it_is_evaluated_and_known_again(voting: Voting, tmp_path: Path) -> None:
-    terms = {"threat": "linf:2/16", "attacks": ["fgsm", "square(steps=20)"], "curve": False}
-    found = besiege.evaluate(voting, DATA, out=tmp_path, **terms)  # type: ignore[arg-type]  # mixed
+    terms: dict[str, Any] = {"attacks": ["fgsm", "square(steps=20)"], "curve": False}
+    found = besiege.evaluate(voting, DATA, threat="linf:2/16", out=tmp_path, **terms)
     assert found.complete and found.robust is not None and found.clean.value > 0.8
     assert found.robust.value < found.clean.value
     keys = {path.name for path in (tmp_path / "records").iterdir()}
     again = Voting(*voting.networks)
-    besiege.evaluate(again, DATA, out=tmp_path, **terms)  # type: ignore[arg-type]  # mixed
+    besiege.evaluate(again, DATA, threat="linf:2/16", out=tmp_path, **terms)
     assert {path.name for path in (tmp_path / "records").iterdir()} == keys
     assert Voting(*voting.networks, module_of((1, 8, 8), 10)).digest() != voting.digest()
 

@@ -116,8 +116,8 @@ def test_a_key_has_its_place_in_an_address_and_is_in_no_file(
     with serving() as server:
         server.trick = noted
         text = f"{server.url}?code={{OWN_CODE}}&v=1"
-        ask = {"threat": "linf:0.2", "count": 4, "attacks": "square", "queries": 5}
-        found = besiege.evaluate(text, "digits", out=tmp_path, **ask)  # type: ignore[arg-type]
+        ask: dict[str, Any] = {"count": 4, "attacks": "square", "queries": 5}
+        found = besiege.evaluate(text, "digits", threat="linf:0.2", out=tmp_path, **ask)
         assert seen == {f"/predict?code={CODE}&v=1"}
         server.trick = lambda handler, number: handler.say(403, {"asked": handler.path}) is None
         with pytest.raises(besiege.BesiegeError, match=r"code=\[key\]&v=1") as told:

@@ -144,11 +144,18 @@ def test_where_no_attack_finished_nothing_is_known() -> None:
 
 def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     text = printed(four())
-    head = [" ".join(line.split()) for line in text.splitlines()[:5]]
-    assert head[0] == "model threat clean robust 95 %"
-    assert head[1] == "zoo:digits-natural linf:8/255 96.5 % 11.8 % [8.8, 15.4]"
-    assert head[4] == "zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]"
+    head = [" ".join(line.split()) for line in text.splitlines()[2:7]]
+    assert head[0] == "model threat clean robust 95 % strongest"
+    assert head[1].startswith("zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]")
+    assert head[4].startswith("zoo:digits-natural linf:8/255 96.5 % 11.8 % [8.8, 15.4]")
     assert text.count("W24") == 1
+    assert "alone: broken by this attack only" not in text
+
+
+def test_the_attacks_of_several_evaluations_are_listed_on_request() -> None:
+    file = io.StringIO()
+    Console(file=file, width=80).print(table(four(), details=True))
+    assert file.getvalue().count("against") >= 4 and "alone:" in file.getvalue()
 
 
 def test_a_warning_of_some_evaluations_names_them() -> None:

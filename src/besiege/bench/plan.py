@@ -76,12 +76,14 @@ class Plan(Value):
         )[:16]
 
     @property
-    def series(self) -> Request:
+    def series(self) -> tuple[Request, str]:
         """The request without its command. Plans of one series are its answers over time.
 
-        A file that the request names, or the model behind its name, changed between them.
+        A file that the request names, or the model behind its name, changed between them. Data in
+        memory are told apart by their content: their names say little.
         """
-        return self.request.model_copy(update={"command": ""})
+        request = self.request.model_copy(update={"command": ""})
+        return request, "" if request.textual else self.data.digest
 
     def stages(self) -> list[Stage]:
         """All tasks known so far, in stages; each task follows those it needs.

@@ -1,4 +1,4 @@
-"""The public function `evaluate`: one model, one set of samples and one threat."""
+"""The public function `evaluate`: models under threats, on one set of samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 from weakref import finalize
 
 import numpy as np
@@ -30,8 +30,8 @@ from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
-from besiege.bench.work_estimate import Watch
-from besiege.core.errors import Finding, VictimError
+from besiege.bench.work_estimate import Watch, WorkEstimate
+from besiege.core.errors import Finding, InputError, VictimError, near
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
@@ -80,6 +80,8 @@ class Evaluation:
     _plan: Plan
     _run: RunFigures
     paid: Mapping[str, tuple[int, int]] | None = None
+    _held: object = None
+    """Keeps a temporary run folder."""
 
     @cached_property
     def rows(self) -> Rows:
@@ -140,11 +142,157 @@ class Evaluation:
         return str(fragment(RunFigures.of(self.figures)))
 
 
+class Evaluations(Sequence[Evaluation]):
+    """The results of several models or threats, in the order in which they were requested.
+
+    Parameters
+    ----------
+    evaluations : sequence of Evaluation
+        The results, of one run folder.
+
+    Examples
+    --------
+    >>> import besiege
+    >>> found = besiege.evaluate(
+    ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
+    ...     "digits",
+    ...     threat="linf:0.15",
+    ...     attacks="fgsm",
+    ...     count=20,
+    ...     curve=False,
+    ... )
+    >>> found.names
+    ['zoo:digits-natural', 'zoo:digits-pgd-at']
+    >>> found["zoo:digits-pgd-at"].robust > found[0].robust  # doctest: +SKIP
+    True
+    """
+
+    def __init__(self, evaluations: Sequence[Evaluation]) -> None:
+        self._evaluations = tuple(evaluations)
+
+    @property
+    def names(self) -> list[str]:
+        """The model of each, with its threat where there are several threats."""
+        figures = [one.figures for one in self]
+        several = len({one.threat.text for one in figures}) > 1
+        return [
+            f"{one.model.name} against {one.threat.text}" if several else one.model.name
+            for one in figures
+        ]
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self[0].folder
+
+    @property
+    def complete(self) -> bool:
+        """Whether all their records exist."""
+        return all(one.complete for one in self)
+
+    @overload
+    def __getitem__(self, which: int | str) -> Evaluation: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> Evaluations: ...
+
+    def __getitem__(self, which: int | str | slice) -> Evaluation | Evaluations:
+        if isinstance(which, slice):
+            return Evaluations(self._evaluations[which])
+        if isinstance(which, int):
+            return self._evaluations[which]
+        names = self.names
+        if names.count(which) != 1:
+            known = f"{near(which, names)}" if which not in names else "use a number instead"
+            problem = "several evaluations are" if which in names else "no evaluation is"
+            raise InputError(f"{problem} called {which!r}: {known}")
+        return self._evaluations[names.index(which)]
+
+    def __len__(self) -> int:
+        return len(self._evaluations)
+
+    def page(self, path: Path | str | None = None) -> Path:
+        """Write the HTML page of the run; by default into its folder."""
+        return self[0].page(path)
+
+    @property
+    def figures(self) -> RunFigures:
+        """The figures of all of them, as tables and pages take them."""
+        every = tuple(one.figures for one in self)
+        return replace(self[0]._run, evaluations=every, complete=self.complete)
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(repr, self))
+
+    def _repr_html_(self) -> str:
+        from besiege.report import fragment
+
+        return str(fragment(self.figures))
+
+
+Several = list[Any] | tuple[Any, ...]
+"""Several models, or several threats."""
+
+
+class Options(TypedDict, total=False):
+    """The options of `evaluate`, for type checkers; its docstring explains them."""
+
+    attacks: str | Attack | Sequence[str | Attack] | None
+    suite: str | Attack | Sequence[str | Attack] | None
+    goal: str | None
+    access: str | None
+    queries: int | None
+    curve: str | bool
+    count: int | None
+    seed: int
+    out: Path | str | None
+    split: str
+    shard: int | None
+    batch: int | None
+    compile: bool
+    device: str | None
+    substitute: Model | Sequence[Model] | None
+    fuse: str
+    progress: bool
+    watch: Watch | None
+    command: str | None
+
+
+@overload
 def evaluate(
     model: str | nn.Module | Victim,
     data: str | Path | Data | tuple[Any, Any],
     *,
     threat: str | Threat,
+    **options: Unpack[Options],
+) -> Evaluation: ...
+
+
+@overload
+def evaluate(
+    model: Several,
+    data: str | Path | Data | tuple[Any, Any],
+    *,
+    threat: str | Threat | Several,
+    **options: Unpack[Options],
+) -> Evaluations: ...
+
+
+@overload
+def evaluate(
+    model: Model,
+    data: str | Path | Data | tuple[Any, Any],
+    *,
+    threat: Several,
+    **options: Unpack[Options],
+) -> Evaluations: ...
+
+
+def evaluate(
+    model: Model | Several,
+    data: str | Path | Data | tuple[Any, Any],
+    *,
+    threat: str | Threat | Several,
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     suite: str | Attack | Sequence[str | Attack] | None = None,
     goal: str | None = None,
@@ -164,20 +312,21 @@ def evaluate(
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
-) -> Evaluation:
+) -> Evaluation | Evaluations:
     """Measure how robust a model is: attack it, judge every image again, keep the records.
 
     Parameters
     ----------
-    model : str, nn.Module or Classifier
+    model : str, nn.Module or Classifier, or a list of them
         ``zoo:NAME``, ``public:NAME``, ``ARCH(...):weights.safetensors``,
         ``path/to/file.py:factory``, ``path/file.onnx``, ``http://HOST/PATH``, any of them with
-        ``+layer`` defenses, or the model itself.
+        ``+layer`` defenses, or the model itself. Several models are evaluated one after the other
+        into one folder.
     data : str, path, Data or (images, labels)
         A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, or tensors.
-    threat : str or Threat
+    threat : str or Threat, or a list of them
         What the attacker may do: ``"linf:8/255"``, ``"l2:0.5"``, or ``"linf"`` for the smallest
-        perturbation.
+        perturbation. Several threats are evaluated one after the other.
     attacks : str or sequence, optional
         Attacks to run, each on every sample. Without attacks and suite: one step, many steps, and
         many steps to each of the three likeliest wrong classes; the suite ``"score"`` or
@@ -224,7 +373,8 @@ def evaluate(
 
     Returns
     -------
-    Evaluation
+    Evaluation or Evaluations
+        One result, or a sequence of them where models or threats were given in a list.
 
     Examples
     --------
@@ -236,64 +386,142 @@ def evaluate(
     True
     """
     check_numbers(batch=batch)
-    request, objects = requested(
-        model,
-        data,
-        threat=threat,
-        attacks=attacks,
-        suite=suite,
-        goal=goal,
-        access=access,
-        queries=queries,
-        curve=curve,
-        count=count,
-        seed=seed,
-        split=split,
-        shard=shard,
-        substitute=substitute,
-        fuse=fuse,
-        command=command or "",
-    )
+    models, threats = listed(model, "model"), listed(threat, "threat")
+    requests = [
+        requested(
+            one,
+            data,
+            threat=allowed,
+            attacks=attacks,
+            suite=suite,
+            goal=goal,
+            access=access,
+            queries=queries,
+            curve=curve,
+            count=count,
+            seed=seed,
+            split=split,
+            shard=shard,
+            substitute=substitute,
+            fuse=fuse,
+            command=command or "",
+        )
+        for one in models
+        for allowed in threats
+    ]
     how = Machine(device, batch, compile)
-    return measure(request, objects, out=out, how=how, progress=progress, watch=watch)
+    found = measure(requests, out=out, how=how, progress=progress, watch=watch)
+    return found if is_several(model) or is_several(threat) else found[0]
+
+
+def is_several(given: object) -> bool:
+    """Whether models or threats were given in a list."""
+    return isinstance(given, (list, tuple))
+
+
+def listed(given: Any, what: str) -> list[Any]:
+    """Models or threats as a list; an empty one is refused."""
+    some = list(given) if is_several(given) else [given]
+    if not some:
+        raise InputError(f"no {what} is listed: give at least one")
+    return some
+
+
+Requests = Sequence[tuple[Request, Objects | None]]
 
 
 def measure(
-    request: Request,
-    objects: Objects | None = None,
+    requests: Requests,
     *,
     out: Path | str | None = None,
     how: Machine | None = None,
     progress: bool = False,
     watch: Watch | None = None,
-) -> Evaluation:
-    """Run a request: the common path of `evaluate` and of the command line."""
+) -> Evaluations:
+    """Run requests into one folder: the common path of `evaluate` and of the command line.
+
+    All of them are read before the first runs, so that wrong input is found before any work.
+    """
     how = how or Machine()
     check_numbers(batch=how.batch)
     folder = None if out is None else run_folder(out)
-    stamp = None if folder is None else stamp_of(request)
-    resolved = resolve(request, objects, how.device)
-    if request.shard is None and folder is not None:
-        resolved = replace(resolved, request=_as_begun(resolved.request, folder))
-    asked = resolved.request
-    resolved = replace(
-        resolved, request=asked.model_copy(update={"command": asked.command or command_of(asked)})
-    )
+    stamps = [None if folder is None else stamp_of(request) for request, _ in requests]
+    resolved = [_resolved(request, objects, folder, how) for request, objects in requests]
     store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)
     try:
-        kept_below(black_box(resolved.victim), store.folder)
-        plan = plan_of(resolved)
-        with _bar(plan.model.name, watch, progress) as shown:
-            result = _run(store, resolved, plan, how, shown)
-            if result.complete and result.paid is None:
-                remember(store, stamp, plan.name)
+        for one in resolved:
+            kept_below(black_box(one.victim), store.folder)
+        plans = [plan_of(one) for one in resolved]
+        _must_differ(plans)
+        with _bar(plans[0].model.name, watch, progress) as shown:
+            steps = _titled(plans, shown)
+            done = [_run(store, *one, how) for one in zip(resolved, plans, steps, strict=True)]
+        with store.writing():
+            figures = write_figures(store.folder)
+        results = [
+            _evaluation(figures, store.folder, plan, paid(one.victim))
+            for plan, one in zip(done, resolved, strict=True)
+        ]
     except BaseException:
         if folder is None:
             rmtree(store.folder, ignore_errors=True)
         raise
-    if folder is None:  # the result reads from it as long as it exists
-        finalize(result, rmtree, store.folder, ignore_errors=True)
-    return result
+    for result, stamp in zip(results, stamps, strict=True):
+        if result.complete and result.paid is None:
+            remember(store, stamp, result.figures.name)
+    if folder is None:  # the results read from it as long as one of them exists
+        held = _Held()
+        finalize(held, rmtree, store.folder, ignore_errors=True)
+        results = [replace(result, _held=held) for result in results]
+    return Evaluations(results)
+
+
+class _Held:
+    """Keeps a temporary folder as long as a result refers to it."""
+
+
+def _resolved(
+    request: Request, objects: Objects | None, folder: Path | None, how: Machine
+) -> ResolvedRequest:
+    resolved = resolve(request, objects, how.device)
+    if request.shard is None and folder is not None:
+        resolved = replace(resolved, request=_as_begun(resolved.request, folder))
+    asked = resolved.request
+    return replace(
+        resolved, request=asked.model_copy(update={"command": asked.command or command_of(asked)})
+    )
+
+
+def _must_differ(plans: Sequence[Plan]) -> None:
+    """Refuse evaluations that are the same, or of which one would hide the other."""
+    for number, plan in enumerate(plans):
+        for other in plans[:number]:
+            what = f"'{plan.model.name}' against {plan.threat}"
+            if other.name == plan.name:
+                raise InputError(f"{what} is listed twice")
+            if other.series == plan.series:
+                raise InputError(
+                    f"two models are called {what}: give each a name, with "
+                    "besiege.Classifier(module, name='...')"
+                )
+
+
+def _titled(plans: Sequence[Plan], watch: Watch | None) -> list[Watch | None]:
+    """For each plan a watcher that shows its events as part of the whole work."""
+    if watch is None or len(plans) == 1:
+        return [watch] * len(plans)
+    totals = [WorkEstimate(plan).total for plan in plans]
+
+    def watcher(number: int, show: Watch) -> Watch:
+        plan, before, after = plans[number], sum(totals[:number]), sum(totals[number + 1 :])
+        title = f"{number + 1} of {len(plans)}: {plan.model.name} against {plan.threat}"
+        return lambda event: show(
+            replace(
+                event, done=before + event.done, total=before + event.total + after, title=title
+            )
+        )
+
+    return [watcher(number, watch) for number in range(len(plans))]
 
 
 def _bar(
@@ -319,9 +547,9 @@ def _as_begun(request: Request, folder: Path) -> Request:
 
 
 def _run(
-    store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine, watch: Watch | None
-) -> Evaluation:
-    """Do the tasks without records, and compute the figures."""
+    store: Store, resolved: ResolvedRequest, plan: Plan, watch: Watch | None, how: Machine
+) -> Plan:
+    """Do the tasks of a plan that have no records; the plan with its curve."""
     with store.writing():
         run = read_run(store) or Run(created=origin.now(), versions=versions())
         run = run.model_copy(update={"versions": versions()})
@@ -332,9 +560,7 @@ def _run(
             shown = plan.model_copy(update={"curve": earlier.curve})
         write_run(store, run.with_plan(shown))
         runner = Runner(plan, context_of(store, resolved, plan, how), watch)
-        plan = runner.run(lambda decided: write_run(store, run.with_plan(decided)))
-        figures = write_figures(store.folder)
-    return _evaluation(figures, store.folder, plan, paid(resolved.victim))
+        return runner.run(lambda decided: write_run(store, run.with_plan(decided)))
 
 
 def _dated(plan: Plan, run: Run) -> Plan:

@@ -44,7 +44,7 @@ class Event:
     """The progress of the work, in estimated forward passes, and what runs now.
 
     The total falls as samples are broken. ``stage`` describes the running attack, and ``findings``
-    are new findings about the victim.
+    are new findings about the victim. ``title`` names the evaluation where there are several.
     """
 
     done: float
@@ -52,6 +52,7 @@ class Event:
     text: str
     stage: Stage | None = None
     findings: tuple[Finding, ...] = ()
+    title: str = ""
 
 
 Watch = Callable[[Event], None]

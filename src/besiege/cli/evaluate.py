@@ -1,4 +1,4 @@
-"""``besiege evaluate``: measures one model on one data set under one threat."""
+"""``besiege evaluate``: measures models on one data set under threats."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ from besiege.core.errors import EndpointError, InputError, StoreError
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from besiege.bench.single import Evaluation
+    from besiege.bench.estimating import Estimate
+    from besiege.bench.single import Evaluations
     from besiege.bench.work_estimate import Event
     from besiege.metrics.values import EvaluationFigures, RunFigures
 
@@ -68,9 +69,9 @@ command = App(
 @flowing
 def evaluate(
     model: Model,
-    *,
+    *models: Model,
     data: DataSource,
-    threat: ThreatText,
+    threat: Annotated[tuple[ThreatText, ...], Parameter(metavar="THREAT", negative="")],
     attacks: Annotated[str | None, Parameter(metavar="A,B")] = None,
     suite: Annotated[str | None, Parameter(completer=known_suites, metavar="NAME")] = None,
     goal: Goals | None = None,
@@ -108,10 +109,12 @@ def evaluate(
     ----------
     model
         Model to attack.
+    models
+        More models, evaluated under the same threats into the same folder.
     data
         Images and their labels.
     threat
-        What the attacker may do.
+        What the attacker may do; may be given several times.
     attacks
         Attacks to run, each on every image, separated by commas; by default
         "fgsm, pgd, each_target(pgd(loss=margin), 3)", the suite "score" or "decision" without
@@ -161,39 +164,48 @@ def evaluate(
     """
     if no_curve and curve not in (None, "none"):
         raise InputError(f"--curve {curve} and --no-curve disagree: give one")
-    request = Request.of(
-        model=model,
-        data=data,
-        threat=threat,
-        attacks=attacks,
-        suite=suite,
-        goal=goal,
-        access=access,
-        queries=queries,
-        curve="none" if no_curve else curve or "short",
-        count=count,
-        seed=seed,
-        split=split,
-        shard=shard,
-        substitute=substitute,
-        fuse=fuse if substitute else "logits",
-        resize=resize,
-        crop=crop,
-        channels=channels,
-        layout=layout,
-    )
+    requests = [
+        Request.of(
+            model=one,
+            data=data,
+            threat=allowed,
+            attacks=attacks,
+            suite=suite,
+            goal=goal,
+            access=access,
+            queries=queries,
+            curve="none" if no_curve else curve or "short",
+            count=count,
+            seed=seed,
+            split=split,
+            shard=shard,
+            substitute=substitute,
+            fuse=fuse if substitute else "logits",
+            resize=resize,
+            crop=crop,
+            channels=channels,
+            layout=layout,
+        )
+        for one in (model, *models)
+        for allowed in threat
+    ]
     if dry_run:
-        return _estimated(request, device, as_json)
+        return _estimated(requests, device, as_json)
     run_folder(RUNS if out is None else out)
-    folder = default_folder(request) if out is None else out
-    request = request.model_copy(update={"command": command_of(request, out)})
+    folder = default_folder(requests) if out is None else out
+    # Each is reproduced by a command of its own, into the same folder.
+    named = None if out is None and len(requests) == 1 else folder
+    requests = [one.model_copy(update={"command": command_of(one, named)}) for one in requests]
     if (device, threads, batch, compile) == (None, None, None, False):
-        known = answered(folder, request)
-        if known is not None:
+        known = [answered(folder, one) for one in requests]
+        if all(one is not None for one in known):
             screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
-            return _report(*known, None, folder, page, as_json)
+            run = next(run for run, _ in filter(None, known))
+            return _report(
+                run, [mine for _, mine in filter(None, known)], {}, folder, page, as_json
+            )
     try:
-        result = _measured(request, folder, threads, Machine(device, batch, compile))
+        results = _measured(requests, folder, threads, Machine(device, batch, compile))
     except KeyboardInterrupt:
         screen.note(
             f"Interrupted. Finished work is in {folder}; run the same command again to resume."
@@ -217,12 +229,20 @@ def evaluate(
             screen.complain(str(problem))  # such as a disk that became full
             return 3
         raise
-    return _report(result._run, result.figures, result.paid, folder, page, as_json)
+    paid: dict[str, tuple[int, int]] = {}
+    for result in results:
+        for account, (asked, sent) in (result.paid or {}).items():
+            before = paid.get(account, (0, 0))
+            paid[account] = (before[0] + asked, before[1] + sent)
+    figures = [result.figures for result in results]
+    return _report(results[0]._run, figures, paid, folder, page, as_json)
 
 
-def _measured(request: Request, folder: Path, threads: int | None, how: Machine) -> Evaluation:
+def _measured(
+    requests: Sequence[Request], folder: Path, threads: int | None, how: Machine
+) -> Evaluations:
     console = screen.err()
-    with bar(request.model, console) as watch:  # first, because importing torch takes seconds
+    with bar(requests[0].model, console) as watch:  # first, because importing torch takes seconds
         from besiege.bench.run import read_run
         from besiege.bench.single import measure
         from besiege.bench.store import Store
@@ -243,7 +263,7 @@ def _measured(request: Request, folder: Path, threads: int | None, how: Machine)
                 screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
-        return measure(request, out=folder, how=how, watch=tell)
+        return measure([(one, None) for one in requests], out=folder, how=how, watch=tell)
 
 
 def _state(folder: Path, again: bool) -> str:
@@ -259,14 +279,22 @@ def _state(folder: Path, again: bool) -> str:
 _DONE = "nothing is left to do: all records are in"
 
 
-def _estimated(request: Request, device: str | None, as_json: bool) -> int:
-    """Print the cost of a request without running it."""
+def _estimated(requests: Sequence[Request], device: str | None, as_json: bool) -> int:
+    """Print the cost of requests without running them."""
     from besiege.bench.estimating import price
 
-    estimate = price(request, device=device)
+    estimates = [price(request, device=device) for request in requests]
     if as_json:
-        screen.print_json(estimate.plain())
+        costs = [estimate.plain() for estimate in estimates]
+        screen.print_json(costs if len(costs) > 1 else costs[0])
         return 0
+    for request, estimate in zip(requests, estimates, strict=True):
+        _print_cost(request, estimate)
+    screen.say(screen.out(), Text("Nothing was sent."))
+    return 0
+
+
+def _print_cost(request: Request, estimate: Estimate) -> None:
     out = screen.out()
     title = f"{request.model} against {estimate.threat}, {estimate.images} images: at most"
     screen.say(out, Text(title))
@@ -281,8 +309,6 @@ def _estimated(request: Request, device: str | None, as_json: bool) -> int:
     if estimate.seconds is not None:
         took = _duration(estimate.seconds)
         screen.say(out, Text(f"{took} at {estimate.rate:g} images per second"))
-    screen.say(out, Text("Nothing was sent."))
-    return 0
 
 
 _SHARED = ("probe", "clean", "judge", "canary")
@@ -302,20 +328,21 @@ def _duration(seconds: float) -> str:
 
 def _report(
     run: RunFigures,
-    mine: EvaluationFigures,
-    paid: Mapping[str, tuple[int, int]] | None,
+    mine: Sequence[EvaluationFigures],
+    paid: Mapping[str, tuple[int, int]],
     folder: Path,
     page: bool,
     as_json: bool,
 ) -> int:
     # The folder may hold other evaluations; only the page shows them.
-    shown = replace(run, evaluations=(mine,), complete=mine.complete)
-    if paid is not None:
+    complete = all(one.complete for one in mine)
+    shown = replace(run, evaluations=tuple(mine), complete=complete)
+    if paid:
         asked, sent = (sum(pair[k] for pair in paid.values()) for k in (0, 1))
         screen.note(f"{asked:,} queries were made, and {sent:,} images sent for them.")
     if as_json:
         figures = shown.plain()
-        if paid is not None:
+        if paid:
             figures["paid"] = {n: {"asked": a, "sent": s} for n, (a, s) in paid.items()}
         screen.print_json(figures)
     else:
@@ -328,18 +355,25 @@ def _report(
         written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
-    return 0 if mine.complete else 3
+    return 0 if complete else 3
 
 
-def default_folder(request: Request) -> Path:
-    """The run folder of a request where none is given; equal requests have the same one.
+def default_folder(requests: Sequence[Request]) -> Path:
+    """The run folder of requests where none is given; equal requests have the same one.
 
     Examples
     --------
     >>> request = Request(model="zoo:digits-natural", data="digits", threat="linf:8/255")
-    >>> default_folder(request).name
+    >>> default_folder([request]).name
     'zoo-digits-natural-digits-linf-8-255-ce5f63fb'
     """
+    if len(requests) > 1:
+        models = dict.fromkeys(one.model for one in requests)
+        each = " ".join(sorted(default_folder([one]).name for one in requests))
+        name = f"{len(models)}-models" if len(models) > 1 else _file_name(next(iter(models)))
+        data = _file_name(os.path.basename(os.path.abspath(requests[0].data)))
+        return RUNS / f"{name}-{data}-{hashlib.sha256(each.encode()).hexdigest()[:8]}"
+    (request,) = requests
     words = request.model_dump(mode="json", exclude={"command", "textual"})
     # Options that are newer than existing folders count only when given: names stay the same.
     later = {"layout": request.layout, "substitute": request.substitute, "fuse": request.substitute}

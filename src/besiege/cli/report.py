@@ -32,6 +32,7 @@ def report(
     *,
     out: Annotated[Place | None, Parameter(metavar="FILE")] = None,
     show: Annotated[Flag, Parameter(name="--open")] = False,
+    details: Flag = False,
     as_json: AsJson = False,
 ) -> int:
     """Print the table of a run and write its page again, from its records.
@@ -44,6 +45,8 @@ def report(
         File of the page; by default report.html in the run folder.
     show
         Open the page in a browser.
+    details
+        List the attacks of every evaluation, also where there are several.
     """
     from besiege.bench.results import summarise
 
@@ -53,7 +56,7 @@ def report(
     else:
         from besiege.report import table
 
-        screen.out().print(table(figures))
+        screen.out().print(table(figures, details=details or None))
     page = _page(run, out, figures, needed=show) if not as_json or out or show else None
     if page is not None and not as_json:
         screen.verbatim(screen.out(), Text(f"page  {page}"))

@@ -83,8 +83,8 @@ class _Shown:
     def tell(self, event: Event) -> None:
         for finding in event.findings:
             self.progress.console.print(_line(finding))
-        stage = event.stage
-        about = f"{self.title}: {event.text}" if stage is None else self.title
+        stage, title = event.stage, event.title or self.title
+        about = f"{title}: {event.text}" if stage is None else title
         self.progress.update(self.whole, completed=event.done, total=event.total, description=about)
         if stage is None or stage.share >= 1:
             self.attack = ""
@@ -134,25 +134,25 @@ def _line(finding: Finding) -> Text:
 def _lines(title: str, console: Console) -> Callable[[Event], None]:
     """Print a line whenever an attack begins or ends, for logs."""
     begin = time.monotonic()
-    last = ""
+    last = ("", "")
 
     def tell(event: Event) -> None:
         nonlocal last
         for finding in event.findings:
             console.print(_line(finding), soft_wrap=True)
-        stage = event.stage
-        if event.text != last:
-            last = event.text
+        stage, about = event.stage, event.title or title
+        if (about, event.text) != last:
+            last = (about, event.text)
             share = 100 * event.done / event.total if event.total else 0.0
             passed = seconds(time.monotonic() - begin)
             console.print(
-                Text(f"{title}: {event.text}, {share:.0f} % done after {passed}"), soft_wrap=True
+                Text(f"{about}: {event.text}, {share:.0f} % done after {passed}"), soft_wrap=True
             )
         if stage is not None and stage.share >= 1:
             broken = f"broke {stage.before - stage.left:,}"
             what = "failed on some" if stage.failed else broken
             took = seconds(stage.seconds)
-            line = f"{title}: {stage.attack} {what} of {stage.before:,} images in {took}"
+            line = f"{about}: {stage.attack} {what} of {stage.before:,} images in {took}"
             console.print(Text(line), soft_wrap=True)
 
     return tell

@@ -53,8 +53,10 @@ _NAME = 12  # least width of the names of attacks; the last columns are left out
 _NONE = "-"
 
 
-def table(figures: RunFigures, page: Path | str | None = None) -> RenderableType:
-    """The result of an evaluation, to be printed with rich.
+def table(
+    figures: RunFigures, page: Path | str | None = None, details: bool | None = None
+) -> RenderableType:
+    """The result of evaluations, to be printed with rich.
 
     Parameters
     ----------
@@ -63,6 +65,8 @@ def table(figures: RunFigures, page: Path | str | None = None) -> RenderableType
     page : path, optional
         The HTML page, named in the last line. Print with ``soft_wrap=True`` to keep a path that
         is longer than a line in one piece.
+    details : bool, optional
+        Whether to list the attacks of every evaluation; by default only where there is one.
 
     Returns
     -------
@@ -82,13 +86,16 @@ def table(figures: RunFigures, page: Path | str | None = None) -> RenderableType
     on 20 of the 397 images of digits (test), chosen with seed 0
     ...
     """
-    return _Report(checked(figures), None if page is None else str(page))
+    several = len(checked(figures).evaluations) > 1
+    shown = not several if details is None else details
+    return _Report(figures, None if page is None else str(page), shown)
 
 
 @dataclass(frozen=True)
 class _Report:
     figures: RunFigures
     page: str | None
+    details: bool
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -99,12 +106,13 @@ class _Report:
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
             yield ""
         if len(evaluations) > 1:
-            yield _comparison(evaluations, options.max_width)
+            yield from _several(evaluations, options.max_width, brief=not self.details)
             yield ""
-        for evaluation in evaluations:
-            yield from _details(evaluation, options.max_width)
-        yield Text(_legend(evaluations), "dim")
-        yield ""
+        if self.details:
+            for evaluation in evaluations:
+                yield from _details(evaluation, options.max_width)
+            yield Text(_legend(evaluations), "dim")
+            yield ""
         if any(evaluation.warnings for evaluation in evaluations):
             yield _warnings(evaluations)
             yield ""
@@ -158,16 +166,37 @@ def _figure(evaluation: Evaluation) -> str:
     return share(robust(evaluation))
 
 
+def _several(
+    evaluations: Sequence[Evaluation], width: int, brief: bool
+) -> Iterator[RenderableType]:
+    """All evaluations in one table; in brief also what stands at the head of each otherwise."""
+    samples = list(dict.fromkeys(map(sample_choice, evaluations)))
+    if len(samples) == 1:
+        yield Text(f"on {samples[0]}", "dim", overflow="fold")
+        yield ""
+    yield _comparison(evaluations, width)
+    for evaluation in evaluations if brief else ():
+        for error in errors(evaluation):
+            about = f"DO NOT QUOTE {_name(evaluation)} ({error.id}): {sentence(error.seen)}"
+            yield Text(about, "bold red")
+        for trouble in troubles(evaluation):
+            yield Text(f"NOT COMPLETE, {_name(evaluation)}: {trouble}", "bold red")
+        if change := since(evaluation):
+            yield Text(f"{_name(evaluation)} {change}", overflow="fold")
+
+
 def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType:
     """One line per model and threat, with a mark where the figure must not be quoted."""
     rows = _rows(width)
-    rows.add_column("model", overflow="fold")
-    rows.add_column("threat", overflow="fold")
+    longest = max(cell_len(evaluation.model.name) for evaluation in evaluations)
+    rows.add_column("model", overflow="fold", min_width=min(longest, width // 3))
+    rows.add_column("threat", overflow="fold", min_width=10)
     rows.add_column("clean", justify="right", no_wrap=True)
     rows.add_column("robust", justify="right", no_wrap=True)
     rows.add_column("95 %", justify="right", no_wrap=True)
+    rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for evaluation in evaluations:
+    for evaluation in sorted(evaluations, key=_by_threat_and_figure):
         rate = robust(evaluation)
         mark = Text("!", "bold red")
         rows.add_row(
@@ -176,9 +205,17 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             share(evaluation.clean),
             Text(_figure(evaluation), "bold"),
             "" if is_minimal(evaluation) else interval(rate),
+            Text(listed([attack.text for attack in strongest(evaluation)][:1])),
             mark if errors(evaluation) or not is_complete(evaluation) else "",
         )
     return rows
+
+
+def _by_threat_and_figure(evaluation: Evaluation) -> tuple[str, float]:
+    """Evaluations under one threat together, the most robust one first."""
+    rate, median = robust(evaluation), median_change(evaluation)
+    value = median if is_minimal(evaluation) else None if rate is None else rate.value
+    return evaluation.threat.text, 1.0 if value is None else -value
 
 
 def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
