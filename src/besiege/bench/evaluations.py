@@ -20,6 +20,7 @@ from besiege.bench.reading import gather
 from besiege.bench.store import Store
 from besiege.bench.summaries import summary_of
 from besiege.core.errors import Finding, InputError, UnknownNameError, VictimError, near
+from besiege.core.text import check_whole
 from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
 from besiege.metrics.evidence import Evidence
@@ -128,6 +129,15 @@ class Evaluation:
                 alone = replace(self._run, evaluations=(figures,), complete=figures.complete)
                 found.append(evaluation_of(alone, self.folder, plan, held=self._held))
         return tuple(found)
+
+    def earlier(self, back: int = 1) -> Evaluation:
+        """The result that this one replaced, or one further `back`; an error without one."""
+        check_whole(back, "earlier")
+        if back > len(self.history):
+            name = f"{self.figures.model.name} against {self.figures.threat.text}"
+            there = f"{len(self.history)} earlier results" if self.history else "no earlier result"
+            raise InputError(f"{name} has {there}, and earlier={back} was requested")
+        return self.history[back - 1]
 
     def export(self, path: Path | str, *, attack: str | None = None, force: bool = False) -> Path:
         """Write the results into a file, of the kind that its suffix names.

@@ -63,7 +63,7 @@ def to_npz(wanted: Export, file: BinaryIO) -> None:
             arrays["files"] = chosen["file"].astype(str)
         for name, array in arrays.items():
             with archive.open(_member(name), "w") as member:
-                npy.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+                npy.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
         _write_images(archive, "clean", shape, _shards(originals, originals), store)
 
 

@@ -1,4 +1,8 @@
-"""Tables for other programs: a row for each sample and attack, as CSV, Parquet and JSON."""
+"""Tables for other programs: a row for each sample and attack, as CSV, Parquet and JSON.
+
+DuckDB takes NaN for a missing value: an empty cell in CSV, null in Parquet and JSON. Data-frame
+libraries read these as NaN again.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,10 @@ def table_of(wanted: Export) -> Rows:
 @EXPORTS.register("csv")
 def to_csv(wanted: Export, file: BinaryIO) -> None:
     """Comma-separated values with a header; numbers read back exactly."""
-    copy(table_of(wanted), file, "FORMAT csv, HEADER")
+    rows = table_of(wanted)
+    # As doubles, because readers take all numbers for doubles: a short float32 is another double.
+    shown = _selected(rows, "CAST({0} AS DOUBLE) AS {0}")
+    copy(rows, file, "FORMAT csv, HEADER", shown)
 
 
 @EXPORTS.register("parquet")
@@ -33,17 +40,16 @@ def to_parquet(wanted: Export, file: BinaryIO) -> None:
 
 @EXPORTS.register("json")
 def to_json(wanted: Export, file: BinaryIO) -> None:
-    """A list of objects; JSON has no NaN and no infinity, so they are null."""
+    """A list of objects; JSON has no infinity either, so that is null, too."""
     rows = table_of(wanted)
-    copy(rows, file, "FORMAT json, ARRAY true", ", ".join(_finite(rows)))
+    shown = _selected(rows, "CASE WHEN isfinite({0}) THEN {0} END AS {0}")
+    copy(rows, file, "FORMAT json, ARRAY true", shown)
 
 
-def _finite(rows: Mapping[str, Column]) -> list[str]:
-    """The columns in SQL, with numbers that are not finite as NULL."""
+def _selected(rows: Mapping[str, Column], floats: str) -> str:
+    """All columns in SQL; `floats` says how columns of floating-point numbers are written."""
     names = {name: '"' + name.replace('"', '""') + '"' for name in rows}
-    return [
-        f"CASE WHEN isfinite({quoted}) THEN {quoted} END AS {quoted}"
-        if rows[name].dtype.kind == "f"
-        else quoted
+    return ", ".join(
+        floats.format(quoted) if rows[name].dtype.kind == "f" else quoted
         for name, quoted in names.items()
-    ]
+    )
