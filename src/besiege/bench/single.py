@@ -156,8 +156,10 @@ def evaluate(
         Number of samples and part of the data set; the seed decides the choice of samples and all
         random numbers.
     out : path, optional
-        The run folder. Its records are reused, so an interrupted evaluation resumes. Without a
-        folder, records exist as long as the result.
+        The run folder. Its records are reused, so an interrupted evaluation resumes, and
+        `besiege.open` reads it again. Without a folder records exist as long as the result, and
+        nothing resumes: a library does not write into the working folder unasked, as the command
+        line does, and a model in memory has no name by which its folder could be found again.
     shard : int, optional
         Samples per record, the most that a killed run loses. 100 by default, 500 where the model
         runs on a GPU.
