@@ -266,8 +266,12 @@ def measure(
     how: Machine | None = None,
     progress: bool = False,
     watch: Watch | None = None,
+    accept: Callable[[Plan], None] | None = None,
 ) -> Evaluation:
-    """Run a request: the common path of `evaluate` and of the command line."""
+    """Run a request: the common path of `evaluate` and of the command line.
+
+    `accept` sees the plan before anything is written, and may raise an error.
+    """
     how = how or Machine()
     check_numbers(batch=how.batch)
     folder = None if out is None else run_folder(out)
@@ -283,6 +287,8 @@ def measure(
     try:
         kept_below(black_box(resolved.victim), store.folder)
         plan = plan_of(resolved)
+        if accept is not None:
+            accept(plan)
         with _bar(plan.model.name, watch, progress) as shown:
             result = _run(store, resolved, plan, how, shown)
             if result.complete and result.paid is None:

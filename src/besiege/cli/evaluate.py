@@ -18,6 +18,7 @@ from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.spec import Machine, Request
 from besiege.cli import screen
+from besiege.cli.gates import GateOptions, Gating, gating
 from besiege.cli.grammar import (
     Accesses,
     AsJson,
@@ -59,6 +60,8 @@ command = App(
         "besiege evaluate model.py:make --data path/to/images --threat linf:8/255",
         "besiege evaluate public:cifar10_resnet20 --data cifar10 --threat l2:0.5 \\",
         '  --attacks "pgd(steps=100, restarts=5), mim" --count 1000 --out my-run',
+        "besiege evaluate model.py:make --data path/to/images --threat linf:8/255 \\",
+        "  --fail-under 45 --not-worse-than my-run --junit robustness.xml",
         written=True,
     ),
 )
@@ -97,6 +100,7 @@ def evaluate(
     threads: Threads = None,
     page: Annotated[bool, Parameter(show_default=False)] = True,
     dry_run: Flag = False,
+    gates: GateOptions | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure how robust a model is: attack it, judge every image again, keep the records.
@@ -187,13 +191,15 @@ def evaluate(
     run_folder(RUNS if out is None else out)
     folder = default_folder(request) if out is None else out
     request = request.model_copy(update={"command": command_of(request, out)})
+    checks = gating(gates, [request.threat], folder)
     if (device, threads, batch, compile) == (None, None, None, False):
         known = answered(folder, request)
         if known is not None:
+            checks.must_fit(folder, known[1:])
             screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
-            return _report(*known, None, folder, page, as_json)
+            return _report(*known, None, folder, page, as_json, checks)
     try:
-        result = _measured(request, folder, threads, Machine(device, batch, compile))
+        result = _measured(request, folder, threads, Machine(device, batch, compile), checks)
     except KeyboardInterrupt:
         screen.note(
             f"Interrupted. Finished work is in {folder}; run the same command again to resume."
@@ -217,10 +223,12 @@ def evaluate(
             screen.complain(str(problem))  # such as a disk that became full
             return 3
         raise
-    return _report(result._run, result.figures, result.paid, folder, page, as_json)
+    return _report(result._run, result.figures, result.paid, folder, page, as_json, checks)
 
 
-def _measured(request: Request, folder: Path, threads: int | None, how: Machine) -> Evaluation:
+def _measured(
+    request: Request, folder: Path, threads: int | None, how: Machine, checks: Gating
+) -> Evaluation:
     console = screen.err()
     with bar(request.model, console) as watch:  # first, because importing torch takes seconds
         from besiege.bench.run import read_run
@@ -243,7 +251,7 @@ def _measured(request: Request, folder: Path, threads: int | None, how: Machine)
                 screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
-        return measure(request, out=folder, how=how, watch=tell)
+        return measure(request, out=folder, how=how, watch=tell, accept=checks.accept)
 
 
 def _state(folder: Path, again: bool) -> str:
@@ -307,6 +315,7 @@ def _report(
     folder: Path,
     page: bool,
     as_json: bool,
+    checks: Gating,
 ) -> int:
     # The folder may hold other evaluations; only the page shows them.
     shown = replace(run, evaluations=(mine,), complete=mine.complete)
@@ -322,13 +331,14 @@ def _report(
         from besiege.report import table
 
         screen.out().print(table(shown))
+    written = None
     if page:
         from besiege.report import write_page
 
         written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
-    return 0 if mine.complete else 3
+    return checks.conclude(folder, shown.evaluations, written)
 
 
 def default_folder(request: Request) -> Path:

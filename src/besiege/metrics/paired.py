@@ -1,0 +1,193 @@
+"""Two models on the same samples: the difference of their accuracies, and whether it is real.
+
+A comparison on the same samples is decided by the samples on which the two differ; the others say
+nothing about the difference, and an interval of two separate rates would be too wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from besiege.core.errors import InputError
+
+LEVEL, POWER = 0.95, 0.9
+_HAIR = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two accuracies on the same samples: that of the first less the second's.
+
+    Attributes
+    ----------
+    value, low, high : float
+        The difference and its 95 % interval (Tango's score interval).
+    p : float
+        The exact two-sided p-value of McNemar's test that there is no difference. An exact test is
+        a little stricter than an interval that covers 95 % on average: with few differing samples
+        the interval may leave out 0 where p is still above 0.05.
+    only_first, only_second : int
+        Samples that only the first, and only the second, classifies correctly under attack.
+    count : int
+        Number of samples.
+
+    Examples
+    --------
+    >>> one = Difference.of([1, 1, 1, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0, 1])
+    >>> one.value, one.only_first, round(one.p, 4)
+    (0.75, 6, 0.0312)
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    only_first: int
+    only_second: int
+    count: int
+
+    @classmethod
+    def of(cls, first: ArrayLike, second: ArrayLike) -> Difference:
+        """The difference of two vectors of outcomes, aligned by sample."""
+        one, other = np.asarray(first, bool), np.asarray(second, bool)
+        if one.shape != other.shape or one.ndim != 1 or not one.size:
+            raise InputError(
+                f"outcomes of the shapes {one.shape} and {other.shape} are not those of the same "
+                "samples: give one value per sample, in the same order"
+            )
+        return cls.counted(int((one & ~other).sum()), int((other & ~one).sum()), one.size)
+
+    @classmethod
+    def counted(cls, only_first: int, only_second: int, count: int) -> Difference:
+        """The difference by the numbers of samples on which the two differ."""
+        low, high = paired_interval(only_first, only_second, count)
+        p = mcnemar(only_first, only_second)
+        value = (only_first - only_second) / count
+        return cls(value, low, high, p, only_first, only_second, count)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The exact two-sided p-value of McNemar's test.
+
+    Without a difference each of the ``n`` samples on which the two differ is a fair coin, so p is
+    twice the binomial tail ``P(X <= min)`` of ``n`` tosses, at most 1.
+
+    Examples
+    --------
+    >>> [round(mcnemar(*pair), 4) for pair in ((5, 0), (6, 0), (30, 15), (60, 40))]
+    [0.0625, 0.0312, 0.0357, 0.0569]
+
+    References
+    ----------
+    McNemar 1947.
+    """
+    from scipy.special import betainc  # slow to import
+
+    differing, fewer = only_first + only_second, min(only_first, only_second)
+    if differing == 0:
+        return 1.0
+    # P(X <= k) of a binomial variable with n tosses at 1/2 is I_{1/2}(n - k, k + 1).
+    return float(min(1.0, 2 * betainc(differing - fewer, fewer + 1, 0.5)))
+
+
+def paired_interval(
+    only_first: int, only_second: int, count: int, level: float = LEVEL
+) -> tuple[float, float]:
+    """The score interval of a difference of paired proportions.
+
+    It holds the differences ``d`` that the score test does not reject. With ``b`` and ``c`` samples
+    that only the first and only the second has, of ``n``, that test compares
+    ``(b - c - n d)^2`` with ``z^2 n (2 q + d (1 - d))``, where ``q`` is the most likely probability
+    of the second kind for that ``d``.
+
+    Examples
+    --------
+    >>> low, high = paired_interval(7, 1, 100)
+    >>> round(low, 3), round(high, 3)
+    (0.006, 0.129)
+
+    References
+    ----------
+    Tango 1998, Statistics in Medicine 17.
+    """
+    if count < 1 or min(only_first, only_second) < 0 or only_first + only_second > count:
+        raise InputError(
+            f"{only_first} and {only_second} differing samples of {count} cannot be: give counts"
+        )
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z = float(norm.ppf((1 + level) / 2))
+    b, c, n = float(only_first), float(only_second), float(count)
+
+    def score(d: float) -> tuple[float, float]:
+        linear = (2 * n - b + c) * d - b - c
+        root = math.sqrt(max(linear * linear + 8 * n * c * d * (1 - d), 0.0))
+        q = (root - linear) / (4 * n)
+        return b - c - n * d, math.sqrt(max(n * (2 * q + d * (1 - d)), 0.0))
+
+    def beyond(d: float, sign: float) -> float:
+        distance, deviation = score(d)
+        return sign * distance - z * deviation
+
+    value = (b - c) / n
+    # The value itself is a root where no two samples differ, and never the end of the interval.
+    low = -1.0 if value <= -1 else brentq(beyond, -1.0, value - _HAIR, args=(1.0,))
+    high = 1.0 if value >= 1 else brentq(beyond, value + _HAIR, 1.0, args=(-1.0,))
+    return float(low), float(high)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """P-values corrected for the number of comparisons, in the same order.
+
+    The smallest is multiplied by how many there are, the next by one less, and so on; none is
+    smaller than one before it. The chance that any true difference of zero gets one below a level
+    is then at most that level.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+
+    References
+    ----------
+    Holm 1979.
+    """
+    order = np.argsort(ps, kind="stable")
+    corrected = np.empty(len(ps))
+    factors = np.arange(len(ps), 0, -1)
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(np.asarray(ps)[order] * factors))
+    return [float(p) for p in corrected]
+
+
+def samples_needed(difference: Difference, comparisons: int = 1) -> int | None:
+    """About how many samples would show a difference of this size, with 90 % power.
+
+    None where the two do not differ at all, so that no number can be given. The level of 5 % is
+    divided by the number of comparisons. For McNemar's test with a continuity correction.
+
+    Examples
+    --------
+    >>> samples_needed(Difference.counted(7, 1, 100))
+    262
+
+    References
+    ----------
+    Miettinen 1968; the correction is that of Fleiss et al. 2003.
+    """
+    from scipy.stats import norm
+
+    size = abs(difference.value)
+    if size == 0:
+        return None
+    differing = (difference.only_first + difference.only_second) / difference.count
+    level = (1 - LEVEL) / comparisons
+    spread = float(norm.ppf(1 - level / 2)) * math.sqrt(differing)
+    spread += float(norm.ppf(POWER)) * math.sqrt(max(differing - size * size, 0.0))
+    plain = (spread / size) ** 2
+    return math.ceil(plain / 4 * (1 + math.sqrt(1 + 4 / (plain * size))) ** 2)
