@@ -202,4 +202,4 @@ def _print(verdicts: Sequence[Verdict]) -> None:
     stopped = sorted({one.check.split()[-1] for one in verdicts if one.outcome == "stop"})
     if stopped:
         options = " ".join(f"--allow {rule}" for rule in stopped)
-        screen.note(f"Exit code 4 until that is mended; {options} accepts it.")
+        screen.note(f"Such figures end with exit code 4; {options} accepts them.")

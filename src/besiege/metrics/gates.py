@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from besiege.core.errors import Finding, InputError, Level, near
+from besiege.core.text import short
 from besiege.metrics.intervals import AtLeast
 from besiege.metrics.paired import Difference, holm, samples_needed
 from besiege.metrics.values import EvaluationFigures
@@ -166,20 +167,17 @@ def judged(
     allowed : collection of str
         Ids of rules whose findings do not stop the figures.
     """
-    names = dict(zip((one.name for one in evaluations), titles(evaluations), strict=True))
-    final = [one for one in evaluations if one.complete]
-    verdicts = [verdict for one in evaluations for verdict in _quotable(one, names, allowed)]
+    named = list(zip(titles(evaluations), evaluations, strict=True))
+    verdicts = [verdict for about, one in named for verdict in _quotable(about, one, allowed)]
     for gate in gates:
-        decided = zip(final, gate.decide(final), strict=True)
-        outcomes = {one.name: made for one, made in decided}
-        for one in evaluations:
-            about, check = names[one.name], gate.check
-            if one.name not in outcomes:
+        decided = iter(gate.decide([one for one in evaluations if one.complete]))
+        for about, one in named:
+            if not one.complete:
                 why = "it cannot be decided: the evaluation is not complete"
-                verdicts.append(Verdict(about, check, "incomplete", why))
+                verdicts.append(Verdict(about, gate.check, "incomplete", why))
                 continue
-            passed, why = outcomes[one.name]
-            verdicts.append(Verdict(about, check, "passed" if passed else "failed", why))
+            passed, why = next(decided)
+            verdicts.append(Verdict(about, gate.check, "passed" if passed else "failed", why))
     return verdicts
 
 
@@ -203,26 +201,28 @@ def stops(evaluation: EvaluationFigures, allowed: Collection[str] = ()) -> list[
     return [one for one in found if one.id not in allowed]
 
 
+def lacking(evaluation: EvaluationFigures) -> str:
+    """What an incomplete evaluation lacks, and what to do about it."""
+    found = [one for one in evaluation.warnings if one.id in _INCOMPLETE]
+    sentences = [f"{one.seen.rstrip('.')}. {one.advice}" for one in found]
+    return " ".join(sentences) or "records are missing: run the same command again"
+
+
 def _quotable(
-    evaluation: EvaluationFigures, names: Mapping[str, str], allowed: Collection[str]
+    about: str, evaluation: EvaluationFigures, allowed: Collection[str]
 ) -> Iterator[Verdict]:
     """One verdict about the figures, or one for every finding that stops them."""
-    about, seconds = names[evaluation.name], evaluation.cost.seconds
-    found = stops(evaluation, allowed)
-    for one in found if evaluation.complete else ():
-        why = f"the figures must not be quoted ({one.id}): {one.seen}"
-        yield Verdict(about, f"{FIGURES} {one.id}", "stop", why, seconds)
-        seconds = 0.0
-    if evaluation.complete and found:
-        return
+    seconds = evaluation.cost.seconds
     if not evaluation.complete:
-        lacking = [one for one in evaluation.warnings if one.id in _INCOMPLETE]
-        why = " ".join(f"{one.seen} {one.advice}" for one in lacking)
-        yield Verdict(about, FIGURES, "incomplete", f"not complete: {why}".rstrip(": "), seconds)
+        yield Verdict(about, FIGURES, "incomplete", lacking(evaluation), seconds)
         return
-    known = sorted({one.id for one in stops(evaluation)})
-    why = f"{' and '.join(known)} allowed" if known else "complete, and no finding stops them"
-    yield Verdict(about, FIGURES, "passed", why, seconds)
+    for place, one in enumerate(stops(evaluation, allowed)):
+        why = f"the figures must not be quoted ({one.id}): {one.seen}"
+        yield Verdict(about, f"{FIGURES} {one.id}", "stop", why, 0.0 if place else seconds)
+    if not stops(evaluation, allowed):
+        known = sorted({one.id for one in stops(evaluation)})
+        why = f"{' and '.join(known)} allowed" if known else "complete, and no finding stops them"
+        yield Verdict(about, FIGURES, "passed", why, seconds)
 
 
 def checked_rules(ids: Sequence[str]) -> tuple[str, ...]:
@@ -235,7 +235,7 @@ def checked_rules(ids: Sequence[str]) -> tuple[str, ...]:
             )
         if one not in STOPPING:
             raise InputError(
-                f"'{one}' is no rule that stops figures: {near(one, STOPPING)} "
-                "(docs/warnings.md explains each)"
+                f"'{short(one)}' is no rule that stops figures, and only those can be allowed "
+                f"({', '.join(STOPPING)}): {near(one, STOPPING)}"
             )
     return tuple(dict.fromkeys(ids))
