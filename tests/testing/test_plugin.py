@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.installing import python_path
 
 from besiege.core.errors import GateError, InputError
 from besiege.testing import Robustness
 
 pytest_plugins = ("pytester",)
-ROOT = Path(__file__).parents[2]
 ASK = 'threat="linf:0.1", attacks="fgsm", count=50'
 TESTS = f"""
     import os, pathlib, pytest
@@ -39,14 +38,7 @@ TESTS = f"""
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project whose environment has the entry points that pyproject.toml declares."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    site = pytester.mkdir("site") / "installed-1.dist-info"
-    site.mkdir()
-    (site / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
-    points = [f"{name} = {place}" for name, place in declared["pytest11"].items()]
-    (site / "entry_points.txt").write_text("\n".join(["[pytest11]", *points]))
-    paths = [str(ROOT / "src"), str(site.parent), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("PYTHONPATH", python_path(pytester.path / "site"))
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(test_model=TESTS)
     return pytester
