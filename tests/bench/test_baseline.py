@@ -106,7 +106,7 @@ def test_of_two_ways_of_attacking_the_same_one_is_compared(tmp_path: Path) -> No
     measured(tmp_path / "old", attacks="fgsm")
     old = measured(tmp_path / "old", attacks="bim(steps=2)")
     assert len(old.plans) == 2
-    new = measured(tmp_path / "new", MODELS[1], attacks="fgsm").plans[0]
+    new = measured(tmp_path / "new", MODELS[1], attacks="fgsm", threat="linf:1/10").plans[0]
     assert old.counterpart(new).attacks[0].text == new.attacks[0].text
     in_turn = measured(tmp_path / "turn", attacks=None, suite="fgsm, bim(steps=2)").plans[0]
     with pytest.raises(InputError, match=r"not by fgsm, bim\(steps=2\), one after the other"):

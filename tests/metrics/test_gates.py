@@ -72,6 +72,9 @@ def test_figures_that_must_not_be_quoted_stop_unless_allowed() -> None:
     ]
     both = judged(found, allowed=["W14", "W22"])
     assert all(one.passed for one in both) and both[0].reason == "W14 and W22 allowed"
+    twice = evaluation(warnings=[Finding("W11", f"{n}.", "no.", STOP) for n in ("one", "two")])
+    (verdict,) = judged([twice])
+    assert verdict.reason == "the figures must not be quoted (W11): one. two."
     seconds = [one.seconds for one in judged([stopped("W14", "W22")])]
     assert seconds == [9.7, 0.0], "the time of an evaluation counts once"
 

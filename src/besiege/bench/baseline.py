@@ -7,7 +7,7 @@ from the plans, so that a wrong run is refused before any work starts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from besiege.bench.reading import gather
 from besiege.bench.results import summarise
 from besiege.bench.store import Store
 from besiege.core.errors import InputError, near
+from besiege.core.threat import Threat
 from besiege.metrics.gates import NotWorse
 from besiege.metrics.paired import Difference
 from besiege.metrics.values import EvaluationFigures
@@ -57,7 +58,7 @@ class Baseline:
         Of several models, it is that of the same name. Whatever differs is named in the error.
         """
         threats = [p.threat for p in self.plans]
-        found = [p for p in self.plans if p.threat == plan.threat]
+        found = [p for p in self.plans if _threat(p) == _threat(plan)]
         if not found:
             raise InputError(
                 f"{self.folder} has no evaluation with the threat '{plan.threat}': "
@@ -112,6 +113,11 @@ def _outcomes(store: Store, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.b
     evidence = gather(store, plan).evidence
     known = evidence.covered_by_all()
     return evidence.clean["sample"][known], evidence.standing()[known]
+
+
+def _threat(plan: Plan) -> Threat:
+    """The threat, however its budget was written."""
+    return replace(Threat.parse(plan.threat), written=None)
 
 
 def _attacks(plan: Plan) -> list[object]:

@@ -21,7 +21,7 @@ Outcome = Literal["passed", "failed", "stop", "incomplete"]
 SIGNIFICANT = 0.05
 STOPPING = ("W01", "W11", "W14", "W15", "W16", "W17", "W22")
 """The rules whose findings can say that figures must not be quoted."""
-_STOP: Level = get_args(Level)[0]
+_STOP: Level = get_args(Level)[0]  # levels are listed from the gravest
 FIGURES = "figures"
 """The check whether figures are complete and may be quoted."""
 _INCOMPLETE = ("FAILED", "UNFINISHED", "DAMAGED")
@@ -211,15 +211,18 @@ def lacking(evaluation: EvaluationFigures) -> str:
 def _quotable(
     about: str, evaluation: EvaluationFigures, allowed: Collection[str]
 ) -> Iterator[Verdict]:
-    """One verdict about the figures, or one for every finding that stops them."""
+    """One verdict about the figures, or one for every rule that stops them."""
     seconds = evaluation.cost.seconds
     if not evaluation.complete:
         yield Verdict(about, FIGURES, "incomplete", lacking(evaluation), seconds)
         return
-    for place, one in enumerate(stops(evaluation, allowed)):
-        why = f"the figures must not be quoted ({one.id}): {one.seen}"
-        yield Verdict(about, f"{FIGURES} {one.id}", "stop", why, 0.0 if place else seconds)
-    if not stops(evaluation, allowed):
+    seen: dict[str, list[str]] = {}
+    for one in stops(evaluation, allowed):
+        seen.setdefault(one.id, []).append(one.seen)
+    for place, (rule, sentences) in enumerate(seen.items()):
+        why = f"the figures must not be quoted ({rule}): {' '.join(sentences)}"
+        yield Verdict(about, f"{FIGURES} {rule}", "stop", why, 0.0 if place else seconds)
+    if not seen:
         known = sorted({one.id for one in stops(evaluation)})
         why = f"{' and '.join(known)} allowed" if known else "complete, and no finding stops them"
         yield Verdict(about, FIGURES, "passed", why, seconds)
