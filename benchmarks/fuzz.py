@@ -34,7 +34,7 @@ from benchmarks.fuzzing.worker import said, serve
 
 LIMIT = 10.0
 """Seconds for a case."""
-_FINE, _REFUSED, _INCOMPLETE = 0, 2, 3
+_FINE, _GATE, _REFUSED, _INCOMPLETE, _STOP = 0, 1, 2, 3, 4
 _BEGUN = re.compile(r"records are kept in|resuming in|nothing is left|epoch \d|round \d|% done")
 """What a command prints once its input was found valid: it works, and does not hang."""
 _UNTYPED = re.compile(
@@ -126,7 +126,7 @@ def judged(kind: str, found: dict[str, Any]) -> Iterator[str]:
     if raised is not None and (kind == "line" or found["ours"]):
         yield f"{raised['kind']} in {raised['place']}: {_general(raised['said'])}"
     code = found.get("code", _REFUSED)
-    if code not in (_FINE, _REFUSED, _INCOMPLETE):
+    if code not in (_FINE, _GATE, _REFUSED, _INCOMPLETE, _STOP):
         yield f"exit code {code}: {_general(_first(found['err']))}"
     if kind == "line" and "Traceback" in found["err"] and "--debug" not in found["words"]:
         yield f"a traceback: {_general(_last(found['err']))}"
@@ -239,7 +239,13 @@ def _campaign(folder: Path, seed: int, lines: int, calls: int) -> int:
     return 1 if findings else 0
 
 
-_ENDS = {_FINE: "fine", _REFUSED: "refused", _INCOMPLETE: "incomplete", 1: "unexpected"}
+_ENDS = {
+    _FINE: "fine",
+    _GATE: "a gate failed",
+    _REFUSED: "refused",
+    _INCOMPLETE: "incomplete",
+    _STOP: "not to be quoted",
+}
 
 
 if __name__ == "__main__":

@@ -29,7 +29,9 @@ ROOMS: dict[str, set[str]] = {
         *("core", "attacks", "models", "defenses", "data", "training", "evaluation"),
         *("metrics", "bench", "report"),
     },
-    "testing": {"core", "attacks", "models", "defenses", "data", "training", "evaluation"},
+    "testing": {
+        *("core", "attacks", "models", "defenses", "data", "training", "evaluation", "metrics"),
+    },
 }
 OTHERS: dict[str, set[str]] = {
     "core": {"torch", "numpy"},

@@ -142,6 +142,14 @@ _FIT: dict[str, Option] = {
     "--crop": _of(*SIZES),
     "--channels": _of("1", "3", "2", "3.2", "٣", "-1"),
 }
+_GATES: dict[str, Option] = {
+    "--fail-under": _numbers,
+    "--fail-under-value": _of("45", "45%", "0.45", "-1", "101", "1e999999999", "٤٥", "", "nan"),
+    "--not-worse-than": _of(*RUNS),
+    "--allow": _of("W14", "W41", "w14", "FAILED", "", "x" * 3000),
+    "--junit": lambda draw: [_out(draw)],
+    "--summary": lambda draw: [_out(draw)],
+}
 _EVALUATE: dict[str, Option] = {
     **_WHERE,
     **_FIT,
@@ -156,6 +164,7 @@ _EVALUATE: dict[str, Option] = {
     "--batch": _numbers,
     "--dry-run": _flag,
     "--no-page": _flag,
+    **_GATES,
 }
 _ATTACK: dict[str, Option] = {
     **_WHERE,
@@ -251,7 +260,7 @@ def _read(draw: Draw) -> list[str]:
     words = [draw.choice(["status", "report"]), draw.choice(RUNS)]
     options: dict[str, Option] = {"--json": _flag, "--debug": _flag}
     if words[0] == "report":
-        options["--out"] = lambda draw: [_out(draw)]
+        options |= {"--out": lambda draw: [_out(draw)], **_GATES}
     return [*words, *_some(draw, options, 2)]
 
 

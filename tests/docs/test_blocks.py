@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.docs.blocks import DOCS, Block, blocks
+from tests.installing import python_path
 from tests.models.serving import serving
 
 from besiege.bench.exports import EXPORTS
@@ -151,6 +154,20 @@ def test_a_model_that_only_answers_runs(place: Path, capsys: pytest.CaptureFixtu
         assert f"{server.images:,} images sent" in " ".join(said.err.split())
     assert "Nothing was sent." in said.out
     assert bool(names["result"].success.any())
+
+
+@pytest.mark.slow
+def test_gates_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("gates.md")
+    said = capsys.readouterr()
+    assert "fail-under 70 passed: zoo:digits-pgd-at against linf:0.1" in said.err
+    assert "not-worse-than first passed: zoo:digits-pgd-at against linf:0.1: not worse" in said.err
+    assert "is at least 70 %" in said.out
+    assert (place / "robustness.xml").exists() and (place / "summary.md").exists()
+    environment = {**os.environ, "PYTHONPATH": python_path(place / "site")}
+    words = [sys.executable, "-m", "pytest", "-q", "test_model.py"]
+    done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout
 
 
 def test_the_first_command_is_the_same_everywhere() -> None:

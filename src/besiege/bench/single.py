@@ -247,10 +247,12 @@ def measure(
     how: Machine | None = None,
     progress: bool = False,
     watch: Watch | None = None,
+    accept: Callable[[Plan], None] | None = None,
 ) -> Evaluations:
     """Run requests into one folder: the common path of `evaluate` and of the command line.
 
     All of them are read before the first runs, so that wrong input is found before any work.
+    `accept` sees every plan before anything is written, and may raise an error.
     """
     how = how or Machine()
     check_numbers(batch=how.batch)
@@ -263,6 +265,9 @@ def measure(
             kept_below(black_box(one.victim), store.folder)
         plans = [plan_of(one) for one in resolved]
         _must_differ(plans)
+        if accept is not None:
+            for plan in plans:
+                accept(plan)
         with _bar(plans[0].model.name, watch, progress) as shown:
             steps = _titled(plans, shown)
             done = [_run(store, *one, how) for one in zip(resolved, plans, steps, strict=True)]

@@ -5,13 +5,21 @@ Help pages do not import torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from besiege.core.lazy import lazily
-
-if TYPE_CHECKING:
-    from besiege.cli.app import main
+import traceback
+from collections.abc import Sequence
 
 __all__ = ["main"]
 
-__getattr__, __dir__ = lazily(__name__, {"app": "main"})
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: `besiege.cli.app.main`, and nothing escapes it.
+
+    Python itself would end with 1, which means that a gate failed.
+    """
+    try:
+        from besiege.cli.app import main as run
+
+        return run(tokens)
+    except Exception:  # such as an installation with a missing package
+        traceback.print_exc()
+        return 70

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from besiege.cli.app import main
+from besiege.cli import main
 
 sys.exit(main())

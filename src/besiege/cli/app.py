@@ -16,11 +16,9 @@ from rich.text import Text
 
 import besiege
 from besiege.cli import screen
+from besiege.cli.exits import FINE, INCOMPLETE, INTERRUPTED, TOLD, UNEXPECTED, UNREAD, USAGE
 from besiege.cli.grammar import WRITTEN, as_options
 from besiege.core.errors import BesiegeError, near
-
-FINE, USAGE, INCOMPLETE, UNEXPECTED, INTERRUPTED, UNREAD = 0, 2, 3, 70, 130, 141
-"""Exit codes; the last is a shell's code for a closed pipe."""
 
 _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
     Group.create_ordered(title)
@@ -67,8 +65,7 @@ def _app() -> App:
             f"{WRITTEN}\n\n"
             "`besiege COMMAND --help` explains a command, with examples.\n"
             "`besiege completion --install` lets your shell complete commands and names.\n"
-            "Exit codes: 0 fine, 2 wrong input, 3 incomplete, 70 an unexpected error,\n"
-            "130 interrupted."
+            f"{TOLD}"
         ),
         version=besiege.__version__,
         default_parameter=Parameter(show_default=_shown),
@@ -132,8 +129,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0 fine, 2 wrong input, 3 incomplete, 70 unexpected (a bug of
-        besiege), 130 interrupted.
+        The exit code: 0 fine, 1 a gate failed, 2 wrong input, 3 incomplete, 4 figures that must
+        not be quoted, 70 unexpected (a bug of besiege), 130 interrupted.
 
     Examples
     --------

@@ -18,6 +18,7 @@ from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.spec import Machine, Request
 from besiege.cli import screen
+from besiege.cli.gates import GateOptions, Gating, gating
 from besiege.cli.grammar import (
     Accesses,
     AsJson,
@@ -60,6 +61,8 @@ command = App(
         "besiege evaluate model.py:make --data path/to/images --threat linf:8/255",
         "besiege evaluate public:cifar10_resnet20 --data cifar10 --threat l2:0.5 \\",
         '  --attacks "pgd(steps=100, restarts=5), mim" --count 1000 --out my-run',
+        "besiege evaluate model.py:make --data path/to/images --threat linf:8/255 \\",
+        "  --fail-under 45 --not-worse-than my-run --junit robustness.xml",
         written=True,
     ),
 )
@@ -98,6 +101,7 @@ def evaluate(
     threads: Threads = None,
     page: Annotated[bool, Parameter(show_default=False)] = True,
     dry_run: Flag = False,
+    gates: GateOptions | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Measure how robust a model is: attack it, judge every image again, keep the records.
@@ -196,16 +200,16 @@ def evaluate(
     # Each is reproduced by a command of its own, into the same folder.
     named = None if out is None and len(requests) == 1 else folder
     requests = [one.model_copy(update={"command": command_of(one, named)}) for one in requests]
+    checks = gating(gates, threat, folder)
     if (device, threads, batch, compile) == (None, None, None, False):
-        known = [answered(folder, one) for one in requests]
-        if all(one is not None for one in known):
+        known = [one for one in (answered(folder, asked) for asked in requests) if one is not None]
+        if len(known) == len(requests):
+            mine = [figures for _, figures in known]
+            checks.must_fit(folder, mine)
             screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
-            run = next(run for run, _ in filter(None, known))
-            return _report(
-                run, [mine for _, mine in filter(None, known)], {}, folder, page, as_json
-            )
+            return _report(known[0][0], mine, {}, folder, page, as_json, checks)
     try:
-        results = _measured(requests, folder, threads, Machine(device, batch, compile))
+        results = _measured(requests, folder, threads, Machine(device, batch, compile), checks)
     except KeyboardInterrupt:
         screen.note(
             f"Interrupted. Finished work is in {folder}; run the same command again to resume."
@@ -235,11 +239,11 @@ def evaluate(
             before = paid.get(account, (0, 0))
             paid[account] = (before[0] + asked, before[1] + sent)
     figures = [result.figures for result in results]
-    return _report(results[0]._run, figures, paid, folder, page, as_json)
+    return _report(results[0]._run, figures, paid, folder, page, as_json, checks)
 
 
 def _measured(
-    requests: Sequence[Request], folder: Path, threads: int | None, how: Machine
+    requests: Sequence[Request], folder: Path, threads: int | None, how: Machine, checks: Gating
 ) -> Evaluations:
     console = screen.err()
     with bar(requests[0].model, console) as watch:  # first, because importing torch takes seconds
@@ -263,7 +267,8 @@ def _measured(
                 screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
             watch(event)
 
-        return measure([(one, None) for one in requests], out=folder, how=how, watch=tell)
+        asked = [(one, None) for one in requests]
+        return measure(asked, out=folder, how=how, watch=tell, accept=checks.accept)
 
 
 def _state(folder: Path, again: bool) -> str:
@@ -333,6 +338,7 @@ def _report(
     folder: Path,
     page: bool,
     as_json: bool,
+    checks: Gating,
 ) -> int:
     # The folder may hold other evaluations; only the page shows them.
     complete = all(one.complete for one in mine)
@@ -349,13 +355,14 @@ def _report(
         from besiege.report import table
 
         screen.out().print(table(shown))
+    written = None
     if page:
         from besiege.report import write_page
 
         written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
-    return 0 if complete else 3
+    return checks.conclude(folder, shown.evaluations, written)
 
 
 def default_folder(requests: Sequence[Request]) -> Path:

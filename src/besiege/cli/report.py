@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from rich.text import Text
 
 from besiege.cli import screen
+from besiege.cli.gates import GateOptions, gating
 from besiege.cli.grammar import AsJson, Flag, Place, examples, flowing
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ command = App(
         "besiege report my-run --open",
         "besiege report my-run --out page.html",
         "besiege report my-run --json > figures.json",
+        "besiege report my-run --fail-under 45 --junit robustness.xml",
     ),
 )
 
@@ -33,6 +35,7 @@ def report(
     out: Annotated[Place | None, Parameter(metavar="FILE")] = None,
     show: Annotated[Flag, Parameter(name="--open")] = False,
     details: Flag = False,
+    gates: GateOptions | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Print the table of a run and write its page again, from its records.
@@ -51,6 +54,8 @@ def report(
     from besiege.bench.results import summarise
 
     figures = summarise(run)
+    checks = gating(gates, [one.threat.text for one in figures.evaluations], run)
+    checks.must_fit(run, figures.evaluations)
     if as_json:
         screen.print_json(figures.plain())
     else:
@@ -65,7 +70,7 @@ def report(
 
         if not webbrowser.open(page.resolve().as_uri()):
             screen.note("No browser could be opened: open the page yourself.")
-    return 0 if figures.complete else 3
+    return checks.conclude(run, figures.evaluations, page)
 
 
 def _page(run: Path, out: Path | None, figures: RunFigures, needed: bool) -> Path | None:

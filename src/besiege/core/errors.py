@@ -58,6 +58,10 @@ class StoreError(BesiegeError):
     """A run folder that cannot be read or written as it must be."""
 
 
+class GateError(BesiegeError):
+    """Figures that no gate can be decided on: not complete, or not to be quoted."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A warning about a result: which rule fired, what was seen, what to do about it.

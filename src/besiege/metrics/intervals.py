@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 
 from besiege.core.errors import InputError
 
@@ -47,14 +48,26 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
     return low, high
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rate:
     """A share of a number of samples, with its interval: ``hits`` of ``count``.
 
+    It compares with numbers, and with other rates, by its value; `at_least` compares the lower end
+    of its interval. ``float(rate)`` is its value, and a format such as ``f"{rate:.3f}"`` is that of
+    the value.
+
+    Two rates are equal if all their fields are: 5 of 10 is not 50 of 100, though neither is
+    smaller, and both equal 0.5.
+
     Examples
     --------
-    >>> str(Rate.of(500, 1000))
-    '50.0 % [46.9, 53.1]'
+    >>> rate = Rate.of(500, 1000)
+    >>> print(rate)
+    50.0 % [46.9, 53.1]
+    >>> rate > 0.45, rate == 0.5, float(rate), f"{rate:.3f}"
+    (True, True, 0.5, '0.500')
+    >>> rate.at_least(0.48)
+    50.0 % [46.9, 53.1]: the lower limit 46.9 % is below 48 %
     """
 
     value: float
@@ -62,6 +75,7 @@ class Rate:
     high: float
     count: int
     hits: int
+    about = ""  # what `at_least` prints beside the rate; a field of `MeasuredRate` only
 
     @classmethod
     def of(cls, successes: int, count: int, level: float = 0.95) -> Rate:
@@ -69,5 +83,112 @@ class Rate:
         low, high = clopper_pearson(successes, count, level)
         return cls(successes / count, low, high, count, successes)
 
+    def at_least(self, share: float) -> AtLeast:
+        """Whether the lower end of the interval is at least `share`, a number from 0 to 1.
+
+        The lower end, not the value: with few samples a good value may be luck. The result is true
+        or false, and prints the reason. ``rate >= share`` compares the value.
+        """
+        if not 0 <= share <= 1:
+            hint = f": write {share / 100:g} for {share:g} %" if 1 < share <= 100 else ""
+            raise InputError(f"the share is {share}, but shares are numbers from 0 to 1{hint}")
+        return AtLeast(self, share, about=self.about)
+
+    def __float__(self) -> float:
+        return self.value
+
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+    def __repr__(self) -> str:
+        return f"{self} of {self.count:,}"
+
+    def __format__(self, form: str) -> str:
+        return format(self.value, form) if form else str(self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Rate):
+            return self._fields() == other._fields()
+        return self.value == other if isinstance(other, Real) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.value)  # as that of the number it equals
+
+    def __lt__(self, other: Rate | float) -> bool:
+        return self.value < _value(other) if isinstance(other, Rate | Real) else NotImplemented
+
+    def __le__(self, other: Rate | float) -> bool:
+        return self.value <= _value(other) if isinstance(other, Rate | Real) else NotImplemented
+
+    def __gt__(self, other: Rate | float) -> bool:
+        return self.value > _value(other) if isinstance(other, Rate | Real) else NotImplemented
+
+    def __ge__(self, other: Rate | float) -> bool:
+        return self.value >= _value(other) if isinstance(other, Rate | Real) else NotImplemented
+
+    def _fields(self) -> tuple[float, ...]:
+        return self.value, self.low, self.high, self.count, self.hits
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MeasuredRate(Rate):
+    """A rate that knows where it is from: `at_least` prints its cost and its page, too."""
+
+    about: str = ""
+
+
+def _value(other: Rate | float) -> float:
+    return other.value if isinstance(other, Rate) else other
+
+
+@dataclass(frozen=True, repr=False)
+class AtLeast:
+    """Whether a rate reaches a share: true or false, and printed with the reason.
+
+    Attributes
+    ----------
+    rate : Rate
+        The rate.
+    share : float
+        The share it must reach, from 0 to 1.
+    point : bool
+        Whether the value decides; otherwise the lower end of the interval does.
+    about : str
+        What else to print.
+
+    Examples
+    --------
+    >>> found = AtLeast(Rate.of(450, 1000), 0.45, point=True)
+    >>> bool(found), str(found)
+    (True, '45.0 % [41.9, 48.1]: the value 45.0 % is at least 45 %')
+    """
+
+    rate: Rate
+    share: float
+    point: bool = False
+    about: str = ""
+
+    def __bool__(self) -> bool:
+        return (self.rate.value if self.point else self.rate.low) >= self.share
+
+    @property
+    def reason(self) -> str:
+        """The comparison in words, with as many digits as show it."""
+        what, compared = (
+            ("value", self.rate.value) if self.point else ("lower limit", self.rate.low)
+        )
+        verb = "is at least" if self else "is below"
+        return f"the {what} {_percent(compared, self.share)} {verb} {100 * self.share:g} %"
+
+    def __repr__(self) -> str:
+        return f"{self.rate}: {self.reason}" + (f"; {self.about}" if self.about else "")
+
+
+def _percent(value: float, than: float) -> str:
+    """A share in percent, rounded such that it compares with another as the share itself does."""
+    digits = (digits for digits in range(1, 16) if _agrees(value, than, digits))
+    return f"{100 * value:.{next(digits, 16)}f} %"
+
+
+def _agrees(value: float, than: float, digits: int) -> bool:
+    return (round(100 * value, digits) >= round(100 * than, 12)) == (value >= than)

@@ -3,6 +3,7 @@
 They are public, so that attacks written elsewhere can be tested, too: `conform` tries all laws,
 `cases` is meant for ``pytest.parametrize``, and each law is a function in `besiege.testing.laws`.
 `conform_victim` and `conform_layer` test victims and layers of defenses. No pytest is needed.
+`Robustness` measures models in tests; it is a fixture of the pytest plugin.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from besiege.testing.allowances import EXCEPTIONS, FACTORS
     from besiege.testing.laws import LAWS
     from besiege.testing.layer_laws import LAYER_LAWS, conform_layer
+    from besiege.testing.measuring import Robustness
     from besiege.testing.suite import Case, Conformance, cases, conform, registered
     from besiege.testing.victim_laws import VICTIM_LAWS, conform_victim
 
@@ -28,6 +30,7 @@ __all__ = [
     "VICTIM_LAWS",
     "Case",
     "Conformance",
+    "Robustness",
     "cases",
     "conform",
     "conform_layer",
@@ -41,6 +44,7 @@ __getattr__, __dir__ = lazily(
         "allowances": "EXCEPTIONS FACTORS",
         "laws": "LAWS",
         "layer_laws": "LAYER_LAWS conform_layer",
+        "measuring": "Robustness",
         "suite": "Case Conformance cases conform registered",
         "victim_laws": "VICTIM_LAWS conform_victim",
     },
