@@ -93,7 +93,7 @@ def test_w01_accuracy_at_no_budget_is_the_clean_one(wrong: int) -> None:
     curve = trial("minimal(pgd)", N, columns={"correct": correct})
     case = evidence(SOUND, curve=curve)
     assert ("W01" in ids(case)) == bool(wrong)
-    assert all(f.level == "error" for f in findings(case) if f.id == "W01")
+    assert all(f.level == "stop" for f in findings(case) if f.id == "W01")
 
 
 @pytest.mark.parametrize(("there", "fires"), [(0.10, False), (0.097, False), (0.09, True)])
@@ -203,14 +203,14 @@ def test_w11_is_about_attacks_that_follow_gradients() -> None:
     blind = {"vanished": np.ones(N, bool)}
     square = trial("square", 10, access="score")
     levels = [f.level for f in findings(evidence(trial("pgd", 10, columns=blind), square))]
-    assert levels.count("error") == 1, "another kind of attack does not give it a gradient"
+    assert levels.count("stop") == 1, "another kind of attack does not give it a gradient"
 
 
 @pytest.mark.parametrize(("left", "fires"), [(2, False), (3, True)])
 def test_w22_a_model_without_a_defense_falls(left: int, fires: bool) -> None:
     case = evidence(trial("pgd", N - left), standard=8 / 255, undefended=True)
     assert ("W22" in ids(case)) == fires
-    assert all(f.level == "error" for f in findings(case) if f.id == "W22")
+    assert all(f.level == "stop" for f in findings(case) if f.id == "W22")
     assert "W22" not in ids(replace(case, undefended=False))
     assert "W22" not in ids(replace(case, standard=9 / 255)), "a smaller budget than usual"
     assert "W22" not in ids(replace(case, pixels=64)), (
@@ -282,7 +282,7 @@ def test_w11_is_an_error_where_no_attack_saw_a_gradient() -> None:
     blind = {"vanished": np.ones(N, bool)}
     one, two = trial("pgd", 0, columns=blind), trial("mim", 10, columns=blind)
     levels = [f.level for f in findings(evidence(one, two)) if f.id == "W11"]
-    assert sorted(levels) == ["error", "warning", "warning"]
+    assert sorted(levels) == ["stop", "warning", "warning"]
     levels = [f.level for f in findings(evidence(one, SOUND)) if f.id == "W11"]
     assert levels == ["warning"]
 
@@ -332,7 +332,7 @@ def test_w28_twice_the_usual_budget() -> None:
 def test_errors_come_first() -> None:
     lost = trial("pgd", 100, columns={"success": np.arange(N) < 99})
     case = evidence(lost, standard=1 / 255)
-    assert [f.level for f in findings(case)] == ["error", "warning", "note"]
+    assert [f.level for f in findings(case)] == ["stop", "warning", "note"]
 
 
 def beside(threat: str, eps: float | None, *, searched: bool = True, **norms: Any) -> Outline:

@@ -232,7 +232,7 @@ def pictures(
 def broken_run() -> Figures:
     """An evaluation in which all went wrong that can: an error, a failure, an unfinished attack."""
     seen = "The model answered the same images differently."
-    error = Finding("W14", seen, "Make it deterministic.", "error")
+    error = Finding("W14", seen, "Make it deterministic.", "stop")
     attacks = [
         attack("fgsm", 69, accuracy=None, failure="MemoryError: no room", complete=False, broken=0),
         attack("pgd(steps=100, restarts=5, loss=margin, schedule=cosine)", 51, complete=False),

@@ -187,7 +187,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
 def cascade(console: Console) -> None:
     """Two attacks of a suite: one runs and ends, the other fails; the model draws by chance."""
     name = "each_target(pgd(steps=20, loss=margin, schedule=cosine), 3)"
-    sign = Finding("W14", "the model wavers.", "Make it deterministic.", "error")
+    sign = Finding("W14", "the model wavers.", "Make it deterministic.", "stop")
     with bar("zoo:x", console) as tell:
         tell(Event(60, 200, "clean images", findings=(sign,)))
         tell(Event(80, 200, "apgd", Stage("apgd", 1383, 700, 0.5, 61.0)))
@@ -208,7 +208,7 @@ def test_a_terminal_keeps_what_each_attack_left(width: int) -> None:
     assert "apgd 1,383 120 2 min 05 s" in shown
     assert any(line.endswith("120 FAILED 2.0 s") for line in shown)
     assert any("apgd: 700 of 1,383 left" in line and "50 %" in line for line in shown)
-    assert any(line.startswith("W14 error: The model wavers. Make it") for line in shown)
+    assert any(line.startswith("W14 stop: The model wavers. Make it") for line in shown)
     assert "left" in shown[-1] or not shown[-1], "the bars are gone at the end"
 
 
@@ -218,7 +218,7 @@ def test_a_log_keeps_it_too() -> None:
     text = file.getvalue()
     assert "zoo:x: apgd broke 1,263 of 1,383 images in 2 min 05 s" in text
     assert "loss=margin, schedule=cosine), 3) failed on some of 120 images" in text
-    assert text.startswith("W14 error: The model wavers. Make it deterministic.")
+    assert text.startswith("W14 stop: The model wavers. Make it deterministic.")
 
 
 def test_report_never_imports_torch() -> None:

@@ -264,7 +264,6 @@ def _unpacked(packed: dict[str, list[str]]) -> Rows:
 
 
 def ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Every finding once, errors first."""
+    """Every finding once, the most serious first."""
     unique = {(one.id, one.seen): one for one in findings}
-    order = {"error": 0, "warning": 1, "note": 2}
-    return tuple(sorted(unique.values(), key=lambda one: (order[one.level], one.id)))
+    return tuple(sorted(unique.values(), key=lambda one: one.rank))

@@ -85,7 +85,7 @@ def incomplete(gathered: Gathered) -> list[Finding]:
                 f"'{attack}' failed on part of the samples: {failure}",
                 "These samples count as not attacked, never as robust. Run the same command again "
                 "to repeat it.",
-                "error",
+                "stop",
             )
         )
     curve = gathered.plan.curve
@@ -96,6 +96,6 @@ def incomplete(gathered: Gathered) -> list[Finding]:
         if curve is not None and set(gathered.missing) == {curve.attack.title}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))
         else:
-            found.append(Finding("UNFINISHED", seen, advice, "error"))
+            found.append(Finding("UNFINISHED", seen, advice, "stop"))
     redo = "Run the same command again to repeat it."
-    return found + [Finding("DAMAGED", f"{text}.", redo, "error") for text in gathered.damaged]
+    return found + [Finding("DAMAGED", f"{text}.", redo, "stop") for text in gathered.damaged]

@@ -45,7 +45,7 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
         f"hardly more than guessing would ({100 * guess:.1f} %).",
         "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
         "channels, and the order of the classes.",
-        "error",
+        "stop",
     )
 
 
@@ -71,5 +71,5 @@ def reproduced(lost: int, claimed: int, attack: str) -> Iterator[Finding]:
             "queried again.",
             "They are not counted, and these samples left early: their robustness is "
             "overstated. The model is not deterministic, or the attack breaks the rules.",
-            "error",
+            "stop",
         )

@@ -283,7 +283,7 @@ def _unstable(victim: Victim) -> Finding:
         "the model gave different answers to the same images.",
         "It is stochastic (dropout, noise, batch statistics?): its figures are not repeatable, "
         f"and robustness is overstated. {advice}",
-        "error",
+        "stop",
     )
 
 

@@ -31,10 +31,9 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """The findings of all rules about an evaluation, errors first."""
+    """The findings of all rules about an evaluation, the most serious first."""
     found = [finding for rule in RULES for finding in rule(evidence)]
-    order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda finding: (order[finding.level], finding.id))
+    return sorted(found, key=lambda finding: finding.rank)
 
 
 def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
@@ -51,7 +50,7 @@ def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
             "the clean samples.",
             "The model gives different answers to the same image, or the search changed the "
             "model: no figure here can be trusted.",
-            "error",
+            "stop",
         )
 
 
@@ -246,7 +245,7 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
             "These attacks say nothing about the samples they did not break: a part of the model "
             "(rounding, argmax, detach) has no gradient. Make that part a besiege.defenses.Layer "
             "with a surrogate, see 'your own defense'.",
-            "error",
+            "stop",
         )
 
 
@@ -266,7 +265,7 @@ def w16_validity(evidence: Evidence) -> Iterator[Finding]:
                 f"{bad} images that '{trial.text}' claimed as successes are not finite, outside "
                 "the box or beyond the budget.",
                 "They are not counted. The attack is faulty: fix it before quoting its figures.",
-                "error",
+                "stop",
             )
 
 

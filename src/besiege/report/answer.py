@@ -41,7 +41,7 @@ def robust(evaluation: Evaluation) -> Rate | None:
 
 def errors(evaluation: Evaluation) -> list[Finding]:
     """The warnings because of which figures must not be quoted."""
-    return [warning for warning in evaluation.warnings if warning.level == "error"]
+    return [warning for warning in evaluation.warnings if warning.level == "stop"]
 
 
 def is_minimal(evaluation: Evaluation) -> bool:

@@ -125,7 +125,7 @@ def _row(name: str, before: str, left: str, took: str, width: int, style: str) -
 
 def _line(finding: Finding) -> Text:
     """A finding made before the attacks, in the style of its level."""
-    style = {"error": "bold red", "warning": "yellow"}.get(finding.level, "dim")
+    style = {"stop": "bold red", "warning": "yellow"}.get(finding.level, "dim")
     return Text(f"{finding.id} {finding.level}: ", style).append(
         f"{sentence(finding.seen)} {finding.advice}", "not bold"
     )

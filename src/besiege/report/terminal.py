@@ -46,7 +46,7 @@ from besiege.report.formats import (
     share,
 )
 
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_STYLES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
 _NAME = 12  # least width of the names of attacks; the last columns are left out for it
 _NONE = "-"
