@@ -281,3 +281,20 @@ def test_the_command_can_be_typed_again() -> None:
         "--attacks",
         "pgd(steps=3), mim",
     ]
+
+
+def test_autoattack_is_another_name_of_standard() -> None:
+    asked = {"model": "zoo:digits-natural", "data": "digits", "threat": "linf:0.15"}
+    folders = {
+        default_folder(Request.of(**asked, suite=s)) for s in ("standard", "AutoAttack", "aa")
+    }
+    assert len(folders) == 1
+    assert Request.of(**asked, suite="aa").suite == "standard"
+    assert Request.of(**asked, suite="fgsm, pgd").suite == "fgsm, pgd"
+
+
+def test_parameters_of_other_libraries_are_translated_before_any_work(besiege: Besiege) -> None:
+    said = besiege(*ASK, "--attacks", "pgd(alpha=0.03, nb_iter=10)")
+    assert said.code == 2 and "write 'pgd(schedule=constant(0.2), steps=10)'" in said.flat
+    said = besiege(*ASK, "--attacks", "autoattack")
+    assert said.code == 2 and "--suite standard" in said.flat

@@ -96,3 +96,10 @@ def test_models(besiege: Besiege) -> None:
     told = json.loads(besiege("models", "--json").out)
     assert {"models", "architectures", "forms"} == set(told)
     assert next(m for m in told["models"] if m["name"] == "zoo:digits-natural")["present"]
+
+
+def test_autoattack_is_shown_as_the_suite_that_it_is(besiege: Besiege) -> None:
+    for name in ("autoattack", "AA", "standard"):
+        said = " ".join(besiege("show", name).out.split())
+        assert said.startswith("standard suite") and "also called autoattack, aa" in said
+        assert "An independent implementation of AutoAttack" in said

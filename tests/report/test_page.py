@@ -453,3 +453,10 @@ def test_each_attack_is_drawn_beside_the_best_of_all_and_cut() -> None:
     (alone,) = charts(smallest_run(1).evaluations[0])
     assert [c.name for c in alone.chart.curves] == ["fabt"]
     assert alone.wide.count('class="band"') == 1 and "cut" not in alone.caption
+
+
+def test_autoattack_is_said_to_be_an_independent_implementation() -> None:
+    text = read(suite()).text
+    assert "An independent implementation of AutoAttack, not its authors' code." in text
+    assert "FAB takes one forward pass fewer" in text and "Square draws windows" in text
+    assert "independent" not in read(figures()).text

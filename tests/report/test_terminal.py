@@ -243,3 +243,9 @@ def test_the_smallest_changes_are_a_table_of_their_own() -> None:
     assert "all, one after the other - 0.5 0.5 0.5 0.459" in lines
     assert "* smallest perturbations." in text and "broke most" not in text
     assert "optimality" not in printed(smallest_run(1))
+
+
+def test_autoattack_is_said_to_be_an_independent_implementation() -> None:
+    said = " ".join(printed(suite()).split())
+    assert "standard: An independent implementation of AutoAttack, not its authors' code." in said
+    assert "independent" not in printed(figures())

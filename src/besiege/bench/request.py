@@ -237,7 +237,7 @@ def read_attacks(
         raise AttackError("no attack is listed: write for example attacks='pgd'")
     chosen: dict[str, Attack] = {}
     for one in given:
-        attack = parse(one)
+        attack = parse(one, threat)
         same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
         if same is not None:
             both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"

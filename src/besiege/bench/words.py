@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from besiege.attacks.suites import SUITES
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered
 from besiege.core.errors import Finding
@@ -73,6 +74,12 @@ def threat_in_words(
     }[str(threat.access)]
     limit = "" if queries is None else f" The attacker has at most {queries} queries per image."
     return f"{what} {goals[threat.goal]} {sees}{limit}"
+
+
+def origin(suite: str | None) -> str:
+    """Whose code a named suite is, and where it differs from the published one; else empty."""
+    known = None if suite is None else SUITES.get(suite)
+    return "" if known is None else known.origin
 
 
 def incomplete(gathered: Gathered) -> list[Finding]:

@@ -41,23 +41,25 @@ def look_up(name: str) -> Found:
     >>> look_up("digits").kind
     'data set'
     """
+    from besiege.attacks.suites import OTHER_NAMES, suite_name
+
     light = _light()
-    if name in light:
-        return light[name]
+    if (known := suite_name(name)) in light:
+        return light[known]
     heavy = _heavy()
     if name in heavy:
         return heavy[name]
     if any(sign in name for sign in ("(", ".py:", "@")):
         return _written(name)
-    close = near(name, [*light, *heavy])
+    close = near(name, [*light, *heavy, *OTHER_NAMES])
     if not close.startswith("did you mean"):
-        close = "besiege attacks, besiege models and besiege data list all names"
+        close = "besiege attacks, defenses, models and data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
 
 
 def _light() -> dict[str, Found]:
     """The objects that can be described without torch."""
-    from besiege.attacks.suites import SUITES
+    from besiege.attacks.suites import OTHER_NAMES, SUITES
     from besiege.data.catalogue import CATALOGUE as DATA
     from besiege.models.catalogue import CATALOGUE, listing, zoo_card
     from besiege.models.public import PUBLIC
@@ -78,6 +80,9 @@ def _light() -> dict[str, Found]:
         listed: dict[str, Any] = {"attacks": list(suite.attacks)}
         listed |= {f"in {norm}": list(others) for norm, others in suite.others.items()}
         listed["how"] = "each attack runs on the images that withstood the ones before"
+        called = [other for other, known in OTHER_NAMES.items() if known == name]
+        listed |= {"also called": called} if called else {}
+        listed |= {"origin": suite.origin} if suite.origin else {}
         found[name] = Found("suite", name, suite.told, listed)
     for name, entry in DATA.items():
         found[name] = Found(

@@ -151,7 +151,7 @@ class Threat:
             raise ThreatError(f"access is {self.access!r}, but one of {[*Access]} is expected")
         if self.eps is None:
             return
-        eps = _exact(self.eps)
+        eps = as_fraction(self.eps)
         object.__setattr__(self, "eps", eps)
         self._check_size(eps)
         if self.written is None or number(self.written) != eps:
@@ -235,7 +235,7 @@ class Threat:
             return
         advice = "Use a smaller one"
         if self.norm is not L1:
-            meant = Threat(self.norm, _exact(self.eps) / 255)
+            meant = Threat(self.norm, as_fraction(self.eps) / 255)
             advice = f"If it is in units of 1/255, write '{meant}'"
         raise ThreatError(
             f"the budget of '{self}' is {self.radius:g}, but {far:.4g} turns any image into any "
@@ -250,7 +250,7 @@ class Threat:
         seen = f"the budget {self} spans half of the pixel range {box} or more."
         advice = "Any image fits such a budget; use a smaller one."
         if self.radius >= width:
-            meant = _show(_exact(self.eps) / 255)
+            meant = _show(as_fraction(self.eps) / 255)
             advice = f"If it is in units of 1/255, write 'linf:{meant}' instead."
         return [Finding("W28", seen, advice)]
 
@@ -273,7 +273,14 @@ def _parse_eps(budget: str, text: str) -> Fraction:
         ) from None
 
 
-def _exact(eps: Fraction | float) -> Fraction:
+def as_fraction(eps: Fraction | float) -> Fraction:
+    """A size as an exact fraction.
+
+    Examples
+    --------
+    >>> as_fraction(8 / 255), as_fraction(0.3)
+    (Fraction(8, 255), Fraction(3, 10))
+    """
     if isinstance(eps, Fraction):
         return eps
     try:

@@ -220,10 +220,10 @@ def attack(
     >>> result.success.shape
     torch.Size([16])
     """
-    chosen = parse(attack)
-    if parameters:
-        chosen = configured(chosen, str(attack), parameters)
     allowed = Threat.parse(threat)
+    chosen = parse(attack, allowed)
+    if parameters:
+        chosen = configured(chosen, str(attack), parameters, allowed)
     if targets is not None and allowed.goal is Goal.UNTARGETED:
         allowed = replace(allowed, goal=Goal.GIVEN)
     victim = load(model) if isinstance(model, str) else Classifier.of(model)

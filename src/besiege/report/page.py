@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from besiege.bench.folder import telling
+from besiege.bench.words import origin
 from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
@@ -142,6 +143,7 @@ def _section(
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
         "in_turn": answer.IN_TURN,
+        "origin": origin(evaluation.suite),
         **pictures,
     }
     return {**section, "parts": [*_parts(section, evaluation, notebook)]}

@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from besiege.bench.words import origin
 from besiege.core.errors import Finding
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import registered
@@ -121,6 +122,8 @@ def _legend(evaluations: Sequence[Evaluation]) -> str:
     if not all(map(is_cascade, evaluations)):
         words.append("alone: broken by this attack only. median: perturbation size.")
     words.append("passes: forward and backward passes per image.")
+    suites = {e.suite: origin(e.suite) for e in evaluations if e.suite}
+    words += [f"{name}: {text.split('. ')[0]}." for name, text in suites.items() if text]
     if any(descent(evaluation, "1") for evaluation in evaluations):
         words.append("after passes: '-' where fewer than half of the images were broken.")
     return " ".join(words)
