@@ -246,7 +246,7 @@ def test_an_attack_that_fails_is_no_robustness(tmp_path: Path) -> None:
     failed = evaluate(Cracked(), "digits", threat="linf:0.1", attacks="pgd", count=30, out=tmp_path)
     assert not failed.complete and failed.robust is None and failed.by_attack == {}
     (finding,) = [f for f in failed.warnings if f.id == "FAILED"]
-    assert "out of order" in finding.seen and finding.level == "error"
+    assert "out of order" in finding.seen and finding.level == "stop"
     assert "unknown" in repr(failed)
     assert status(tmp_path)[0].attacks[1].failures[0].startswith("VictimError: ")
 

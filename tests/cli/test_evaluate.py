@@ -298,3 +298,15 @@ def test_parameters_of_other_libraries_are_translated_before_any_work(besiege: B
     assert said.code == 2 and "write 'pgd(schedule=constant(0.2), steps=10)'" in said.flat
     said = besiege(*ASK, "--attacks", "autoattack")
     assert said.code == 2 and "--suite standard" in said.flat
+
+
+def test_one_class_for_all_images(besiege: Besiege) -> None:
+    tokens = ("--count", "30", "--attacks", "fgsm", "--no-curve", "--no-page", "--out", "here")
+    said = besiege(*ASK, "--target-class", "3", *tokens)
+    assert said.code == 0, said.err
+    assert "against linf:0.15 targeted:class=3" in said.out
+    assert "without those of class 3" in " ".join(said.out.split())
+    said = besiege(*ASK, "--target-class", "3", "--goal", "targeted:random", *tokens)
+    assert said.code == 2 and "--goal" in said.flat and "give one" in said.flat
+    said = besiege(*ASK, "--target-class", "cat", *tokens)
+    assert said.code == 2 and "no class of digits is called 'cat'" in said.flat

@@ -148,6 +148,7 @@ def evaluate(
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     suite: str | Attack | Sequence[str | Attack] | None = None,
     goal: str | None = None,
+    target_class: int | str | None = None,
     access: str | None = None,
     queries: int | None = None,
     curve: str | bool = "short",
@@ -188,6 +189,9 @@ def evaluate(
     goal : str, optional
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
+    target_class : int or str, optional
+        The class that every image must become, by number or name. Images of that class are left
+        out.
     access : str, optional
         ``gradient``, ``score`` or ``decision``; by default all that the model grants.
     queries : int, optional
@@ -243,6 +247,7 @@ def evaluate(
         attacks=attacks,
         suite=suite,
         goal=goal,
+        target_class=target_class,
         access=access,
         queries=queries,
         curve=curve,

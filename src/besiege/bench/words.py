@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from besiege.attacks.suites import SUITES
@@ -17,7 +19,8 @@ from besiege.metrics.values import Draws
 def in_words(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
     """What the attacker may do, the model crafted on, and how a stochastic model was judged."""
     threat = Threat.parse(plan.threat)
-    allowed = threat_in_words(threat, plan.model.box, plan.request.queries, plan.data.shape)
+    about = plan.model.box, plan.request.queries, plan.data.shape, plan.data.class_names
+    allowed = threat_in_words(threat, *about)
     return allowed + _transfer(plan) + _chance(plan, evidence, chance)
 
 
@@ -51,8 +54,24 @@ def _transfer(plan: Plan) -> str:
     return f" The attacker also has a model of its own: {several}." if several else ""
 
 
+def class_in_words(number: int, names: Sequence[str]) -> str:
+    """A class by number and, where it has another one, name.
+
+    Examples
+    --------
+    >>> class_in_words(3, ["plane", "car", "bird", "cat"]), class_in_words(1, ["0", "1"])
+    ('class 3 (cat)', 'class 1')
+    """
+    name = names[number] if number < len(names) else str(number)
+    return f"class {number}" if name == str(number) else f"class {number} ({name})"
+
+
 def threat_in_words(
-    threat: Threat, box: tuple[float, float], queries: int | None, shape: tuple[int, ...]
+    threat: Threat,
+    box: tuple[float, float],
+    queries: int | None,
+    shape: tuple[int, ...],
+    class_names: Sequence[str] = (),
 ) -> str:
     """A threat as sentences."""
     if threat.eps is None:
@@ -72,6 +91,9 @@ def threat_in_words(
         "score": "The attacker sees only the model's scores for every class.",
         "decision": "The attacker sees only the class that the model predicts.",
     }[str(threat.access)]
+    if threat.target is not None:
+        one = class_in_words(threat.target, class_names)
+        goals[Goal.GIVEN] = f"Only {one} counts as a success; its own images are left out."
     limit = "" if queries is None else f" The attacker has at most {queries} queries per image."
     return f"{what} {goals[threat.goal]} {sees}{limit}"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
+from besiege.core.threat import Threat
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import AttackFigures, Descent
 from besiege.metrics.values import EvaluationFigures as Evaluation
@@ -224,6 +226,9 @@ def sample_choice(evaluation: Evaluation) -> str:
     if total is None or count == total:
         return f"all {count:,} images of {where}"
     chosen = "" if data.seed is None else f", chosen with seed {data.seed}"
+    target = Threat.parse(evaluation.threat.text).target
+    if target is not None:
+        chosen += f", without those of {class_in_words(target, data.class_names)}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 
