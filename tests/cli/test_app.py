@@ -26,6 +26,7 @@ COMMANDS = (
     "status",
     "report",
     "attacks",
+    "defenses",
     "show",
     "models",
     "data",

@@ -108,7 +108,7 @@ def _heavy() -> dict[str, Found]:
     from besiege.defenses.layers import LAYERS
     from besiege.training.recipes import RECIPES
 
-    found = {name: _made("defense", name, kind) for name, kind in LAYERS.items()}
+    found = {name: _layer(name, kind, defaults(kind)) for name, kind in LAYERS.items()}
     found |= {name: _made("piece", name, kind) for name, kind in PIECES.items()}
     for name, plan in RECIPES.items():
         settings = {key: str(value) for key, value in plan.settings().items() if key != "name"}
@@ -124,12 +124,18 @@ def _heavy() -> dict[str, Found]:
 
 
 def _written(text: str) -> Found:
-    """An attack in its text form, with the parameters of that text."""
+    """An attack or a layer in its text form, with the parameters of that text."""
     from besiege.attacks.attack import parse
     from besiege.core.presets import PRESETS
+    from besiege.core.vocabulary import parameters
+    from besiege.defenses.layers import LANGUAGE, LAYERS
 
     if text in PRESETS:
         return _preset(PRESETS.get(text))
+    if text.partition("(")[0].strip() in LAYERS:
+        layer = LANGUAGE.read(text)
+        values = {f.name: LANGUAGE.text(getattr(layer, f.name)) for f in parameters(layer)}
+        return _layer(text, layer, values)
     return _attack(text, parse(text))
 
 
@@ -182,16 +188,35 @@ def _attack(name: str, attack: Any) -> Found:
 
 def _made(kind: str, name: str, cls: Any) -> Found:
     """A class of values, with the defaults of its fields."""
+    text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
+    facts = {"slot": _slot(cls)} if kind == "piece" else published(name)
+    return Found(kind, name, text, facts, defaults(cls))
+
+
+def defaults(cls: Any) -> dict[str, str]:
+    """The parameters of a class of values with their defaults, as text."""
     from besiege.attacks.attack import LANGUAGE
     from besiege.core.vocabulary import parameters
 
-    text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
     usual = {}
     for f in parameters(cls):
         value = f.default_factory() if f.default_factory is not MISSING else f.default
         usual[f.name] = "required" if value is MISSING else LANGUAGE.text(value)
-    facts = {"slot": _slot(cls)} if kind == "piece" else published(name)
-    return Found(kind, name, text, facts, usual)
+    return usual
+
+
+def _layer(name: str, layer: Any, values: Mapping[str, str]) -> Found:
+    """A layer, by its class or with the parameters of its text."""
+    from besiege.cli.defenses import described
+
+    kind = layer if isinstance(layer, type) else type(layer)
+    about = described(name, kind)
+    facts = {
+        "gradient": about["gradient"],
+        "stochastic": about["stochastic"],
+        "written": f"MODEL+{name}",
+    }
+    return Found("defense", name, _made("defense", name, kind).about, facts, values)
 
 
 def _slot(cls: type) -> str:
