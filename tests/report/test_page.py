@@ -33,7 +33,7 @@ from tests.report.sample import (
 
 from besiege.core.errors import DataError, Finding, StoreError
 from besiege.metrics import RunFigures
-from besiege.metrics.values import AttackCurve, Picture
+from besiege.metrics.values import AttackCurve, AttackQueries, Picture
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
 from besiege.report.page import rendered
@@ -460,3 +460,14 @@ def test_autoattack_is_said_to_be_an_independent_implementation() -> None:
     assert "An independent implementation of AutoAttack, not its authors' code." in text
     assert "FAB takes one forward pass fewer" in text and "Square draws windows" in text
     assert "independent" not in read(figures()).text
+
+
+def test_query_based_attacks_show_queries_instead_of_passes() -> None:
+    asked = tuple(AttackQueries(text, 383, 1234.5, 310.0, 200.0) for text in ("fgsm", "pgd", "mim"))
+    limited = replace(threat("linf:0.15 score", 0.15), queries=500)
+    text = read(figures(evaluation(queries=asked, threat=limited))).text
+    assert "Queries per image" in text and "1,234 median 310" in text
+    assert "at most 500 each" in text and "Passes per image" not in text
+    mixed = read(figures(evaluation(queries=asked[:1]))).text
+    assert "Queries per image" in mixed and "Passes per image" in mixed
+    assert "Queries per image" not in read(figures()).text

@@ -28,6 +28,7 @@ from tests.report.sample import (
 
 from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding
+from besiege.metrics.values import AttackQueries
 from besiege.report import bar, table
 
 
@@ -249,3 +250,30 @@ def test_autoattack_is_said_to_be_an_independent_implementation() -> None:
     said = " ".join(printed(suite()).split())
     assert "standard: An independent implementation of AutoAttack, not its authors' code." in said
     assert "independent" not in printed(figures())
+
+
+def black_box(limit: int | None = 500) -> Figures:
+    """Two query-based attacks, and one with gradients where there is no limit."""
+    asked = tuple(AttackQueries(text, 383, 1234.5, 310.0, 200.0) for text in ("square", "nes"))
+    texts = ["square", "nes", *([] if limit else ["pgd"])]
+    threatened = replace(threat("linf:0.15 score", 0.15), access="score", queries=limit)
+    attacks = [attack(text, 69) for text in texts]
+    return figures(evaluation(threat=threatened, attacks=attacks, queries=asked))
+
+
+def test_query_based_attacks_show_queries_instead_of_passes() -> None:
+    said = printed(black_box(), 100)
+    flat = " ".join(said.split())
+    assert "queries time" in flat and "1,234 (310)" in said and "passes" not in said
+    assert "queries: mean (median) per correctly classified image, at most 500 each." in flat
+    mixed = " ".join(printed(black_box(None), 100).split())
+    assert "passes queries time" in mixed and "at most" not in mixed
+    assert "44.1 - 3.2s" in mixed and "- 1,234 (310) 3.2s" in mixed
+    assert "queries" not in printed(figures(), 100)
+
+
+def test_without_a_budget_black_box_medians_are_after_queries() -> None:
+    (found,) = smallest_run().evaluations
+    assert "median after passes" in printed(figures(found))
+    asked = tuple(AttackQueries(one.text, 9, 1.0, 1.0, None) for one in found.attacks)
+    assert "median after queries" in printed(figures(replace(found, queries=asked)))

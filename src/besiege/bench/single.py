@@ -30,6 +30,7 @@ from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
+from besiege.bench.words import in_lines
 from besiege.bench.work_estimate import Watch
 from besiege.core.errors import Finding, VictimError
 from besiege.core.threat import Threat
@@ -125,14 +126,7 @@ class Evaluation:
         return Path(write_page(self.folder, path))
 
     def __repr__(self) -> str:
-        figures = self.figures
-        lines = [f"{figures.model.name} on {figures.data.name}, {figures.threat.text}"]
-        lines.append(f"  clean     {self.clean}")
-        known = self.robust or "unknown: no image was judged under every attack"
-        lines.append(f"  robust    {known}")
-        lines += [f"  {text}  {rate}" for text, rate in self.by_attack.items()]
-        lines += [f"  {finding}" for finding in self.warnings]
-        return "\n".join(lines)
+        return in_lines(self.figures)
 
     def _repr_html_(self) -> str:
         from besiege.report import fragment

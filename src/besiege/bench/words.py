@@ -13,7 +13,8 @@ from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Threat
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.figures import expected_accuracy
-from besiege.metrics.values import Draws
+from besiege.metrics.intervals import Rate
+from besiege.metrics.values import Draws, EvaluationFigures, Sizes
 
 
 def in_words(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
@@ -96,6 +97,29 @@ def threat_in_words(
         goals[Goal.GIVEN] = f"Only {one} counts as a success; its own images are left out."
     limit = "" if queries is None else f" The attacker has at most {queries} queries per image."
     return f"{what} {goals[threat.goal]} {sees}{limit}"
+
+
+def in_lines(found: EvaluationFigures) -> str:
+    """The result as Python prints it: one line for each figure, attack and warning."""
+    lines = [f"{found.model.name} on {found.data.name}, {found.threat.text}"]
+    lines.append(f"  clean     {found.clean}")
+    if found.distances is not None:
+        sizes, norm = found.distances, found.threat.norm
+        share = Rate.of(sizes.count - sizes.all.unbroken, sizes.count)
+        lines.append(f"  smallest  {_found(sizes.all, sizes.count)}, {share} (in {norm})")
+        lines += [f"  {one.text}  {_found(one, sizes.count)}" for one in sizes.attacks]
+    else:
+        known = found.robust or "unknown: no image was judged under every attack"
+        lines.append(f"  robust    {known}")
+        rates = {one.text: one.accuracy for one in found.attacks if one.accuracy is not None}
+        lines += [f"  {text}  {rate}" for text, rate in rates.items()]
+    return "\n".join([*lines, *(f"  {finding}" for finding in found.warnings)])
+
+
+def _found(sizes: Sizes, count: int) -> str:
+    """The median smallest perturbation, and for how many images one was found."""
+    median = "infinite" if sizes.median is None else f"{sizes.median:.4g}"
+    return f"median {median}, found for {count - sizes.unbroken} of {count} images"
 
 
 def origin(suite: str | None) -> str:

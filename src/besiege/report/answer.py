@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
-from besiege.core.threat import Threat
+from besiege.core.threat import CLASS
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import AttackFigures, Descent
 from besiege.metrics.values import EvaluationFigures as Evaluation
@@ -61,6 +61,11 @@ def median_change(evaluation: Evaluation) -> float | None:
     curve = evaluation.eps_curve
     stated = [curve.median] if curve else [a.median_distance for a in counted(evaluation)]
     return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
+
+
+def counted_in(evaluation: Evaluation) -> str:
+    """What the cost of attacks is counted in: queries, or passes where one uses gradients."""
+    return "queries" if len(evaluation.queries) == len(evaluation.attacks) else "passes"
 
 
 def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:
@@ -226,9 +231,10 @@ def sample_choice(evaluation: Evaluation) -> str:
     if total is None or count == total:
         return f"all {count:,} images of {where}"
     chosen = "" if data.seed is None else f", chosen with seed {data.seed}"
-    target = Threat.parse(evaluation.threat.text).target
-    if target is not None:
-        chosen += f", without those of {class_in_words(target, data.class_names)}"
+    goal = evaluation.threat.goal
+    if goal.startswith(CLASS):
+        target = class_in_words(int(goal.removeprefix(CLASS)), data.class_names)
+        chosen += f", without those of {target}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 

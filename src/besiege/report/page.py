@@ -143,7 +143,9 @@ def _section(
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
         "in_turn": answer.IN_TURN,
+        "counted_in": answer.counted_in(evaluation),
         "origin": origin(evaluation.suite),
+        "asked": {one.text: one for one in evaluation.queries},
         **pictures,
     }
     return {**section, "parts": [*_parts(section, evaluation, notebook)]}

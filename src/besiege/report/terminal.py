@@ -19,6 +19,7 @@ from besiege.metrics.values import AttackFigures, RunFigures, Sizes, Spread, Sta
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
     Fall,
+    counted_in,
     descent,
     elsewhere,
     errors,
@@ -121,11 +122,17 @@ def _legend(evaluations: Sequence[Evaluation]) -> str:
         words.append("before, left: unbroken images before the attack and after it.")
     if not all(map(is_cascade, evaluations)):
         words.append("alone: broken by this attack only. median: perturbation size.")
-    words.append("passes: forward and backward passes per image.")
+    asked = [evaluation for evaluation in evaluations if evaluation.queries]
+    if any(len(evaluation.queries) < len(evaluation.attacks) for evaluation in evaluations):
+        words.append("passes: forward and backward passes per image.")
+    if asked:
+        limits = {evaluation.threat.queries for evaluation in asked} - {None}
+        most = f", at most {max(filter(None, limits)):,} each" if limits else ""
+        words.append(f"queries: mean (median) per correctly classified image{most}.")
     suites = {e.suite: origin(e.suite) for e in evaluations if e.suite}
     words += [f"{name}: {text.split('. ')[0]}." for name, text in suites.items() if text]
     if any(descent(evaluation, "1") for evaluation in evaluations):
-        words.append("after passes: '-' where fewer than half of the images were broken.")
+        words.append("median after: '-' where fewer than half of the images were broken.")
     return " ".join(words)
 
 
@@ -244,12 +251,14 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
     if is_cascade(evaluation):
         stages = evaluation.cascade
     middle = ["before", "broken", "left"] if any(stages) else ["broken", "alone", "median"]
-    headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, "passes", "time"]
+    costs = _costs(evaluation)
+    headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, *costs, "time"]
     unit = budget_unit(evaluation.threat)
-    cells = [
-        _cells(attack, typical(evaluation, attack), stage, unit, narrow)
-        for attack, stage in zip(evaluation.attacks, stages, strict=True)
-    ]
+    cells = []
+    for place, (attack, stage) in enumerate(zip(evaluation.attacks, stages, strict=True)):
+        shown = _cells(attack, typical(evaluation, attack), stage, unit, narrow)
+        spent = [column[place] for column in costs.values()]
+        cells.append([*shown, *spent, _short(seconds(attack.seconds))])
     kept, room = _fitting(headings, cells, width)
     rows = _rows(width)
     rows.add_column("attack", overflow="fold")
@@ -265,6 +274,19 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
             *(Text(text, "" if whole else "bold red") for text in shown[:kept]),
         )
     return rows
+
+
+def _costs(evaluation: Evaluation) -> dict[str, list[str]]:
+    """The columns of costs: queries of query-based attacks, passes of the others."""
+    asked = {one.text: one for one in evaluation.queries}
+    passes, queries = [], []
+    for attack in evaluation.attacks:
+        rate, mine = attack.accuracy, asked.get(attack.text)
+        spent = each(attack.forwards + attack.backwards, rate.count) if rate else _NONE
+        passes.append(spent if mine is None else _NONE)
+        queries.append(_NONE if mine is None else f"{number(mine.mean)} ({number(mine.median)})")
+    columns = {"passes": passes, "queries": queries}
+    return {name: cells for name, cells in columns.items() if {*cells} != {_NONE}}
 
 
 def _sizes(evaluation: Evaluation, width: int) -> Table:
@@ -292,7 +314,7 @@ def _descent(evaluation: Evaluation, fall: Fall, width: int) -> Table:
     for name, row in fall.rows.items():
         medians = [*(median for median, _ in row.cells), row.in_all]
         cells.append((name, [_NONE if m is None else distance(m, unit) for m in medians]))
-    return _named("median after passes", headings, cells, width)
+    return _named(f"median after {counted_in(evaluation)}", headings, cells, width)
 
 
 def _named(
@@ -338,8 +360,6 @@ def _cells(
     return [
         *([f"{accuracy}\n{sure}"] if narrow else [accuracy, sure]),
         *middle,
-        each(attack.forwards + attack.backwards, rate.count) if rate else _NONE,
-        _short(seconds(attack.seconds)),
     ]
 
 
