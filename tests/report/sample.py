@@ -181,7 +181,9 @@ def evaluation(**changes: Any) -> EvaluationFigures:
         "distances": None,
         "no_curve": None,
         "warnings": [
-            Finding("W24", "The interval is 6.6 points wide.", "Use more samples (--count).")
+            Finding(
+                "W24", "The interval is 6.6 points wide.", "Use more samples (--count).", "note"
+            )
         ],
         "gallery": [item(sample) for sample in range(8)],
         "cost": Cost(27000, 25500, 27001, 1588, 9.7),

@@ -168,7 +168,7 @@ def test_the_answer_is_first_and_says_how_sure_and_against_what() -> None:
         "Accuracy against steps.",
         "Accuracy against perturbation size.",
         "Misclassified images",
-        "W24 warning The interval is 6.6 points wide. Use more samples (--count).",
+        "W24 note Precision The interval is 6.6 points wide. Use more samples (--count).",
         "What the attacker may do",
         "Any wrong answer counts as a success.",
         "How to read this page",
@@ -349,15 +349,24 @@ def test_several_evaluations_are_compared_first_and_linked() -> None:
     head = text[: text.index("Under attack,")]
     for said in ("11.8 % [8.8, 15.4]", "19.4 %", "74.8 %", "82.4 %", "linf:8/255", "l2:0.5"):
         assert said in head
-    assert [a["href"] for a in page.all("a")] == [f"#evaluation-{k}" for k in (1, 2, 3, 4)]
+    links = [str(a["href"]) for a in page.all("a")]
+    sections = [f"#evaluation-{k}" for k in (1, 2, 3, 4)]
+    # The rule at the top, its evaluations, the comparison, and the rule in each evaluation.
+    assert links == ["#rule-W24", *sections, *sections, *["#rule-W24"] * 4]
+    assert [one["id"] for one in page.all("li") if "id" in one] == ["rule-W24"]
+    assert page.text.count("The interval is 6.6 points wide.") == 1, "every rule once"
 
 
 def test_the_comparison_marks_what_must_not_be_quoted() -> None:
     first, second, *rest = four().evaluations
     second = replace(second, warnings=broken_run().evaluations[0].warnings)
     head = read(figures(first, second, *rest)).text
-    said = "The figures of zoo:digits-natural against l2:0.5 must not be quoted. W14"
+    said = "1 stop (not to be quoted): W14 different answers; 1 note: W24 precision"
     assert head.index(said) < head.index("do not quote") < head.index("Under attack,")
+    seen = "W14 stop Different answers The model answered the same images differently. "
+    advised = "Make it deterministic. Concerns zoo:digits-natural against l2:0.5"
+    assert head.index(seen + advised) < head.index("At a glance")
+    assert head.count("Make it deterministic.") == 1
 
 
 def test_a_fragment_stands_alone() -> None:

@@ -27,7 +27,7 @@ from tests.report.sample import (
 )
 
 from besiege.bench.work_estimate import Event, Stage
-from besiege.core.errors import Finding
+from besiege.core.errors import Finding, Level
 from besiege.metrics.values import AttackQueries
 from besiege.report import bar, table
 
@@ -145,11 +145,51 @@ def test_where_no_attack_finished_nothing_is_known() -> None:
 
 def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     text = printed(four())
-    head = [" ".join(line.split()) for line in text.splitlines()[:5]]
+    first, _, *head = [" ".join(line.split()) for line in text.splitlines()[:7]]
+    assert first == "1 note: W24 (explained below)"
     assert head[0] == "model threat clean robust 95 %"
     assert head[1] == "zoo:digits-natural linf:8/255 96.5 % 11.8 % [8.8, 15.4]"
     assert head[4] == "zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]"
-    assert text.count("W24") == 1
+    assert text.count("W24") == 2 and text.count("The interval is 6.6 points wide.") == 1
+
+
+def warned(*findings: tuple[str, str, Level]) -> tuple[Finding, ...]:
+    return tuple(Finding(id, seen, "Do better.", level) for id, seen, level in findings)
+
+
+def test_the_top_says_which_rules_fired() -> None:
+    given = warned(
+        ("W24", "precise.", "note"), ("W05", "more.", "warning"), ("W11", "zero.", "warning")
+    )
+    lines = printed(figures(evaluation(warnings=given))).splitlines()
+    said = "2 warnings: W05, W11; 1 note: W24 (explained below)"
+    assert lines.index(said) < lines.index("") and lines[0].startswith("zoo:digits-natural")
+    assert "explained below" not in printed(figures(evaluation(warnings=())))
+    stopped = printed(figures(evaluation(warnings=warned(("W14", "it wavers.", "stop")))))
+    assert "1 stop (not to be quoted): W14 (explained below)" in stopped
+
+
+def test_a_rule_is_named_once_with_all_that_it_saw() -> None:
+    given = warned(
+        ("W05", "'pgd' gained 3 points.", "warning"),
+        ("W05", "'mim' gained 2 points.", "warning"),
+        ("W05", "'bim' gained 9 points.", "note"),
+    )
+    text = printed(figures(evaluation(warnings=given)))
+    assert text.count("W05 warning") == 1 and "W05 note" not in text
+    assert all(f"'{name}' gained" in text for name in ("pgd", "mim", "bim"))
+
+
+def test_what_differs_in_numbers_only_is_said_once() -> None:
+    evaluations = [
+        replace(one, warnings=warned(("W24", f"known to +-{n}.{n} points.", "note")))
+        for n, one in enumerate(four().evaluations, 3)
+    ]
+    text = " ".join(printed(figures(*evaluations)).split())
+    assert text.count("points.") == 1 and "Known to +-3.3 points." in text
+    assert "(zoo:digits-natural against linf:8/255; alike in all others)" in text
+    fewer = [*evaluations[:2], replace(evaluations[2], warnings=()), evaluations[3]]
+    assert "alike in all" not in printed(figures(*fewer))
 
 
 def test_a_warning_of_some_evaluations_names_them() -> None:

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from besiege.bench.words import origin
-from besiege.core.errors import Finding
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import registered
 from besiege.metrics.values import AttackFigures, RunFigures, Sizes, Spread, Stage
@@ -34,6 +33,7 @@ from besiege.report.answer import (
     troubles,
     typical,
 )
+from besiege.report.findings import Alike, rules, summary
 from besiege.report.formats import (
     broken_up,
     budget_unit,
@@ -51,6 +51,7 @@ from besiege.report.formats import (
 _STYLES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
 _NAME = 12  # least width of the names of attacks; the last columns are left out for it
+_NAMES = 3  # names of evaluations in a warning; more are counted
 _NONE = "-"
 
 
@@ -99,11 +100,14 @@ class _Report:
             again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
             yield ""
+        signs = [*_signs(evaluations)]
         if len(evaluations) > 1:
+            yield from (*signs, "") if signs else ()
             yield _comparison(evaluations, options.max_width)
             yield ""
         for evaluation in evaluations:
-            yield from _details(evaluation, options.max_width)
+            above = signs if len(evaluations) == 1 else []
+            yield from _details(evaluation, options.max_width, above)
         yield Text(_legend(evaluations), "dim")
         yield ""
         if any(evaluation.warnings for evaluation in evaluations):
@@ -190,11 +194,15 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     return rows
 
 
-def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
+def _details(
+    evaluation: Evaluation, width: int, above: Sequence[RenderableType]
+) -> Iterator[RenderableType]:
+    """One evaluation; `above` is shown between its name and its result."""
     yield Text(_name(evaluation), "bold", overflow="fold")
     yield Text(f"on {sample_choice(evaluation)}", "dim", overflow="fold")
     if transfer := elsewhere(evaluation):
         yield Text(transfer, "bold", overflow="fold")
+    yield from above
     for error in errors(evaluation):
         yield Text(f"DO NOT QUOTE THESE FIGURES ({error.id}): {sentence(error.seen)}", "bold red")
     for trouble in troubles(evaluation):
@@ -369,18 +377,35 @@ def _short(duration: str) -> str:
 
 
 def _warnings(evaluations: Sequence[Evaluation]) -> RenderableType:
-    """Every warning once, with the names of its evaluations if it does not concern all."""
-    concerned: dict[Finding, list[str]] = {}
-    for evaluation in evaluations:
-        for warning in evaluation.warnings:
-            concerned.setdefault(warning, []).append(_name(evaluation))
+    """Every rule once, with the names of its evaluations if it does not concern all."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for finding, about in concerned.items():
-        text = Text(f"{sentence(finding.seen)} {sentence(finding.advice)}")
-        if len(about) < len(evaluations):
-            text.append(f" ({listed(about)})", "dim")
-        name = f"{finding.id} {finding.level}" if finding.id[-1:].isdigit() else finding.id
-        grid.add_row(Text(name, _STYLES[finding.level]), text)
+    for rule in rules(evaluations):
+        label = rule.label
+        for group in rule.groups:
+            text = Text(f"{sentence(group.first.seen)} {sentence(group.first.advice)}")
+            if len(evaluations) > 1:
+                text.append(_concerned(group, evaluations), "dim")
+            grid.add_row(Text(label, _STYLES[rule.level]), text)
+            label = ""
     return grid
+
+
+def _concerned(group: Alike, evaluations: Sequence[Evaluation]) -> str:
+    """The evaluations of a finding, where it does not say the same of all."""
+    names = [_name(evaluations[place]) for place in group.evaluations]
+    if len(names) == len(evaluations) and not group.differ:
+        return ""
+    if len(names) == len(evaluations):
+        return f" ({names[0]}; alike in all others)"
+    if len(names) > _NAMES:
+        names = [*names[:_NAMES], f"{len(names) - _NAMES} more"]
+    return f" ({listed(names)})"
+
+
+def _signs(evaluations: Sequence[Evaluation]) -> Iterator[RenderableType]:
+    """Which rules fired, in one line above the results."""
+    found = rules(evaluations)
+    if found:
+        yield Text(f"{summary(found)} (explained below)", _STYLES[found[0].level])
