@@ -376,12 +376,6 @@ def test_a_fragment_stands_alone() -> None:
     assert not {"html", "body", "script", "img"} & {tag for tag, _ in page.tags}
     assert "11.8 %" in page.text and "pgd broke most" in page.text
     assert len(page.all("svg")) == 2
-    styles = re.sub(
-        r"/\*.*?\*/", "", re.findall(r"<style>(.*?)</style>", text, re.S)[0], flags=re.S
-    )
-    for selectors in re.findall(r"([^{}]+)\{", re.sub(r"@media[^{]+\{", "", styles)):
-        for selector in selectors.split(","):
-            assert selector.strip().startswith(".besiege"), selector
 
 
 def test_the_file_is_written_whole_or_not_at_all(

@@ -18,6 +18,7 @@ from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, formats
+from besiege.report.card import card_style
 from besiege.report.charts import charts
 from besiege.report.findings import counted, rules
 from besiege.report.pictures import ROOM, Pictures, gallery
@@ -124,7 +125,7 @@ def fragment(figures: RunFigures) -> str:
             figures=figures,
             sections=sections,
             matrix=_matrix(sections),
-            styles=_styles("parts", "warnings"),
+            styles=card_style(_styles("parts", "warnings")),
             **_fired(evaluations),
         )
     )
