@@ -351,8 +351,8 @@ def test_several_evaluations_are_compared_first_and_linked() -> None:
         assert said in head
     links = [str(a["href"]) for a in page.all("a")]
     sections = [f"#evaluation-{k}" for k in (1, 2, 3, 4)]
-    # The rule at the top, its evaluations, the comparison, and the rule in each evaluation.
-    assert links == ["#rule-W24", *sections, *sections, *["#rule-W24"] * 4]
+    # The rule at the top, the comparison, and the rule in each evaluation.
+    assert links == ["#rule-W24", *sections, *["#rule-W24"] * 4]
     assert [one["id"] for one in page.all("li") if "id" in one] == ["rule-W24"]
     assert page.text.count("The interval is 6.6 points wide.") == 1, "every rule once"
 
@@ -363,9 +363,10 @@ def test_the_comparison_marks_what_must_not_be_quoted() -> None:
     head = read(figures(first, second, *rest)).text
     said = "1 stop (not to be quoted): W14 different answers; 1 note: W24 precision"
     assert head.index(said) < head.index("do not quote") < head.index("Under attack,")
+    assert "Not to be quoted: zoo:digits-natural against l2:0.5 At a glance" in head
     seen = "W14 stop Different answers The model answered the same images differently. "
-    advised = "Make it deterministic. Concerns zoo:digits-natural against l2:0.5"
-    assert head.index(seen + advised) < head.index("At a glance")
+    advised = "Make it deterministic. In zoo:digits-natural against l2:0.5."
+    assert head.index(seen + advised) > head.index("Under attack,")
     assert head.count("Make it deterministic.") == 1
 
 
