@@ -27,6 +27,7 @@ COMMANDS = (
     "report",
     "history",
     "attacks",
+    "defenses",
     "show",
     "models",
     "data",

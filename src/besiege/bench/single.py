@@ -30,6 +30,7 @@ from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
+from besiege.bench.words import in_lines
 from besiege.bench.work_estimate import Watch, WorkEstimate
 from besiege.core.errors import Finding, InputError, VictimError, near
 from besiege.core.threat import Threat
@@ -127,14 +128,7 @@ class Evaluation:
         return Path(write_page(self.folder, path))
 
     def __repr__(self) -> str:
-        figures = self.figures
-        lines = [f"{figures.model.name} on {figures.data.name}, {figures.threat.text}"]
-        lines.append(f"  clean     {self.clean}")
-        known = self.robust or "unknown: no image was judged under every attack"
-        lines.append(f"  robust    {known}")
-        lines += [f"  {text}  {rate}" for text, rate in self.by_attack.items()]
-        lines += [f"  {finding}" for finding in self.warnings]
-        return "\n".join(lines)
+        return in_lines(self.figures)
 
     def _repr_html_(self) -> str:
         from besiege.report import fragment
@@ -241,6 +235,7 @@ class Options(TypedDict, total=False):
     suite: str | Attack | Sequence[str | Attack] | None
     goal: str | None
     access: str | None
+    target_class: int | str | None
     queries: int | None
     curve: str | bool
     count: int | None
@@ -296,6 +291,7 @@ def evaluate(
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     suite: str | Attack | Sequence[str | Attack] | None = None,
     goal: str | None = None,
+    target_class: int | str | None = None,
     access: str | None = None,
     queries: int | None = None,
     curve: str | bool = "short",
@@ -337,6 +333,9 @@ def evaluate(
     goal : str, optional
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
+    target_class : int or str, optional
+        The class that every image must become, by number or name. Images of that class are left
+        out.
     access : str, optional
         ``gradient``, ``score`` or ``decision``; by default all that the model grants.
     queries : int, optional
@@ -395,6 +394,7 @@ def evaluate(
             attacks=attacks,
             suite=suite,
             goal=goal,
+            target_class=target_class,
             access=access,
             queries=queries,
             curve=curve,

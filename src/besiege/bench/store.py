@@ -106,7 +106,7 @@ class Record:
         record = cls(
             content["identity"],
             content["totals"],
-            tuple(Finding(**finding) for finding in content["findings"]),
+            tuple(map(Finding.stored, content["findings"])),
             content["provenance"],
             content["failure"],
             content["files"],

@@ -20,6 +20,7 @@ from besiege.cli import (
     attacks,
     completion,
     data,
+    defenses,
     evaluate,
     history,
     models,
@@ -42,7 +43,7 @@ _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
 _COMMANDS = {
     _MEASURE: (evaluate, attack, train, substitute),
     _READ: (status, report, history),
-    _LOOK: (attacks, show, models, data),
+    _LOOK: (attacks, defenses, show, models, data),
     _OTHER: (completion, version),
 }
 
@@ -231,4 +232,4 @@ def _overview() -> None:
         console.print(title)
         console.print(Text(f"  {line}\n", "bold"))
     console.print("`besiege --help` lists the commands and explains how things are written;")
-    console.print("`besiege models`, `data` and `attacks` list what is available.")
+    console.print("`besiege models`, `data`, `attacks` and `defenses` list what is available.")
