@@ -8,7 +8,8 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.bench.estimating import Estimate, estimate
-    from besiege.bench.single import Evaluation, evaluate
+    from besiege.bench.evaluations import Evaluation
+    from besiege.bench.single import evaluate
     from besiege.bench.spec import Request
     from besiege.bench.store import Store
 
@@ -18,7 +19,8 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "estimating": "Estimate estimate",
-        "single": "Evaluation evaluate",
+        "evaluations": "Evaluation",
+        "single": "evaluate",
         "spec": "Request",
         "store": "Store",
     },

@@ -11,7 +11,8 @@ import numpy as np
 
 from besiege.bench.columns import no_rows
 from besiege.bench.kinds import KINDS
-from besiege.bench.store import DamagedError, Record, Store
+from besiege.bench.parquet import unpacked
+from besiege.bench.store import ROWS, DamagedError, Record, Store
 from besiege.bench.task import Stage, Task
 from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Norm, Threat
@@ -189,7 +190,8 @@ class _Collector:
 
     def rows(self, stage: Stage) -> Rows:
         """The rows of the complete parts, with the columns of all their tasks."""
-        whole = [tasks for tasks in stage.parts if self._is_whole(stage.name, tasks)]
+        files: dict[str, bytes] = {}
+        whole = [tasks for tasks in stage.parts if self._is_whole(stage.name, tasks, files)]
         kinds = [KINDS.get(task.kind).columns for task in stage.parts[0]]
         if not whole:
             return no_rows(*kinds)
@@ -197,12 +199,15 @@ class _Collector:
         # Of columns with the same name the first task's count: `record` and `row` must name the
         # image, which is stored with the craft task.
         for tasks in reversed(list(zip(*whole, strict=True))):
-            merged |= dict(self.store.rows([task.key for task in tasks]))
+            merged |= unpacked([(task.key, files[task.key]) for task in tasks if task.key in files])
         return Rows(merged)
 
-    def _is_whole(self, name: str, tasks: Sequence[Task]) -> bool:
-        """Whether all records exist, each computed from the existing ones before it."""
-        records = {task.key: self._sound(name, task) for task in tasks}
+    def _is_whole(self, name: str, tasks: Sequence[Task], files: dict[str, bytes]) -> bool:
+        """Whether all records exist, each computed from the existing ones before it.
+
+        The files of their rows are added to `files`: each is read once.
+        """
+        records = {task.key: self._sound(name, task, files) for task in tasks}
         for task in tasks:
             record, needed = records[task.key], [records.get(key) for key in task.needs]
             if record is None:
@@ -215,12 +220,14 @@ class _Collector:
                 return False
         return True
 
-    def _sound(self, name: str, task: Task) -> Record | None:
+    def _sound(self, name: str, task: Task, files: dict[str, bytes]) -> Record | None:
         try:
-            record = self.store.read(task.key, files=("rows.parquet",))
+            record, content = self.store.with_files(task.key, (ROWS,)) or (None, {})
         except DamagedError as problem:
             self.damaged.append(str(problem))
-            record = None
+            record, content = None, {}
+        if ROWS in content:
+            files[task.key] = content[ROWS]
         if record is None:
             if name not in self.failures:
                 self.missing[name] = self.missing.get(name, 0) + 1

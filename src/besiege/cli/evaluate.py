@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from besiege.bench.estimating import Estimate
-    from besiege.bench.single import Evaluations
+    from besiege.bench.evaluations import Evaluations
     from besiege.bench.work_estimate import Event
     from besiege.metrics.values import EvaluationFigures, RunFigures
 
