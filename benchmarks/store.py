@@ -45,8 +45,12 @@ def weapon(text: str, threat: str = "linf:8/255") -> AttackSpec:
     )
 
 
+def shards_of(samples: int, size: int = SIZE) -> tuple[Shard, ...]:
+    return tuple(Shard(digest=f"{n:064x}", count=size) for n in range(samples // size))
+
+
 def plan(samples: int, attacks: int) -> Plan:
-    shards = tuple(Shard(digest=f"{n:064x}", count=SIZE) for n in range(samples // SIZE))
+    shards = shards_of(samples)
     return Plan(
         request=Request(
             model="zoo:nobody",
@@ -93,52 +97,57 @@ def plan(samples: int, attacks: int) -> Plan:
     )
 
 
-def fill(store: Store, asked: Plan) -> None:
+def fill(
+    store: Store, asked: Plan, shape: tuple[int, ...] = SHAPE, broken: float = 0.5, seed: int = 0
+) -> None:
     """Records as a real run leaves them, with rows and images of chance."""
-    chance = np.random.default_rng(0)
-    pictures = chance.integers(0, 256, (SIZE, *SHAPE), dtype=np.uint8)
-    images = chance.random((SIZE, *SHAPE), dtype=np.float32)
+    chance = np.random.default_rng(seed)
+    most = max(shard.count for shard in asked.shards)
+    pictures = chance.integers(0, 256, (most, *shape), dtype=np.uint8)
+    images = chance.random((most, *shape), dtype=np.float32)
     clean, *attacks = asked.stages()
-    for (task,) in clean.parts:
-        ids = task.shard * SIZE + np.arange(SIZE)
+    for (task,), size in zip(clean.parts, clean.counts, strict=True):
+        ids = task.shard * size + np.arange(size)
+        right = chance.random(size) < 0.9
         rows = {
             "sample": ids,
             "label": ids % 10,
             "prediction": ids % 10,
-            "confidence": np.full(SIZE, 0.9),
-            "share": np.ones(SIZE),
-            "correct": chance.random(SIZE) < 0.9,
+            "confidence": np.full(size, 0.9),
+            "share": np.ones(size),
+            "correct": right,
         }
-        record = Record(task.identity, {"rows": SIZE, "correct": 225})
-        store.commit(record, rows, {IMAGES: save({"images": pictures})})
-    for crafting, judging in (part for stage in attacks for part in stage.parts):
-        ids = crafting.shard * SIZE + np.arange(SIZE)
-        won = chance.random(SIZE) < 0.5
+        record = Record(task.identity, {"rows": size, "correct": int(right.sum())})
+        store.commit(record, rows, {IMAGES: save({"images": pictures[:size]})})
+    parts = [part for stage in attacks for part in zip(stage.parts, stage.counts, strict=True)]
+    for (crafting, judging), size in parts:
+        ids = crafting.shard * size + np.arange(size)
+        won = chance.random(size) < broken
         crafted: dict[str, Column] = {
             "sample": ids,
             "claimed": won,
-            "first_step": np.where(won, chance.integers(0, 100, SIZE), -1),
-            **{n: np.full(SIZE, 100) for n in ("first_query", "forwards", "backwards", "queries")},
-            "target": np.full(SIZE, -1),
-            "vanished": np.zeros(SIZE, bool),
-            **{f"loss_{when}": chance.random(SIZE) for when in ("first", "late", "best")},
+            "first_step": np.where(won, chance.integers(0, 100, size), -1),
+            **{n: np.full(size, 100) for n in ("first_query", "forwards", "backwards", "queries")},
+            "target": np.full(size, -1),
+            "vanished": np.zeros(size, bool),
+            **{f"loss_{when}": chance.random(size) for when in ("first", "late", "best")},
         }
-        kept: dict[str, Column] = {"images": images[won], "rows": np.flatnonzero(won)}
-        key = store.commit(Record(crafting.identity, {"rows": SIZE}), crafted, {IMAGES: save(kept)})
+        kept: dict[str, Column] = {"images": images[:size][won], "rows": np.flatnonzero(won)}
+        key = store.commit(Record(crafting.identity, {"rows": size}), crafted, {IMAGES: save(kept)})
         made = store.read(key)
         assert made is not None
         judged: dict[str, Column] = {
             "sample": ids,
             "label": ids % 10,
-            "correct": np.ones(SIZE, bool),
+            "correct": np.ones(size, bool),
             "success": won,
-            **{n: np.ones(SIZE, bool) for n in ("valid", "within", "reached")},
+            **{n: np.ones(size, bool) for n in ("valid", "within", "reached")},
             "share": won.astype(float),
             "prediction": (ids + 1) % 10,
-            "confidence": chance.random(SIZE),
-            **{n: chance.random(SIZE) * 0.03 for n in ("linf", "l2", "l1", "l0")},
+            "confidence": chance.random(size),
+            **{n: chance.random(size) * 0.03 for n in ("linf", "l2", "l1", "l0")},
         }
-        totals = {"rows": SIZE, "correct": SIZE, "broken": int(won.sum())}
+        totals = {"rows": size, "correct": size, "broken": int(won.sum())}
         store.commit(
             Record(judging.identity, totals, provenance={"judged": dict(made.files)}), judged
         )
