@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from weakref import finalize
 
 import numpy as np
@@ -43,6 +43,9 @@ from besiege.metrics.rows import Rows
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.models.black_box import black_box, paid
 from besiege.models.endpoint import kept_below
+
+if TYPE_CHECKING:
+    from besiege.bench.comparison import PairedComparison
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -119,6 +122,53 @@ class Evaluation:
         the samples are those of the curve.
         """
         return smallest(gather(Store(self.folder), self._plan).evidence)
+
+    def compare(
+        self, other: Evaluation | Path | str, *others: Evaluation | Path | str, common: bool = False
+    ) -> PairedComparison:
+        """Compare this result with others, sample by sample: which model is more robust?
+
+        Parameters
+        ----------
+        other, others : Evaluation or path
+            Results of the same threat on the same samples, or run folders with such results.
+        common : bool
+            Compare results on other samples of the same data, on the samples that all have.
+
+        Returns
+        -------
+        PairedComparison
+            Printed, it says the result in sentences; ``pairs`` has the differences with intervals
+            and p-values, and the ids of the samples on which two models differ.
+
+        Examples
+        --------
+        >>> import besiege
+        >>> one, two = (
+        ...     besiege.evaluate(
+        ...         model, "digits", threat="linf:0.15", attacks="pgd", count=50, curve=False
+        ...     )
+        ...     for model in ("zoo:digits-natural", "zoo:digits-pgd-at")
+        ... )
+        >>> (pair,) = one.compare(two).pairs
+        >>> pair.first, pair.clear
+        ('zoo:digits-pgd-at', True)
+        """
+        from besiege.bench.comparable import candidate_of, candidates_of
+        from besiege.bench.comparison import compare
+
+        candidates = []
+        for number, one in enumerate((self, other, *others)):
+            if isinstance(one, Evaluation):
+                candidates.append(candidate_of(one.folder, one._plan, one.figures, number))
+            elif isinstance(one, (Path, str)):
+                candidates += candidates_of([one])
+            else:
+                raise InputError(
+                    f"a result is compared with results of besiege.evaluate or with run folders, "
+                    f"not with {type(one).__name__}"
+                )
+        return compare(candidates, common=common)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""

@@ -18,6 +18,7 @@ import besiege
 from besiege.cli import (
     attack,
     attacks,
+    compare,
     completion,
     data,
     evaluate,
@@ -41,7 +42,7 @@ _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
 )
 _COMMANDS = {
     _MEASURE: (evaluate, attack, train, substitute),
-    _READ: (status, report, history),
+    _READ: (status, report, history, compare),
     _LOOK: (attacks, show, models, data),
     _OTHER: (completion, version),
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from besiege.core.errors import Finding
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference
-from besiege.metrics.values import AttackFigures, Descent, Earlier
+from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.formats import budget_unit, distance, interval, listed, p_value, share
 
@@ -252,8 +252,12 @@ def troubles(evaluation: Evaluation) -> list[str]:
 
 
 def sample_choice(evaluation: Evaluation) -> str:
-    """The images that were used, in words."""
-    data = evaluation.data
+    """The images of an evaluation, in words."""
+    return choice(evaluation.data)
+
+
+def choice(data: DataFigures) -> str:
+    """The chosen images of a data set, in words."""
     where = f"{data.name} ({data.split})" if data.split else data.name
     count, total = data.count, data.total
     if total is None or count == total:
