@@ -148,6 +148,11 @@ class Store:
         found = self._found(key, None if whole else files)
         return None if found is None else found[0]
 
+    def table(self, key: str) -> tuple[Record, bytes | None] | None:
+        """The record of a key with the content of its rows, checked; None without a record."""
+        found = self._found(key, [ROWS])
+        return None if found is None else (found[0], found[1].get(ROWS))
+
     def sound(self, key: str) -> Record | None:
         """The record of a key if all its files are unchanged and it is no failure, else None.
 
@@ -205,7 +210,7 @@ class Store:
             if not isinstance(content, dict):
                 raise DamagedError("has a record.json that is no record")
             record = Record.from_json(content)
-            if record.key != key:
+            if content["key"] != key:
                 raise DamagedError("is the record of another task")
             wanted = record.files if files is None else set(files).intersection(record.files)
             return record, {name: _checked(folder, name, record) for name in wanted}
