@@ -50,13 +50,13 @@ def one_of_many(number: int, samples: int, shard: int) -> Plan:
     )
 
 
-def written(folder: Path, asked: Plan, broken: float, seed: int) -> Path:
-    """A run folder with all records of a plan."""
+def written(folder: Path, asked: Plan, number: int) -> Path:
+    """A run folder with all records of a plan; each attack breaks a little more than before."""
     store = Store(folder)
     with store.writing():
         run = Run(created="2026-01-01T00:00:00+00:00", versions={"besiege": besiege.__version__})
         write_run(store, run.with_plan(asked))
-        fill(store, asked, (1, 8, 8), broken, seed)
+        fill(store, asked, (1, 8, 8), 0.2 + 0.01 * number, number)
     return folder
 
 
@@ -72,9 +72,7 @@ def cpu(*command: str) -> float:
 def main(runs: int, samples: int, shard: int, trials: int) -> None:
     with TemporaryDirectory() as place:
         folders = [
-            written(
-                Path(place, f"run-{number}"), one_of_many(number, samples, shard), 0.3, number
-            )
+            written(Path(place, f"run-{number}"), one_of_many(number, samples, shard), number)
             for number in range(runs)
         ]
         command = ("-m", "besiege.cli", "compare", *map(str, folders))

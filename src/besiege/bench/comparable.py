@@ -84,9 +84,7 @@ def candidates_of(
     return kept
 
 
-def candidate_of(
-    folder: Path, plan: Plan, figures: EvaluationFigures, source: object
-) -> Candidate:
+def candidate_of(folder: Path, plan: Plan, figures: EvaluationFigures, source: object) -> Candidate:
     """A candidate of a result in Python."""
     outline = summary_of(Store(folder), plan).outline
     return Candidate(plan, figures, outline, folder, str(source))
@@ -252,24 +250,25 @@ def _marks(candidates: Sequence[Candidate]) -> list[str]:
     """Texts that tell evaluations of one model name apart, the most telling first."""
     marks: list[tuple[str, ...]] = [() for _ in candidates]
     for traits in zip(*map(_traits, candidates), strict=True):
-        if len(set(traits)) > 1 and len(set(marks)) < len(candidates):
-            marks = [(*mark, trait) for mark, trait in zip(marks, traits, strict=True)]
+        longer = [(*mark, trait) for mark, trait in zip(marks, traits, strict=True)]
+        if len(set(longer)) > len(set(marks)):
+            marks = longer
     if len(set(marks)) < len(candidates):
         marks = [(*mark, str(number)) for number, mark in enumerate(marks, 1)]
     return [", ".join(mark) for mark in marks]
 
 
 def _traits(one: Candidate) -> Iterator[str]:
-    named = not _is_temporary(one.folder)
+    named = not is_temporary(one.folder)
     yield one.folder.name if named else ""
-    yield str(one.folder.parent) if named else ""
+    yield str(one.folder) if named else ""
     yield attacks_of(one)
     yield (one.plan.made or "date unknown")[:16].replace("T", " ")
     yield one.plan.model.digest[:8]
     yield one.plan.name[:8]
 
 
-def _is_temporary(folder: Path) -> bool:
+def is_temporary(folder: Path) -> bool:
     """Whether a folder is that of a result without a folder of its own, whose name says nothing."""
     return folder.name.startswith("besiege-") and folder.parent == Path(gettempdir())
 

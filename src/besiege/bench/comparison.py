@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from besiege.bench.comparable import (
     Candidate,
@@ -22,14 +21,12 @@ from besiege.bench.comparable import (
 from besiege.bench.incomparable import must_meet
 from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Threat
-from besiege.metrics.comparing import Aligned
+from besiege.metrics.comparing import Aligned, Ids
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import LEVEL, Difference, holm, samples_needed
 from besiege.metrics.rows import places
 from besiege.metrics.values import DataFigures, EvaluationFigures, ThreatFigures, plain
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,8 +245,10 @@ def compare_runs(
 
 def compare(candidates: Sequence[Candidate], *, common: bool = False) -> PairedComparison:
     """Compare evaluations; an error where one of their sources can be compared with no other."""
+    # A result and the folder that holds it are one evaluation.
+    candidates = list({(one.folder.resolve(), one.plan.name): one for one in candidates}.values())
     found = sort_out(candidates, common)
-    must_meet(candidates, found.groups, common)
+    must_meet(candidates, found.groups)
     groups = [_group(group, common) for group in found.groups]
     pairs = [pair for group in groups for pair in group.pairs]
     corrected = iter(

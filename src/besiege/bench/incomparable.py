@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from besiege.bench.comparable import Candidate, by_samples, by_terms, in_common, same_data
+from besiege.bench.comparable import (
+    Candidate,
+    by_samples,
+    by_terms,
+    in_common,
+    is_temporary,
+    same_data,
+)
 from besiege.bench.overview import open_run
 from besiege.core.errors import ComparisonError
 
 
-def must_meet(
-    candidates: Sequence[Candidate], groups: Sequence[Sequence[Candidate]], common: bool
-) -> None:
+def must_meet(candidates: Sequence[Candidate], groups: Sequence[Sequence[Candidate]]) -> None:
     """Raise an error where nothing can be compared, or a source meets no other one."""
     sources = {one.source for one in candidates}
     met: set[str] = set()
@@ -32,7 +37,7 @@ def must_meet(
         several |= len(sources) == 1 and len(same_terms) > 1
         if several and lonely.intersection(same_terms):
             raise ComparisonError(_other_samples(same_terms))
-    raise ComparisonError(_other_threats(candidates))
+    raise ComparisonError(_other_threats(candidates, lonely))
 
 
 def _too_few(candidates: Sequence[Candidate], judged: Sequence[Candidate]) -> str:
@@ -55,7 +60,7 @@ def _too_few(candidates: Sequence[Candidate], judged: Sequence[Candidate]) -> st
     )
 
 
-def _other_threats(candidates: Sequence[Candidate]) -> str:
+def _other_threats(candidates: Sequence[Candidate], lonely: Collection[Candidate]) -> str:
     by_folder: dict[str, dict[str, None]] = {}
     for one in candidates:
         limit = "" if one.plan.request.queries is None else f" ({one.plan.request.queries} queries)"
@@ -67,9 +72,10 @@ def _other_threats(candidates: Sequence[Candidate]) -> str:
             "Evaluate another model under one of them, or name a second run"
         )
     each = "; ".join(f"{folder} has {_listed(threats)}" for folder, threats in by_folder.items())
+    alone = _listed(dict.fromkeys(str(one.folder) for one in candidates if one in lonely))
     return (
-        f"the runs have no threat in common (norm, budget, goal, access and query limit): {each}. "
-        "Evaluate them under the same threat"
+        f"no threat (norm, budget, goal, access and query limit) of {alone} is that of another "
+        f"run: {each}. Evaluate them under the same threat"
     )
 
 
@@ -79,7 +85,7 @@ def _other_samples(candidates: Sequence[Candidate]) -> str:
 
     each = []
     for group in by_samples(candidates, common=False):
-        names = dict.fromkeys(f"{one.model} in {one.folder}" for one in group)
+        names = dict.fromkeys(_placed(one) for one in group)
         each.append(f"{_listed(names)}: {sample_choice(group[0].figures)}")
     message = f"the evaluations are not on the same samples. {'; '.join(each)}. "
     if not all(same_data(candidates[0], one) for one in candidates):
@@ -94,6 +100,10 @@ def _other_samples(candidates: Sequence[Candidate]) -> str:
         )
     images = f"{count:,} image" + ("s" if count > 1 else "")
     return f"{message}All have {images}: pass common=True to compare them on these"
+
+
+def _placed(one: Candidate) -> str:
+    return one.model if is_temporary(one.folder) else f"{one.model} in {one.folder}"
 
 
 def _same_ids(candidates: Sequence[Candidate]) -> bool:

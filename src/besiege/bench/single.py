@@ -124,13 +124,13 @@ class Evaluation:
         return smallest(gather(Store(self.folder), self._plan).evidence)
 
     def compare(
-        self, other: Evaluation | Path | str, *others: Evaluation | Path | str, common: bool = False
+        self, other: Comparable, *others: Comparable, common: bool = False
     ) -> PairedComparison:
         """Compare this result with others, sample by sample: which model is more robust?
 
         Parameters
         ----------
-        other, others : Evaluation or path
+        other, others : Evaluation, Evaluations or path
             Results of the same threat on the same samples, or run folders with such results.
         common : bool
             Compare results on other samples of the same data, on the samples that all have.
@@ -144,31 +144,19 @@ class Evaluation:
         Examples
         --------
         >>> import besiege
-        >>> one, two = (
-        ...     besiege.evaluate(
-        ...         model, "digits", threat="linf:0.15", attacks="pgd", count=50, curve=False
-        ...     )
-        ...     for model in ("zoo:digits-natural", "zoo:digits-pgd-at")
+        >>> one, two = besiege.evaluate(
+        ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
+        ...     "digits",
+        ...     threat="linf:0.15",
+        ...     attacks="pgd",
+        ...     count=50,
+        ...     curve=False,
         ... )
         >>> (pair,) = one.compare(two).pairs
         >>> pair.first, pair.clear
         ('zoo:digits-pgd-at', True)
         """
-        from besiege.bench.comparable import candidate_of, candidates_of
-        from besiege.bench.comparison import compare
-
-        candidates = []
-        for number, one in enumerate((self, other, *others)):
-            if isinstance(one, Evaluation):
-                candidates.append(candidate_of(one.folder, one._plan, one.figures, number))
-            elif isinstance(one, (Path, str)):
-                candidates += candidates_of([one])
-            else:
-                raise InputError(
-                    f"a result is compared with results of besiege.evaluate or with run folders, "
-                    f"not with {type(one).__name__}"
-                )
-        return compare(candidates, common=common)
+        return _compared((self, other, *others), common)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""
@@ -265,6 +253,10 @@ class Evaluations(Sequence[Evaluation]):
         """Write the HTML page of the run; by default into its folder."""
         return self[0].page(path)
 
+    def compare(self, *others: Comparable, common: bool = False) -> PairedComparison:
+        """Compare these results with each other, and with others (see `Evaluation.compare`)."""
+        return _compared((self, *others), common)
+
     @property
     def figures(self) -> RunFigures:
         """The figures of all of them, as tables and pages take them."""
@@ -278,6 +270,29 @@ class Evaluations(Sequence[Evaluation]):
         from besiege.report import fragment
 
         return str(fragment(self.figures))
+
+
+Comparable = Evaluation | Evaluations | Path | str
+"""A result, several, or the run folder of some."""
+
+
+def _compared(results: Sequence[Comparable], common: bool) -> PairedComparison:
+    from besiege.bench.comparable import Candidate, candidate_of, candidates_of
+    from besiege.bench.comparison import compare
+
+    candidates: list[Candidate] = []
+    for number, result in enumerate(results):
+        if isinstance(result, (Path, str)):
+            candidates += candidates_of([result])
+        elif isinstance(result, (Evaluation, Evaluations)):
+            for one in [result] if isinstance(result, Evaluation) else result:
+                candidates.append(candidate_of(one.folder, one._plan, one.figures, number))
+        else:
+            raise InputError(
+                "results of besiege.evaluate and run folders can be compared, but not "
+                f"{type(result).__name__}"
+            )
+    return compare(candidates, common=common)
 
 
 Several = list[Any] | tuple[Any, ...]

@@ -18,6 +18,8 @@ from besiege.metrics.rows import Rows, places
 from besiege.metrics.searches import ROUNDING, beyond
 from besiege.metrics.warnings import TOLERANCE
 
+Ids = NDArray[np.int64]
+
 
 @dataclass(frozen=True, eq=False)
 class Outline:
@@ -118,7 +120,7 @@ class Aligned:
         Whether the image was judged under every attack.
     """
 
-    samples: NDArray[np.int64]
+    samples: Ids
     values: NDArray[np.float64]
     known: NDArray[np.bool_]
 
@@ -144,22 +146,22 @@ class Aligned:
         one, other = self.values[first][both], self.values[second][both]
         return Difference.of(one > other, other > one) if both.any() else None
 
-    def better(self, first: int, second: int) -> NDArray[np.int64]:
+    def better(self, first: int, second: int) -> Ids:
         """Ids of the samples on which the first of two evaluations is the more robust one."""
         both = self.known[first] & self.known[second]
-        return self.samples[both & (self.values[first] > self.values[second])]
+        ids: Ids = self.samples[both & (self.values[first] > self.values[second])]
+        return ids
 
-    def alone(self, place: int, best: bool = True) -> NDArray[np.int64]:
+    def alone(self, place: int, best: bool = True) -> Ids:
         """Ids of the samples on which one evaluation is the most, or the least, robust of all."""
         others = np.delete(self.values, place, 0)
         most, least = others.max(0), others.min(0)
         extreme = self.values[place] > most if best else self.values[place] < least
-        return self.samples[self.known.all(0) & extreme]
+        ids: Ids = self.samples[self.known.all(0) & extreme]
+        return ids
 
 
-def _valued(
-    outline: Outline, samples: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _valued(outline: Outline, samples: Ids) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The values of some samples, and whether they are known."""
     table = outline.outcomes
     values, known = np.zeros(len(samples)), np.zeros(len(samples), bool)

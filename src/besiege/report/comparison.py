@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from besiege.report.formats import (
     budget_unit,
     distance,
     interval,
+    listed,
     p_value,
     points,
     sentence,
@@ -25,7 +27,8 @@ from besiege.report.formats import (
 )
 
 if TYPE_CHECKING:
-    from besiege.bench.comparison import Compared, Group, Ids, Pair, PairedComparison
+    from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
+    from besiege.metrics.comparing import Ids
 
 MOST = 6
 """With more evaluations in a group, a matrix shows the pairs, and sentences only neighbours."""
@@ -131,11 +134,17 @@ def _samples(group: Group) -> str:
 def _troubles(group: Group) -> Iterator[str]:
     """Sentences about figures that must not be quoted, and about missing results."""
     for one in group.evaluations:
-        for finding in one.stops:
-            yield f"! {one.name}: do not quote its figures ({finding.id}): {sentence(finding.seen)}"
         judged = 0 if one.robust is None else one.robust.count
         if not one.complete and judged < group.count:
             yield f"! {one.name} is not complete: {judged:,} of {group.count:,} images are judged."
+    concerned: dict[str, list[tuple[str, str]]] = {}
+    for one in group.evaluations:
+        for finding in one.stops:
+            concerned.setdefault(finding.id, []).append((one.name, finding.seen))
+    for number, about in concerned.items():
+        names = listed([name for name, _ in about])
+        seen = sentence(about[0][1]) if len(about) == 1 else "besiege report RUN says why."
+        yield f"! Do not quote the figures of {names} ({number}): {seen}"
 
 
 # The table.
@@ -192,13 +201,16 @@ class ComparisonTable:
         minimal = [group.threat.eps is None for group in groups]
         words = []
         if not all(minimal):
-            words.append("only: images that no other withstands. all but: images that all others do.")
+            words.append(
+                "only: images that no other withstands. all but: images that all others do."
+            )
         if any(minimal):
             words.append("Without a budget: images with the largest and the smallest perturbation.")
         if any(len(group.evaluations) > MOST for group in groups):
             words.append("Matrix: points that the column withstands more than the row, * p < 0.05.")
         if len(pairs) > 1:
-            words.append(f"p is corrected for {len(pairs)} comparisons (Holm).")
+            number = f"{len(pairs)} comparisons"
+            words.append(f"p is corrected for {number} (Holm), intervals are not.")
         return " ".join(words)
 
 
@@ -282,5 +294,5 @@ def _matrix(group: Group, width: int) -> Iterator[RenderableType]:
 
 def _ids(title: str, ids: Ids) -> Iterator[RenderableType]:
     if len(ids):
-        listed = ", ".join(map(str, np.sort(ids).tolist()))
-        yield Text(f"  {title} ({len(ids):,}): {listed}", overflow="fold")
+        numbers = ", ".join(map(str, np.sort(ids).tolist()))
+        yield Padding(Text(f"{title} ({len(ids):,}): {numbers}", overflow="fold"), (0, 0, 0, 2))
