@@ -74,7 +74,7 @@ def test_the_ids_of_the_images(besiege: Besiege, runs: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("given", "answer"),
     [
-        ([], "no run is named: write besiege compare RUN"),
+        ([], "requires an argument"),
         (["nowhere"], "nowhere does not exist: name a folder"),
         (["."], ". is no run folder: name a folder"),
         (["MORE"], "is the only evaluation to compare in"),

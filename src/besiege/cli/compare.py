@@ -23,7 +23,9 @@ command = App(
 @command.default
 @flowing
 def compare(
-    *runs: Annotated[Place, Parameter(metavar="RUN")],
+    run: Annotated[Place, Parameter(metavar="RUN")],
+    /,
+    *runs: Place,
     model: Annotated[list[str] | None, Parameter(metavar="NAME", negative="")] = None,
     common: Flag = False,
     history: Flag = False,
@@ -40,8 +42,10 @@ def compare(
 
     Parameters
     ----------
+    run
+        Run folder.
     runs
-        Run folders, one or several.
+        More run folders.
     model
         Compare only this model; repeat it for several.
     common
@@ -52,11 +56,8 @@ def compare(
         List the ids of the images on which models differ.
     """
     from besiege.bench.comparison import compare_runs
-    from besiege.core.errors import ComparisonError
 
-    if not runs:
-        raise ComparisonError("no run is named: write besiege compare RUN [RUN ...]")
-    found = compare_runs(runs, models=model or (), common=common, history=history)
+    found = compare_runs([run, *runs], models=model or (), common=common, history=history)
     if as_json:
         screen.print_json(found.plain(images))
     else:
