@@ -26,6 +26,7 @@ COMMANDS = (
     "status",
     "report",
     "history",
+    "compare",
     "attacks",
     "show",
     "models",
