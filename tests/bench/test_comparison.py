@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from tests.metrics.test_aligned import outline
 
 import besiege
 from besiege.bench.comparable import Candidate, candidate_of, names_of, same_samples, terms_of
@@ -221,7 +222,8 @@ def test_other_samples_are_refused_and_the_common_ones_offered(
         if {p.first, p.second} == {"zoo:digits-natural (several)", "zoo:digits-natural (more)"}
     )
     assert same.change == Difference.counted(0, 0, 60) and not same.clear
-    rates = {one.name: one.robust for one in group.evaluations}
+    rates = {one.name: (one.robust, one.clean) for one in group.evaluations}
+    assert rates["zoo:digits-natural (more)"][1].count == 60
     assert rates["zoo:digits-natural (more)"] == rates["zoo:digits-natural (several)"]
 
 
@@ -351,6 +353,26 @@ def test_random_targets_of_other_seeds_are_said(candidate: Change) -> None:
     other = candidate("1", 1, **terms, request={"seed": 5})
     (note,) = compare([candidate(**terms), other]).groups[0].notes
     assert "Not the same target classes" in note
+
+
+def test_runs_that_only_compare_within_themselves_are_refused(candidate: Change) -> None:
+    other = {"digest": "0" * 64}
+    first = [candidate("first"), candidate("first", 1)]
+    second = [candidate("second", number, data=other, request={"seed": 1}) for number in range(2)]
+    assert len(compare([*first, *second][:2]).pairs) == 1
+    with pytest.raises(ComparisonError, match="Ids and labels are the same, but the images are"):
+        compare([*first, *second])
+    assert len(compare([*first, *second], common=True).pairs) == 6
+
+
+def test_the_more_robust_one_on_the_shared_images_comes_first(candidate: Change) -> None:
+    few, all_of = outline([1, 2, 3, 4], [1, 1, 0, 0]), outline([*range(1, 11)], [1, 1, 1, *[0] * 7])
+    found = compare([replace(candidate(), outline=few), replace(candidate("1", 1), outline=all_of)])
+    (group,) = found.groups
+    assert [one.name for one in group.evaluations] == MODELS[:2], "50 % and 30 %, each of its own"
+    (pair,) = found.pairs
+    assert (pair.first, pair.second) == (MODELS[1], MODELS[0])
+    assert pair.change == Difference.counted(1, 0, 4) and pair.only_first.tolist() == [3]
 
 
 # Names.

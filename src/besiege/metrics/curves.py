@@ -96,8 +96,8 @@ def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve |
     # A success that only the judge saw counts at the end of the run.
     ended = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
     before = evidence.standing(evidence.before(trial)) & covered
-    where = places(trial.rows["sample"], evidence.clean["sample"][before])
-    fell = np.where(where >= 0, ended[where], -1)
+    # All of these were judged: a sample that is covered and was not attacked fell before.
+    fell = ended[places(trial.rows["sample"], evidence.clean["sample"][before])]
     ends = np.where(fell < 0, np.inf, fell.astype(np.float64))
     return survival(np.arange(last + 1, dtype=np.float64), ends, int(covered.sum()))
 
