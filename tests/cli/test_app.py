@@ -28,6 +28,7 @@ COMMANDS = (
     "report",
     "history",
     "export",
+    "compare",
     "attacks",
     "defenses",
     "show",

@@ -130,6 +130,18 @@ def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str
     assert (place / "change.safetensors").exists()
 
 
+def test_models_are_compared(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("compare.md")
+    said = capsys.readouterr().out
+    (shown,) = [b.text for b in blocks("compare.md") if b.text.startswith("against")]
+    told = " ".join(said.split())
+    for sentence in re.findall(r"zoo:\S+ withstands more than zoo:[^:]+:", " ".join(shown.split())):
+        assert sentence in told, sentence
+    for line in shown.splitlines()[3:8] + shown.splitlines()[-2:]:  # columns and explanations
+        assert line.split("  ")[0] in said
+    assert names["pair"].clear and "better by 4" in said
+
+
 @pytest.mark.slow
 def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(labels_only=True) as server:

@@ -28,11 +28,8 @@ def summarise(folder: Path | str) -> RunFigures:
     summaries = [summary_of(store, plan) for plan in run.current]
     evaluations = tuple(
         replace(
-            mine.figures,
-            made=mine.plan.made,
-            commit=mine.plan.commit,
+            complete_figures(mine, summaries),
             history=tuple(_earlier(summary_of(store, old), mine) for old in run.earlier(mine.plan)),
-            warnings=ordered([*mine.figures.warnings, *compared(comparison(mine, summaries))]),
         )
         for mine in summaries
     )
@@ -43,6 +40,16 @@ def summarise(folder: Path | str) -> RunFigures:
         run.versions,
         all(evaluation.complete for evaluation in evaluations),
         evaluations,
+    )
+
+
+def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
+    """The figures of an evaluation with its date, and with findings from its run folder."""
+    return replace(
+        mine.figures,
+        made=mine.plan.made,
+        commit=mine.plan.commit,
+        warnings=ordered([*mine.figures.warnings, *compared(comparison(mine, others))]),
     )
 
 

@@ -64,6 +64,10 @@ class GateError(BesiegeError):
     """Figures that no gate can be decided on: not complete, or not to be quoted."""
 
 
+class ComparisonError(BesiegeError):
+    """Evaluations that cannot be compared: other samples, other threats, or only one of them."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A warning about a result: which rule fired, what was seen, what to do about it.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from besiege.metrics.curves import Curve, against_budget, against_queries, against_steps
 from besiege.metrics.distances import NORMS, quantile, smallest
@@ -188,24 +189,33 @@ def gallery(evidence: Evidence) -> tuple[Picture, ...]:
     """
     if evidence.eps is None and not evidence.chained:
         return _gallery_at_median(evidence)
-    clean = {record["sample"]: record for record in evidence.clean.records()}
-    chosen: dict[int, tuple[Trial, int]] = {}
-    for trial in sorted(evidence.trials, key=evidence.accuracy):
-        for row in np.flatnonzero(evidence.broken(trial)).tolist():
-            sample = int(trial.rows["sample"][row])
-            if sample in clean:
-                chosen.setdefault(sample, (trial, row))
-    ranked = sorted(chosen, key=lambda s: hashlib.sha256(str(s).encode()).digest())
-    turns: dict[int, int] = {}
-    turned: list[tuple[int, int, int]] = []
-    for sample in ranked:
-        label = int(clean[sample]["label"])
-        turns[label] = turns.get(label, 0) + 1
-        turned.append((turns[label], len(turned), sample))
+    ids, labels = evidence.clean["sample"], evidence.clean["label"]
+    trials = sorted(evidence.trials, key=evidence.accuracy)
+    breaker, row = np.full(len(ids), -1), np.full(len(ids), -1)
+    for number, trial in enumerate(trials):
+        rows = np.flatnonzero(evidence.broken(trial))
+        where = places(ids, trial.rows["sample"][rows])
+        new = (where >= 0) & (breaker[where] < 0)
+        breaker[where[new]], row[where[new]] = number, rows[new]
+    broken = np.flatnonzero(breaker >= 0)
+    hashes = [hashlib.sha256(str(sample).encode()).digest() for sample in ids[broken].tolist()]
+    ranked = broken[np.array(sorted(range(len(broken)), key=hashes.__getitem__), np.int64)]
+    # The order of a class after class: all first ones by their rank, then all second ones.
+    shown = ranked[np.argsort(_turns(labels[ranked]), kind="stable")[:_PICTURES]]
+    seen = evidence.clean.where(shown).records()
     return tuple(
-        _picture(evidence.norm, clean[sample], *chosen[sample])
-        for _, _, sample in sorted(turned)[:_PICTURES]
+        _picture(evidence.norm, clean, trials[breaker[place]], int(row[place]))
+        for place, clean in zip(shown.tolist(), seen, strict=True)
     )
+
+
+def _turns(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many equal labels stand before each label."""
+    order = np.argsort(labels, kind="stable")
+    grouped = labels[order]
+    turns = np.empty(len(labels), np.int64)
+    turns[order] = np.arange(len(labels)) - np.searchsorted(grouped, grouped)
+    return turns
 
 
 def _gallery_at_median(evidence: Evidence) -> tuple[Picture, ...]:
