@@ -42,7 +42,7 @@ OTHERS: dict[str, set[str]] = {
     "data": {"torch", "numpy", "PIL", "sklearn"},
     "training": {"torch", "safetensors"},
     "evaluation": {"torch", "rich"},  # rich only inside the progress bar a caller asks for
-    "metrics": {"numpy", "scipy", "pandas"},  # pandas only where a caller asks for its frame
+    "metrics": {"numpy", "scipy", "pandas", "pyarrow"},  # the last two only for their own tables
     "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb", "fsspec"},
     "report": {"numpy", "PIL", "jinja2", "markupsafe", "rich"},
     "cli": {"cyclopts", "rich", "numpy", "torch", "PIL", "safetensors"},
@@ -64,7 +64,11 @@ WITHOUT_TORCH = {
     "data/places.py",
 }
 # What is read without a model: they may use arrays and tables, never torch, not even indirectly.
-READING = ("besiege.bench.reading", "besiege.bench.results", "besiege.report")
+READING = (
+    *("besiege.bench.reading", "besiege.bench.results", "besiege.report"),
+    *("besiege.bench.evaluations", "besiege.bench.opening", "besiege.bench.exports.images"),
+    *("besiege.bench.exports.tables", "besiege.report.paper"),
+)
 
 
 def imports(path: Path) -> list[tuple[str, bool]]:
