@@ -13,6 +13,7 @@ from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
+from besiege.metrics.representatives import representatives
 from besiege.metrics.rows import places
 from besiege.metrics.values import AttackCurve, AttackFigures, BudgetCurve, Cost, Picture
 
@@ -188,22 +189,20 @@ def gallery(evidence: Evidence) -> tuple[Picture, ...]:
     """
     if evidence.eps is None and not evidence.chained:
         return _gallery_at_median(evidence)
-    clean = {record["sample"]: record for record in evidence.clean.records()}
-    chosen: dict[int, tuple[Trial, int]] = {}
-    for trial in sorted(evidence.trials, key=evidence.accuracy):
-        for row in np.flatnonzero(evidence.broken(trial)).tolist():
-            sample = int(trial.rows["sample"][row])
-            if sample in clean:
-                chosen.setdefault(sample, (trial, row))
+    chosen = {
+        one["sample"]: (one["label"], evidence.trials[one["trial"]], one["row"])
+        for one in representatives(evidence).records()
+    }
     ranked = sorted(chosen, key=lambda s: hashlib.sha256(str(s).encode()).digest())
     turns: dict[int, int] = {}
     turned: list[tuple[int, int, int]] = []
     for sample in ranked:
-        label = int(clean[sample]["label"])
+        label = chosen[sample][0]
         turns[label] = turns.get(label, 0) + 1
         turned.append((turns[label], len(turned), sample))
+    clean = {record["sample"]: record for record in evidence.clean.records()}
     return tuple(
-        _picture(evidence.norm, clean[sample], *chosen[sample])
+        _picture(evidence.norm, clean[sample], *chosen[sample][1:])
         for _, _, sample in sorted(turned)[:_PICTURES]
     )
 

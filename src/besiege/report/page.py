@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,12 +16,17 @@ from besiege.bench.folder import telling
 from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
-from besiege.report import answer, formats
-from besiege.report.charts import charts
+from besiege.report import answer, by_class, formats
+from besiege.report.charts import charts, together
+from besiege.report.grouping import Member, grouped
 from besiege.report.pictures import ROOM, Pictures, gallery
+from besiege.report.strokes import swatch
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _FIRST = 6  # pictures shown at first; the others are folded
+
+OPEN = 3
+"""Largest number of evaluations that are all open; of more, one is open at a time."""
 
 
 def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
@@ -69,16 +74,33 @@ def rendered(figures: RunFigures, pictures: Pictures) -> str:
     """The page as text."""
     evaluations = formats.checked(figures).evaluations
     room = ROOM // len(evaluations)
-    sections = []
-    for order, evaluation in enumerate(evaluations, 1):
-        shown = gallery(evaluation.gallery, pictures, evaluation.threat.box, room)
-        sections.append(_section(evaluation, order, first=shown[:_FIRST], rest=shown[_FIRST:]))
+    sections: list[dict[str, Any]] = []
+    groups = []
+    for number, group in enumerate(grouped(evaluations), 1):
+        mine = []
+        for member in group.members:
+            one = member.evaluation
+            shown = gallery(one.gallery, pictures, one.threat.box, room)
+            first, rest = shown[:_FIRST], shown[_FIRST:]
+            order = len(sections) + len(mine) + 1
+            mine.append(_section(member, order, first=first, rest=rest))
+        sections += mine
+        groups.append(
+            {
+                "anchor": f"threat-{number}",
+                "title": group.title,
+                "sections": mine,
+                "charts": together(group.members),
+            }
+        )
     return (
         _environment()
         .get_template("page.html")
         .render(
             figures=figures,
             sections=sections,
+            groups=groups,
+            folded=len(sections) > OPEN,
             matrix=_matrix(sections),
             styles=_styles("parts", "page"),
         )
@@ -109,7 +131,8 @@ def fragment(figures: RunFigures) -> str:
     True
     """
     evaluations = formats.checked(figures).evaluations
-    sections = [_section(one, order, notebook=True) for order, one in enumerate(evaluations, 1)]
+    members = [member for group in grouped(evaluations) for member in group.members]
+    sections = [_section(one, order, notebook=True) for order, one in enumerate(members, 1)]
     return (
         _environment()
         .get_template("fragment.html")
@@ -119,12 +142,13 @@ def fragment(figures: RunFigures) -> str:
     )
 
 
-def _section(
-    evaluation: EvaluationFigures, order: int, notebook: bool = False, **pictures: Any
-) -> dict[str, Any]:
+def _section(member: Member, order: int, notebook: bool = False, **pictures: Any) -> dict[str, Any]:
     """The values of one evaluation that the templates use."""
+    evaluation = member.evaluation
     section = {
         "anchor": f"evaluation-{order}",
+        "name": member.name,
+        "style": member.style,
         "e": evaluation,
         "unit": formats.budget_unit(evaluation.threat),
         "robust": answer.robust(evaluation),
@@ -144,15 +168,25 @@ def _section(
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
         "in_turn": answer.IN_TURN,
+        "classes": by_class.listing(evaluation),
+        "confused": by_class.confused(evaluation),
         **pictures,
     }
     return {**section, "parts": [*_parts(section, evaluation, notebook)]}
 
 
+class _Part(NamedTuple):
+    """A registered section of an evaluation, rendered."""
+
+    name: str
+    title: str
+    body: Markup
+
+
 def _parts(
     section: dict[str, Any], evaluation: EvaluationFigures, notebook: bool
-) -> Iterator[tuple[str, Markup]]:
-    """Title and body of the registered sections that are not empty."""
+) -> Iterator[_Part]:
+    """The registered sections that are not empty."""
     environment = _environment()
     for figure in registered():
         part = figure.section
@@ -167,7 +201,7 @@ def _parts(
         )
         title = part.title if isinstance(part.title, str) else part.title(evaluation)
         if body.strip():
-            yield title, Markup(body)  # templates escape their values
+            yield _Part(figure.name, title, Markup(body))  # templates escape their values
 
 
 def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
@@ -200,7 +234,7 @@ def _held(text: str) -> str:
 
 def _breakable(name: str) -> str:
     """A name as markup that a narrow page breaks after punctuation only."""
-    return re.sub(r"([/:.,_(=]+)(?=\w)", r"\1<wbr>", html.escape(name))
+    return re.sub(r"([/:.,_(=+]+)(?=\w)", r"\1<wbr>", html.escape(name))
 
 
 def _prose(text: str) -> str:
@@ -247,5 +281,6 @@ def _environment() -> Environment:
         first=lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
         listed=formats.listed,
         spread=_joined(str),
+        swatch=lambda style: Markup(swatch(style)),
     )
     return found

@@ -46,6 +46,7 @@ from besiege.report.formats import (
     sentence,
     share,
 )
+from besiege.report.grouping import ranked
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
@@ -196,7 +197,7 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     rows.add_column("95 %", justify="right", no_wrap=True)
     rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for evaluation in sorted(evaluations, key=_by_threat_and_figure):
+    for evaluation in ranked(evaluations):
         rate = robust(evaluation)
         mark = Text("!", "bold red")
         rows.add_row(
@@ -209,13 +210,6 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             mark if errors(evaluation) or not is_complete(evaluation) else "",
         )
     return rows
-
-
-def _by_threat_and_figure(evaluation: Evaluation) -> tuple[str, float]:
-    """Evaluations under one threat together, the most robust one first."""
-    rate, median = robust(evaluation), median_change(evaluation)
-    value = median if is_minimal(evaluation) else None if rate is None else rate.value
-    return evaluation.threat.text, 1.0 if value is None else -value
 
 
 def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
