@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,26 +74,17 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
 def rendered(figures: RunFigures, pictures: Pictures) -> str:
     """The page as text."""
     evaluations = formats.checked(figures).evaluations
-    room = ROOM // len(evaluations)
-    sections: list[dict[str, Any]] = []
-    groups = []
-    for number, group in enumerate(grouped(evaluations), 1):
-        mine = []
-        for member in group.members:
-            one = member.evaluation
-            shown = gallery(one.gallery, pictures, one.threat.box, room)
-            first, rest = shown[:_FIRST], shown[_FIRST:]
-            order = len(sections) + len(mine) + 1
-            mine.append(_section(member, order, first=first, rest=rest))
-        sections += mine
-        groups.append(
-            {
-                "anchor": f"threat-{number}",
-                "title": group.title,
-                "sections": mine,
-                "charts": together(group.members),
-            }
-        )
+    room, order = ROOM // len(evaluations), count(1)
+    groups: list[dict[str, Any]] = [
+        {
+            "anchor": f"threat-{number}",
+            "title": group.title,
+            "sections": [_illustrated(one, next(order), pictures, room) for one in group.members],
+            "charts": together(group.members),
+        }
+        for number, group in enumerate(grouped(evaluations), 1)
+    ]
+    sections = [one for group in groups for one in group["sections"]]
     return (
         _environment()
         .get_template("page.html")
@@ -140,6 +132,13 @@ def fragment(figures: RunFigures) -> str:
             figures=figures, sections=sections, matrix=_matrix(sections), styles=_styles("parts")
         )
     )
+
+
+def _illustrated(member: Member, order: int, pictures: Pictures, room: int) -> dict[str, Any]:
+    """The values of one evaluation, with its pictures."""
+    one = member.evaluation
+    shown = gallery(one.gallery, pictures, one.threat.box, room)
+    return _section(member, order, first=shown[:_FIRST], rest=shown[_FIRST:])
 
 
 def _section(member: Member, order: int, notebook: bool = False, **pictures: Any) -> dict[str, Any]:

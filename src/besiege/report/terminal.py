@@ -101,7 +101,7 @@ class _Report:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        evaluations = self.figures.evaluations
+        evaluations = ranked(self.figures.evaluations)
         if not self.figures.complete:
             again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
@@ -197,7 +197,7 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     rows.add_column("95 %", justify="right", no_wrap=True)
     rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for evaluation in ranked(evaluations):
+    for evaluation in evaluations:
         rate = robust(evaluation)
         mark = Text("!", "bold red")
         rows.add_row(
