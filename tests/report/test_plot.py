@@ -161,6 +161,9 @@ def test_the_chart_of_all_models_has_the_strongest_attack_of_each() -> None:
     assert by_name[first.model.name] == first.steps_curve[0].value, "pgd broke more than mim"
     assert by_name[second.model.name] == second.steps_curve[1].value
     assert "These are mim and pgd" in steps.caption
+    flat = [replace(c, value=(0.1,) * len(c.x)) for c in first.steps_curve]
+    (group,) = grouped([replace(e, steps_curve=tuple(flat)) for e in (first, second)])
+    assert [one.title for one in together(group.members)] == ["Accuracy against perturbation size"]
     alone = grouped([first])
     assert together(alone[0].members) == []
 

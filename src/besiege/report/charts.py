@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from besiege.metrics.values import AttackCurve, EvaluationFigures
+from besiege.report.answer import is_cascade
 from besiege.report.drawing import BANDS
 from besiege.report.formats import budget_unit, distance, listed
 from besiege.report.grouping import Member
@@ -117,14 +118,17 @@ def _progress_of_all(
     what: str,
     one: str,
 ) -> Figure | None:
-    """Accuracy while the strongest attack on each model runs, of those with such a curve."""
+    """Accuracy while the strongest attack on each model runs, of those with such a curve.
+
+    None where no curve falls: these attacks had nothing left to break.
+    """
     chosen = []
     for member in members:
         broken = {attack.text: attack.broken for attack in member.evaluation.attacks}
         known = [curve for curve in curves_of(member) if curve.x]
         if known:
             chosen.append((member, max(known, key=lambda curve: broken.get(curve.attack, 0))))
-    if len(chosen) < 2:
+    if len(chosen) < 2 or all(curve.value[0] == curve.value[-1] for _, curve in chosen):
         return None
     curves = [_styled(member, Curve.of(curve)) for member, curve in chosen]
     names = dict.fromkeys(curve.attack for _, curve in chosen)
@@ -132,6 +136,8 @@ def _progress_of_all(
     caption = f"Accuracy of each model while {by} runs."
     if len(names) > 1:
         caption += f" These are {listed([*names])}; the evaluations say which is whose."
+    if any(is_cascade(member.evaluation) for member, _ in chosen):
+        caption += " In a suite, an attack starts with what those before it left."
     title = f"Accuracy against {what}"
     uneven = _uneven(curves)
     named = f"{what} of the attack" + (", logarithmic" if uneven else "")
