@@ -232,8 +232,8 @@ def _held(text: str) -> str:
 
 
 def _breakable(name: str) -> str:
-    """A name as markup that a narrow page breaks after punctuation only."""
-    return re.sub(r"([/:.,_(=+]+)(?=\w)", r"\1<wbr>", html.escape(name))
+    """A name as markup that a narrow page breaks after punctuation only, and not inside numbers."""
+    return re.sub(r"([/:,_(=+]+|\.(?!\d))(?=\w)", r"\1<wbr>", html.escape(name))
 
 
 def _prose(text: str) -> str:
