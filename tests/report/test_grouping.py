@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.report.sample import DATA, MODEL, attack, eight, evaluation, four, rate, threat
+from tests.report.sample import (
+    DATA,
+    MODEL,
+    attack,
+    broken_run,
+    eight,
+    evaluation,
+    four,
+    rate,
+    threat,
+)
 
-from besiege.core.errors import Finding
 from besiege.metrics import EvaluationFigures
-from besiege.report.answer import errors
 from besiege.report.grouping import grouped, names_of, ranked
 
 
@@ -31,8 +39,7 @@ def test_the_most_robust_comes_first_under_each_threat_in_the_order_of_the_run()
 
 
 def test_what_must_not_be_quoted_comes_after_and_what_has_no_figure_last() -> None:
-    stop = errors(evaluation(warnings=[Finding("W14", "seen", "advice", "error")]))
-    wrong = one("wrong", 390, warnings=stop)
+    wrong = one("wrong", 390, warnings=broken_run().evaluations[0].warnings)
     lost = attack("pgd", 51, accuracy=None, complete=False)
     unknown = one("unknown", 390, attacks=[lost])
     order = ranked([unknown, wrong, one("weak", 3), one("strong", 300)])
