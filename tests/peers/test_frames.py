@@ -76,10 +76,8 @@ def test_files_in_pandas(found: besiege.Evaluation, tmp_path: Path) -> None:
 
 
 def test_files_in_polars_and_arrow(found: besiege.Evaluation, tmp_path: Path) -> None:
-    polars, pyarrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
+    polars, parquet = pytest.importorskip("polars"), pytest.importorskip("pyarrow.parquet")
     path = found.export(tmp_path / "a.parquet")
     check(polars.read_parquet(path), found, 3)
-    from pyarrow import parquet
-
     about = json.loads(parquet.read_schema(path).metadata[b"besiege"])
-    assert about["evaluations"][0]["threat"]["text"] == "l2" and pyarrow.__version__
+    assert about["evaluations"][0]["threat"]["text"] == "l2"

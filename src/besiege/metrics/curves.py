@@ -56,8 +56,10 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
     return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
 
 
-def bands(hits: NDArray[np.int64], count: int, level: float = 0.95) -> tuple[Numbers, Numbers]:
-    """Clopper-Pearson intervals of many counts at once."""
+def bands(
+    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float = 0.95
+) -> tuple[Numbers, Numbers]:
+    """Clopper-Pearson intervals of many counts at once, of one total or of one each."""
     from scipy.special import betaincinv  # slow to import, and kept figures do without
 
     hits = np.asarray(hits)

@@ -14,6 +14,7 @@ from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
+from besiege.metrics.representatives import representatives
 from besiege.metrics.rows import places
 from besiege.metrics.values import AttackCurve, AttackFigures, BudgetCurve, Cost, Picture
 
@@ -189,23 +190,16 @@ def gallery(evidence: Evidence) -> tuple[Picture, ...]:
     """
     if evidence.eps is None and not evidence.chained:
         return _gallery_at_median(evidence)
-    ids, labels = evidence.clean["sample"], evidence.clean["label"]
-    trials = sorted(evidence.trials, key=evidence.accuracy)
-    breaker, row = np.full(len(ids), -1), np.full(len(ids), -1)
-    for number, trial in enumerate(trials):
-        rows = np.flatnonzero(evidence.broken(trial))
-        where = places(ids, trial.rows["sample"][rows])
-        new = (where >= 0) & (breaker[where] < 0)
-        breaker[where[new]], row[where[new]] = number, rows[new]
-    broken = np.flatnonzero(breaker >= 0)
-    hashes = [hashlib.sha256(str(sample).encode()).digest() for sample in ids[broken].tolist()]
-    ranked = broken[np.array(sorted(range(len(broken)), key=hashes.__getitem__), np.int64)]
+    broken = representatives(evidence)
+    hashes = [hashlib.sha256(str(sample).encode()).digest() for sample in broken["sample"].tolist()]
+    ranked = np.array(sorted(range(broken.count), key=hashes.__getitem__), np.int64)
     # The order of a class after class: all first ones by their rank, then all second ones.
-    shown = ranked[np.argsort(_turns(labels[ranked]), kind="stable")[:_PICTURES]]
-    seen = evidence.clean.where(shown).records()
+    turns = _turns(broken["label"][ranked])
+    shown = broken.where(ranked[np.argsort(turns, kind="stable")[:_PICTURES]])
+    seen = evidence.clean.where(places(evidence.clean["sample"], shown["sample"])).records()
     return tuple(
-        _picture(evidence.norm, clean, trials[breaker[place]], int(row[place]))
-        for place, clean in zip(shown.tolist(), seen, strict=True)
+        _picture(evidence.norm, clean, evidence.trials[one["trial"]], one["row"])
+        for clean, one in zip(seen, shown.records(), strict=True)
     )
 
 

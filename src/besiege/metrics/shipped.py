@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from besiege.metrics import figures
 from besiege.metrics.cascade import cascade_figures
+from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
@@ -67,6 +68,18 @@ SHIPPED = (
     Figure("queries_curve", lambda case: figures.queries_figures(case.evidence), 51),
     Figure("eps_curve", lambda case: figures.budget_figures(case.evidence), 52),
     Figure("eps_curves", lambda case: figures.budget_curves(case.evidence), 53),
+    Figure(
+        "by_class",
+        lambda case: class_figures(case.evidence),
+        55,
+        Section("Accuracy by class", "by_class.html"),
+    ),
+    Figure(
+        "confusion",
+        lambda case: confusion_figures(case.evidence),
+        56,
+        Section("What broken images were classified as", "confusion.html"),
+    ),
     Figure(
         "gallery",
         lambda case: figures.gallery(case.evidence),

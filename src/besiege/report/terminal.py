@@ -48,6 +48,7 @@ from besiege.report.formats import (
     sentence,
     share,
 )
+from besiege.report.grouping import ranked
 
 _STYLES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
@@ -103,7 +104,7 @@ class _Report:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        evaluations = self.figures.evaluations
+        evaluations = ranked(self.figures.evaluations)
         if not self.figures.complete:
             again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
@@ -210,7 +211,7 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     rows.add_column("95 %", justify="right", no_wrap=True)
     rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for evaluation in sorted(evaluations, key=_by_threat_and_figure):
+    for evaluation in evaluations:
         rate = robust(evaluation)
         mark = Text("!", "bold red")
         rows.add_row(
@@ -223,13 +224,6 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             mark if errors(evaluation) or not is_complete(evaluation) else "",
         )
     return rows
-
-
-def _by_threat_and_figure(evaluation: Evaluation) -> tuple[str, float]:
-    """Evaluations under one threat together, the most robust one first."""
-    rate, median = robust(evaluation), median_change(evaluation)
-    value = median if is_minimal(evaluation) else None if rate is None else rate.value
-    return evaluation.threat.text, 1.0 if value is None else -value
 
 
 def _details(
