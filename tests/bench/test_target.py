@@ -11,9 +11,11 @@ import torch
 
 import besiege
 from besiege.bench.command import command_of
+from besiege.bench.request import requested, resolve
 from besiege.bench.run import read_run
 from besiege.bench.spec import Request
 from besiege.bench.store import Store
+from besiege.bench.summaries import comparison, summary_of
 from besiege.bench.target import goal_of
 from besiege.bench.words import threat_in_words
 from besiege.core.errors import BesiegeError, InputError, ThreatError
@@ -72,6 +74,26 @@ def test_a_decision_attack_starts_from_images_of_the_class() -> None:
         count=20,
     )
     assert found.rows["success"].all() and not found.rows["no_start"].any()
+    resolved = resolve(
+        *requested(
+            NATURAL, "digits", threat="l2 decision", attacks="hopskipjump", target_class=3, count=60
+        )
+    )
+    assert resolved.knowledge.starts is not None
+    assert 3 in resolved.knowledge.starts.labels and 3 not in resolved.data.labels
+
+
+def test_evaluations_with_different_classes_are_not_compared(tmp_path: Path) -> None:
+    data = besiege.data.load("digits", count=30)
+    data = data.take((data.labels != 3) & (data.labels != 4))  # the same images for both classes
+    for asked in ("linf targeted:class=3", "l2 targeted:class=3", "l2 targeted:class=4"):
+        besiege.evaluate(NATURAL, data, threat=asked, attacks="minimal(fgsm)", out=tmp_path)
+    store = Store(tmp_path)
+    run = read_run(store)
+    assert run is not None and len({plan.shards for plan in run.plans}) == 1
+    found = [summary_of(store, plan) for plan in run.plans]
+    beside = [[one.threat for one in comparison(mine, found).beside] for mine in found]
+    assert beside == [["l2 targeted:class=3"], ["linf targeted:class=3"], []]
 
 
 def test_all_images_are_used_but_those_of_the_class() -> None:
