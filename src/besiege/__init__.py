@@ -1,8 +1,8 @@
 """besiege measures how robust image classifiers really are.
 
-`evaluate` measures a model and keeps the records; `attack` is for people with tensors in hand;
-`Classifier` says how a model takes its images, and `function_model` makes one of a function.
-Nothing here imports torch before it is needed.
+`evaluate` measures a model and keeps the records, and `open` reads them again; `attack` is for
+people with tensors in hand; `Classifier` says how a model takes its images, and `function_model`
+makes one of a function. Nothing here imports torch before it is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from besiege import testing as testing
     from besiege import training as training
     from besiege.attacks.attack import Attack
-    from besiege.bench.single import Evaluation, Evaluations, evaluate
+    from besiege.bench.evaluations import Evaluation, Evaluations
+    from besiege.bench.opening import open as open
+    from besiege.bench.single import evaluate
     from besiege.core.attack_registry import register
     from besiege.core.siege import Siege
     from besiege.core.victim import Victim
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from besiege.models.functions import function_model
 
 __version__ = "0.1.0"
+# `open` is not listed: `from besiege import *` must not hide Python's own.
 __all__ = [
     "Access",
     "Attack",
@@ -58,7 +61,9 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "attacks.attack": "Attack",
-        "bench.single": "Evaluation Evaluations evaluate",
+        "bench.evaluations": "Evaluation Evaluations",
+        "bench.opening": "open",
+        "bench.single": "evaluate",
         "core.errors": "BesiegeError Finding",
         "core.attack_registry": "register",
         "core.siege": "Siege",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import besiege
-from besiege.bench.single import Evaluation, evaluate
+from besiege.bench.evaluations import Evaluation
+from besiege.bench.single import evaluate
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 

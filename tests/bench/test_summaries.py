@@ -62,7 +62,7 @@ def test_with_everything_kept_no_record_is_read(
     def read(*_: Any) -> Any:
         raise AssertionError("a record was read")
 
-    monkeypatch.setattr(Store, "_found", read)
+    monkeypatch.setattr(Store, "with_files", read)
     assert summarise(folder) == first
     assert write_page(folder).read_bytes() == page
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.cli.conftest import Besiege
 from besiege.attacks.suites import SUITES
 from besiege.bench.request import DEFAULT, DEFAULT_TRANSFER
 from besiege.cli import main
-from besiege.cli.app import APP
+from besiege.cli.app import _COMMANDS, APP
 
 COMMANDS = (
     "evaluate",
@@ -27,7 +28,9 @@ COMMANDS = (
     "report",
     "history",
     "compare",
+    "export",
     "attacks",
+    "defenses",
     "show",
     "models",
     "data",
@@ -38,6 +41,23 @@ COMMANDS = (
 
 def test_every_command_is_there() -> None:
     assert {name for name in APP if not name.startswith("-")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each(command: str) -> None:
+    listed = next(names[command] for names in _COMMANDS.values() if command in names)
+    module = import_module(f"besiege.cli.{command}")
+    assert (module.command.default_command.__doc__ or "").splitlines()[0] == listed
+
+
+def test_help_imports_no_command_and_nothing_slow() -> None:
+    code = (
+        "import sys; from besiege.cli import main; code = main(['--help'])\n"
+        "slow = {'torch', 'numpy', 'pydantic', 'duckdb', 'besiege.cli.evaluate'}\n"
+        "print(code, *slow & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.split() == ["0"] and "Read results" in done.stdout
 
 
 def test_alone_it_gives_an_overview_of_one_screen_with_three_examples(besiege: Besiege) -> None:

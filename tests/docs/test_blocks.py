@@ -18,12 +18,14 @@ from tests.docs.blocks import DOCS, Block, blocks
 from tests.installing import python_path
 from tests.models.serving import serving
 
+from besiege.bench.exports import EXPORTS
 from besiege.cli import main
 
 SKIPPED = {
     "pip install": "it would install",
     "examples/serve.py": "it would never end; the test of the page has the server answer",
     "conform(": "tests/laws/test_example.py runs it",
+    "import pandas": "it is not installed; tests/peers/test_frames.py has it",
 }
 """What is not run here, and why."""
 
@@ -96,6 +98,19 @@ def test_an_attack_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().out
     assert said.startswith("zoo:digits-natural against linf:0.1")
     assert "minimal(my_attack(steps=5))" in said
+
+
+def test_results_are_used_elsewhere(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[str, Any] = {}
+    monkeypatch.setattr(EXPORTS, "_known", known)  # what the page registers must not stay
+    known.update((name, EXPORTS.get(name)) for name in EXPORTS.names())
+    names = run("results.md")
+    assert len(names["found"]) == 2 and names["natural"].complete
+    for suffix in ("csv", "parquet", "txt"):
+        assert (place / f"results.{suffix}").stat().st_size > 50
+    rows = set(names["natural"].rows) | {"file", "draws"}
+    told = set(re.findall(r"`(\w+)`", (DOCS / "results.md").read_text("utf-8")))
+    assert {name for name in rows if not name.startswith("best_")} <= told
 
 
 @pytest.mark.slow

@@ -181,7 +181,9 @@ def evaluation(**changes: Any) -> EvaluationFigures:
         "distances": None,
         "no_curve": None,
         "warnings": [
-            Finding("W24", "The interval is 6.6 points wide.", "Use more samples (--count).")
+            Finding(
+                "W24", "The interval is 6.6 points wide.", "Use more samples (--count).", "note"
+            )
         ],
         "gallery": [item(sample) for sample in range(8)],
         "cost": Cost(27000, 25500, 27001, 1588, 9.7),
@@ -232,7 +234,7 @@ def pictures(
 def broken_run() -> Figures:
     """An evaluation in which all went wrong that can: an error, a failure, an unfinished attack."""
     seen = "The model answered the same images differently."
-    error = Finding("W14", seen, "Make it deterministic.", "error")
+    error = Finding("W14", seen, "Make it deterministic.", "stop")
     attacks = [
         attack("fgsm", 69, accuracy=None, failure="MemoryError: no room", complete=False, broken=0),
         attack("pgd(steps=100, restarts=5, loss=margin, schedule=cosine)", 51, complete=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from besiege.cli.app import APP
+from besiege.cli.app import loaded
 from besiege.cli.grammar import WRITTEN
 
 from .markup import block, joined
@@ -13,11 +13,12 @@ from .markup import block, joined
 def commands_page() -> str:
     """Every command with its parameters and examples."""
     # Sphinx greys lines of "console" blocks that have no prompt.
-    whole = APP.generate_docs(output_format="markdown").replace("```console", "```text")
+    app = loaded()
+    whole = app.generate_docs(output_format="markdown").replace("```console", "```text")
     overview, *parts = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
     # The text after the list of contents groups the commands and explains each.
     groups = parts[0].partition("\n\n**")
-    exit_codes = (APP.help_epilogue or "").rpartition("\n\n")[2]
+    exit_codes = (app.help_epilogue or "").rpartition("\n\n")[2]
     return joined(
         "# The command line",
         overview.partition("\n")[2],
@@ -33,6 +34,6 @@ def _command(text: str) -> str:
     """One command, with the examples of its help page."""
     name = text.split()[2]
     text = re.sub(r"\n\*\*Always\*\*:.*", "\n", text, flags=re.DOTALL)
-    examples = (APP[name].help_epilogue or "").rpartition("Examples:\n")[2]
+    examples = (loaded([name])[name].help_epilogue or "").rpartition("Examples:\n")[2]
     shown = "\n".join(line.removeprefix("  ") for line in examples.splitlines())
     return joined(text, "**Examples**:", block(shown, "sh"))

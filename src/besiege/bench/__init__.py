@@ -9,7 +9,8 @@ from besiege.core.lazy import lazily
 if TYPE_CHECKING:
     from besiege.bench.comparison import PairedComparison, compare_runs
     from besiege.bench.estimating import Estimate, estimate
-    from besiege.bench.single import Evaluation, evaluate
+    from besiege.bench.evaluations import Evaluation
+    from besiege.bench.single import evaluate
     from besiege.bench.spec import Request
     from besiege.bench.store import Store
 
@@ -29,7 +30,8 @@ __getattr__, __dir__ = lazily(
     {
         "comparison": "PairedComparison compare_runs",
         "estimating": "Estimate estimate",
-        "single": "Evaluation evaluate",
+        "evaluations": "Evaluation",
+        "single": "evaluate",
         "spec": "Request",
         "store": "Store",
     },

@@ -16,5 +16,5 @@ def empty(columns: Mapping[str, type]) -> dict[str, Column]:
 
 def no_rows(*kinds: Mapping[str, type]) -> Rows:
     """The same with the columns ``record`` and ``row``, which the store adds."""
-    places = {"record": np.zeros(0, "U64"), "row": np.zeros(0, np.int64)}
+    places = {"record": np.zeros(0, object), "row": np.zeros(0, np.int64)}
     return Rows({n: c for kind in kinds for n, c in empty(kind).items()} | places)

@@ -59,15 +59,17 @@ def run_folder(out: Path | str) -> Path:
     return folder
 
 
+_STAYS = "Finished work is kept; run the same command again to resume"
+
+
 @contextmanager
-def telling(place: Path) -> Iterator[None]:
-    """Turn errors of the disk into a `StoreError` that says how to resume."""
+def telling(place: Path, advice: str = _STAYS) -> Iterator[None]:
+    """Turn errors of the disk into a `StoreError` with an advice: by default how to resume."""
     try:
         yield
     except OSError as problem:
         refused = _refusal(place, problem)
-        stays = "Finished work is kept; run the same command again to resume"
-        raise type(refused)(f"{refused}. {stays}") from problem
+        raise type(refused)(f"{refused}. {advice}" if advice else str(refused)) from problem
 
 
 def _probe(path: Path) -> None:

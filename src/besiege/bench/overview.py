@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from besiege.bench.index import Line, lines
 from besiege.bench.plan import Plan
-from besiege.bench.run import Run, read_run
+from besiege.bench.run import FILE, Run, read_run
 from besiege.bench.store import Store
 from besiege.bench.task import Stage
-from besiege.core.errors import StoreError
+from besiege.core.errors import StoreError, near
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,34 @@ def open_run(folder: Path | str) -> tuple[Store, Run]:
     store = Store(folder)
     run = read_run(store)
     if run is None:
-        what = "is no run folder" if store.folder.exists() else "does not exist"
-        raise StoreError(
-            f"{store.folder} {what}: name a folder that besiege evaluate --out has written, with a "
-            "run.json"
-        )
+        raise _no_run(store.folder)
     return store, run
+
+
+def _no_run(folder: Path) -> StoreError:
+    """The error for a path that is no run folder, with what may have been meant."""
+    if folder.is_file() and (folder.parent / FILE).is_file():
+        return StoreError(f"{folder} is a file of a run: name its folder, {folder.parent}")
+    inside = _runs_in(folder)
+    if inside:
+        some = ", ".join(str(folder / name) for name in inside[:3])
+        more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
+        return StoreError(f"{folder} is no run folder, but holds some: name one ({some}{more})")
+    what = "is no run folder" if folder.exists() else "does not exist"
+    beside = _runs_in(folder.parent)
+    hint = f"{near(folder.name, beside)} Name" if beside else "name"
+    return StoreError(
+        f"{folder} {what}: {hint} a folder that besiege evaluate --out has written, with a {FILE}"
+    )
+
+
+def _runs_in(folder: Path) -> list[str]:
+    """The names of the run folders in a folder, the first hundred entries of which are tried."""
+    try:
+        names = sorted(entry.name for entry in islice(os.scandir(folder), 100) if entry.is_dir())
+    except OSError:
+        return []
+    return [name for name in names if (folder / name / FILE).is_file()]
 
 
 def status(folder: Path | str) -> list[Status]:

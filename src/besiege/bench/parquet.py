@@ -1,8 +1,8 @@
-"""Rows as the bytes of a Parquet file, and back.
+"""Rows as a Parquet file, and back, and as other files that DuckDB writes.
 
 DuckDB treats a path as a pattern: ``*`` and ``[`` match other files, ``key=value`` folders become
-columns that override those of the file, ``~`` expands. So it never gets a real path: it reads and
-writes bytes in memory, and the caller reads and writes the files.
+columns that override those of the file, ``~`` expands. So it never gets a real path: it reads
+bytes in memory and writes to files that the caller has opened.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from io import BytesIO
+from io import BytesIO, RawIOBase
 from threading import local
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from fsspec import AbstractFileSystem
@@ -28,17 +28,36 @@ _NEVER = datetime.fromtimestamp(0, UTC)
 
 def packed(rows: Mapping[str, Column]) -> bytes:
     """The content of a Parquet file with these columns."""
+    content = BytesIO()
+    copy(rows, content, "FORMAT parquet, COMPRESSION zstd")
+    return content.getvalue()
+
+
+def copy(rows: Mapping[str, Column], file: BinaryIO, options: str, shown: str = "*") -> None:
+    """Write columns to an open file, as DuckDB's statement COPY does.
+
+    Parameters
+    ----------
+    rows : mapping
+        The columns.
+    file : binary file
+        An open file; it stays open.
+    options : str
+        The options of the statement, such as ``FORMAT csv``.
+    shown : str
+        What is selected of the columns, in SQL.
+    """
     columns = {name: np.ascontiguousarray(column) for name, column in rows.items()}
     with _duck({}) as (duck, memory, place):
+        memory.written[f"{place}/rows"] = file
         duck.register("columns", columns)
         try:
             duck.execute(
-                f"COPY columns TO 'besiege://{place}/rows' "
-                "(FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false)"
+                f"COPY (SELECT {shown} FROM columns) TO 'besiege://{place}/rows' "
+                f"({options}, USE_TMP_FILE false)"
             )
         finally:
             duck.unregister("columns")
-        return memory.files[f"{place}/rows"]
 
 
 def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
@@ -47,7 +66,7 @@ def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
     Parameters
     ----------
     files : sequence of (key, content)
-        The key is the hash of a record, so it has no special characters.
+        Files with the keys of their records.
 
     Returns
     -------
@@ -56,18 +75,22 @@ def unpacked(files: Sequence[tuple[str, bytes]]) -> dict[str, Column]:
     """
     if not files:
         return {}
-    with _duck(dict(files)) as (duck, _, place):
+    numbered = {str(number): content for number, (_, content) in enumerate(files)}
+    with _duck(numbered) as (duck, _, place):
         found = duck.execute(
             "SELECT * EXCLUDE (filename, file_row_number), "
-            "parse_filename(filename) AS record, file_row_number AS row FROM "
+            "CAST(parse_filename(filename) AS INTEGER) AS record, file_row_number AS row FROM "
             "read_parquet(?, union_by_name=true, filename=true, file_row_number=true)",
-            [[f"besiege://{place}/{key}" for key, _ in files]],
+            [[f"besiege://{place}/{number}" for number in numbered]],
         ).fetchnumpy()
-        return _unmasked(found)
+        columns = _unmasked(found)
+    # Every key is one object that its rows share: texts of a million rows would fill the memory.
+    keys = np.array([key for key, _ in files], object)
+    return {**columns, "record": keys[columns["record"]]}
 
 
 class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """A file system in memory."""
+    """A file system in memory, and files that are open elsewhere."""
 
     protocol = "besiege"
     cachable = False
@@ -75,10 +98,11 @@ class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no type
     def __init__(self) -> None:
         super().__init__()
         self.files: dict[str, bytes] = {}
+        self.written: dict[str, BinaryIO] = {}
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         name = self._strip_protocol(path)
-        if name not in self.files:
+        if name not in self.files:  # also one that is being written: it has no content before
             raise FileNotFoundError(name)
         return {"name": name, "size": len(self.files[name]), "type": "file"}
 
@@ -88,26 +112,27 @@ class _Memory(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no type
     def modified(self, path: str) -> datetime:
         return _NEVER  # files do not change
 
-    def open(self, path: str, mode: str = "rb", **_: Any) -> BytesIO:
+    def open(self, path: str, mode: str = "rb", **_: Any) -> Any:
         name = self._strip_protocol(path)
-        return BytesIO(self.files[name]) if "r" in mode else _Written(self.files, name)
+        return BytesIO(self.files[name]) if "r" in mode else _Written(self.written[name])
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
         return path.removeprefix("besiege://")
 
 
-class _Written(BytesIO):
-    """A file that appears when it is closed."""
+class _Written(RawIOBase):
+    """A file that DuckDB writes and closes, while the one below stays open."""
 
-    def __init__(self, files: dict[str, bytes], name: str) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         super().__init__()
-        self._files, self._name = files, name
+        self._file = file
 
-    def close(self) -> None:
-        if not self.closed:
-            self._files[self._name] = self.getvalue()
-        super().close()
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        return self._file.write(content)
 
 
 class _Connection(local):
@@ -153,14 +178,15 @@ def _duck(
     try:
         yield duck, memory, place
     finally:
-        memory.files = {}
+        memory.files, memory.written = {}, {}
 
 
 def _unmasked(columns: Mapping[str, Any]) -> dict[str, Column]:
-    """Arrays without masks (NaN for missing numbers), and texts as strings."""
-    plain = {}
-    for name, column in columns.items():
-        masked = isinstance(column, np.ma.MaskedArray) and column.dtype.kind == "f"
-        array = column.filled(np.nan) if masked else np.ma.getdata(column)
-        plain[name] = array.astype(str) if array.dtype == object else array
-    return plain
+    """Arrays without masks: missing numbers are NaN, missing texts are empty."""
+    missing: dict[str, Any] = {"f": np.nan, "O": ""}
+    return {
+        name: column.filled(missing[column.dtype.kind])
+        if isinstance(column, np.ma.MaskedArray) and column.dtype.kind in missing
+        else np.ma.getdata(column)
+        for name, column in columns.items()
+    }

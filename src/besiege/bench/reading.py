@@ -12,7 +12,7 @@ import numpy as np
 from besiege.bench.columns import no_rows
 from besiege.bench.kinds import KINDS
 from besiege.bench.parquet import unpacked
-from besiege.bench.store import DamagedError, Record, Store
+from besiege.bench.store import ROWS, DamagedError, Record, Store
 from besiege.bench.task import Stage, Task
 from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Norm, Threat
@@ -190,8 +190,8 @@ class _Collector:
 
     def rows(self, stage: Stage) -> Rows:
         """The rows of the complete parts, with the columns of all their tasks."""
-        tables: dict[str, bytes] = {}
-        whole = [tasks for tasks in stage.parts if self._is_whole(stage.name, tasks, tables)]
+        files: dict[str, bytes] = {}
+        whole = [tasks for tasks in stage.parts if self._is_whole(stage.name, tasks, files)]
         kinds = [KINDS.get(task.kind).columns for task in stage.parts[0]]
         if not whole:
             return no_rows(*kinds)
@@ -199,16 +199,15 @@ class _Collector:
         # Of columns with the same name the first task's count: `record` and `row` must name the
         # image, which is stored with the craft task.
         for tasks in reversed(list(zip(*whole, strict=True))):
-            keys = (task.key for task in tasks)
-            merged |= unpacked([(key, tables[key]) for key in keys if key in tables])
+            merged |= unpacked([(task.key, files[task.key]) for task in tasks if task.key in files])
         return Rows(merged)
 
-    def _is_whole(self, name: str, tasks: Sequence[Task], tables: dict[str, bytes]) -> bool:
+    def _is_whole(self, name: str, tasks: Sequence[Task], files: dict[str, bytes]) -> bool:
         """Whether all records exist, each computed from the existing ones before it.
 
-        The content of their rows is added to `tables`, so that it is read only once.
+        The files of their rows are added to `files`: each is read once.
         """
-        records = {task.key: self._sound(name, task, tables) for task in tasks}
+        records = {task.key: self._sound(name, task, files) for task in tasks}
         for task in tasks:
             record, needed = records[task.key], [records.get(key) for key in task.needs]
             if record is None:
@@ -221,19 +220,18 @@ class _Collector:
                 return False
         return True
 
-    def _sound(self, name: str, task: Task, tables: dict[str, bytes]) -> Record | None:
+    def _sound(self, name: str, task: Task, files: dict[str, bytes]) -> Record | None:
         try:
-            found = self.store.table(task.key)
+            record, content = self.store.with_files(task.key, (ROWS,)) or (None, {})
         except DamagedError as problem:
             self.damaged.append(str(problem))
-            found = None
-        if found is None:
+            record, content = None, {}
+        if ROWS in content:
+            files[task.key] = content[ROWS]
+        if record is None:
             if name not in self.failures:
                 self.missing[name] = self.missing.get(name, 0) + 1
             return None
-        record, table = found
-        if table is not None:
-            tables[task.key] = table
         self.seconds[name] = self.seconds.get(name, 0.0) + float(
             record.provenance.get("seconds", 0.0)
         )

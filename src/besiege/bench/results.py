@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
 from besiege.bench.summaries import Summary, comparison, ordered, summary_of
-from besiege.core.errors import DataError
+from besiege.core.errors import DataError, Finding
 from besiege.metrics.comparing import compared, difference
 from besiege.metrics.values import SCHEMA, Earlier, EvaluationFigures, RunFigures
 
@@ -91,6 +91,7 @@ def typed(content: dict[str, Any]) -> RunFigures:
     evaluations = [
         {
             **{n: v for n, v in one.items() if n in own},
+            "warnings": [Finding.stored(warning) for warning in one["warnings"]],
             "others": {n: v for n, v in one.items() if n not in own},
         }
         for one in content["evaluations"]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack, overload
 from weakref import finalize
 
-import numpy as np
 from torch import nn
 
 from besiege.attacks.attack import Attack
@@ -20,10 +18,11 @@ from besiege.bench import origin
 from besiege.bench.answered import remember, stamp_of
 from besiege.bench.command import command_of
 from besiege.bench.context import context_of
+from besiege.bench.evaluations import Evaluation, Evaluations, evaluation_of
+from besiege.bench.file_names import keep_file_names
 from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
-from besiege.bench.reading import gather
 from besiege.bench.request import Objects, ResolvedRequest, check_numbers, requested, resolve
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, read_run, write_run
@@ -31,269 +30,13 @@ from besiege.bench.runner import Runner, versions
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch, WorkEstimate
-from besiege.core.errors import Finding, InputError, VictimError, near
+from besiege.core.errors import InputError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model
-from besiege.metrics.cascade import fates, first_place
-from besiege.metrics.distances import smallest
-from besiege.metrics.intervals import Rate
-from besiege.metrics.rows import Rows
-from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.models.black_box import black_box, paid
 from besiege.models.endpoint import kept_below
-
-if TYPE_CHECKING:
-    from besiege.bench.comparison import PairedComparison
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Evaluation:
-    """The result of an evaluation, computed from judged records only.
-
-    Attributes
-    ----------
-    clean, robust : Rate
-        Accuracy on clean images, and accuracy under all attacks, each with a 95 % interval:
-        ``value``, ``low``, ``high``, ``count``. Robust is over the samples that every attack was
-        judged on, and None without such samples.
-    by_attack : dict of str to Rate
-        Accuracy under each attack, by its text; in a suite, under it and those before it. Failed
-        attacks are left out. `by_sample` has the result of each sample.
-    warnings : tuple of Finding
-        Signs that a figure may be misleading.
-    figures : EvaluationFigures
-        All figures: curves, costs, the gallery. ``figures.plain()`` gives them as in
-        ``figures.json``, in dictionaries and lists.
-    folder : Path
-        The run folder.
-    paid : dict, optional
-        For a black-box model ``(asked, sent)`` by account: queries, and images that were sent. The
-        ledger answers images that were sent before; failed attempts count as sent.
-    """
-
-    clean: Rate
-    robust: Rate | None
-    by_attack: Mapping[str, Rate]
-    warnings: tuple[Finding, ...]
-    figures: EvaluationFigures
-    folder: Path
-    complete: bool
-    _plan: Plan
-    _run: RunFigures
-    paid: Mapping[str, tuple[int, int]] | None = None
-    _held: object = None
-    """Keeps a temporary run folder."""
-
-    @cached_property
-    def rows(self) -> Rows:
-        """One row per sample and attack: verdicts, distances, steps and costs.
-
-        ``first`` says whether this attack was the first in the list to break the sample.
-        """
-        evidence = gather(Store(self.folder), self._plan).evidence
-        samples, place = evidence.clean["sample"], first_place(evidence)
-        tables = [
-            trial.rows.having(
-                attack=np.full(trial.rows.count, trial.text),
-                first=np.isin(trial.rows["sample"], samples[place == number]),
-            )
-            for number, trial in enumerate(evidence.trials)
-        ]
-        return Rows.joined(tables)
-
-    @cached_property
-    def by_sample(self) -> Rows:
-        """The result of each sample: the first attack that broke it, and the cost.
-
-        ``fate`` is 'wrong' (misclassified when clean), 'broken', 'standing' or 'unknown';
-        ``attack`` is the first that broke it, in the order of the list; ``queries``, ``forwards``
-        and ``backwards`` are the cost up to then, earlier attacks included.
-        """
-        return fates(gather(Store(self.folder), self._plan).evidence)
-
-    @cached_property
-    def smallest(self) -> Rows:
-        """The smallest perturbation found for each sample, and its size in every norm.
-
-        ``distance`` is in the threat's norm: 0 where a sample was misclassified when clean,
-        infinite where no attack succeeded. ``attack`` is the attack that found it. With a budget,
-        the samples are those of the curve.
-        """
-        return smallest(gather(Store(self.folder), self._plan).evidence)
-
-    def compare(
-        self, other: Comparable, *others: Comparable, common: bool = False
-    ) -> PairedComparison:
-        """Compare this result with others, sample by sample: which model is more robust?
-
-        Parameters
-        ----------
-        other, others : Evaluation, Evaluations or path
-            Results of the same threat on the same samples, or run folders with such results.
-        common : bool
-            Compare results on other samples of the same data, on the samples that all have.
-
-        Returns
-        -------
-        PairedComparison
-            Printed, it says the result in sentences; ``pairs`` has the differences with intervals
-            and p-values, and the ids of the samples on which two models differ.
-
-        Examples
-        --------
-        >>> import besiege
-        >>> one, two = besiege.evaluate(
-        ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
-        ...     "digits",
-        ...     threat="linf:0.15",
-        ...     attacks="pgd",
-        ...     count=50,
-        ...     curve=False,
-        ... )
-        >>> (pair,) = one.compare(two).pairs
-        >>> pair.first, pair.clear
-        ('zoo:digits-pgd-at', True)
-        """
-        return _compared((self, other, *others), common)
-
-    def page(self, path: Path | str | None = None) -> Path:
-        """Write the HTML page of the run; by default into its folder."""
-        from besiege.report import write_page
-
-        return Path(write_page(self.folder, path))
-
-    def __repr__(self) -> str:
-        figures = self.figures
-        lines = [f"{figures.model.name} on {figures.data.name}, {figures.threat.text}"]
-        lines.append(f"  clean     {self.clean}")
-        known = self.robust or "unknown: no image was judged under every attack"
-        lines.append(f"  robust    {known}")
-        lines += [f"  {text}  {rate}" for text, rate in self.by_attack.items()]
-        lines += [f"  {finding}" for finding in self.warnings]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from besiege.report import fragment
-
-        return str(fragment(RunFigures.of(self.figures)))
-
-
-class Evaluations(Sequence[Evaluation]):
-    """The results of several models or threats, in the order in which they were requested.
-
-    Parameters
-    ----------
-    evaluations : sequence of Evaluation
-        The results, of one run folder.
-
-    Examples
-    --------
-    >>> import besiege
-    >>> found = besiege.evaluate(
-    ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
-    ...     "digits",
-    ...     threat="linf:0.15",
-    ...     attacks="fgsm",
-    ...     count=20,
-    ...     curve=False,
-    ... )
-    >>> found.names
-    ['zoo:digits-natural', 'zoo:digits-pgd-at']
-    >>> found["zoo:digits-pgd-at"].robust > found[0].robust  # doctest: +SKIP
-    True
-    """
-
-    def __init__(self, evaluations: Sequence[Evaluation]) -> None:
-        self._evaluations = tuple(evaluations)
-
-    @property
-    def names(self) -> list[str]:
-        """The model of each, with its threat where there are several threats."""
-        figures = [one.figures for one in self]
-        several = len({one.threat.text for one in figures}) > 1
-        return [
-            f"{one.model.name} against {one.threat.text}" if several else one.model.name
-            for one in figures
-        ]
-
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return self[0].folder
-
-    @property
-    def complete(self) -> bool:
-        """Whether all their records exist."""
-        return all(one.complete for one in self)
-
-    @overload
-    def __getitem__(self, which: int | str) -> Evaluation: ...
-
-    @overload
-    def __getitem__(self, which: slice) -> Evaluations: ...
-
-    def __getitem__(self, which: int | str | slice) -> Evaluation | Evaluations:
-        if isinstance(which, slice):
-            return Evaluations(self._evaluations[which])
-        if isinstance(which, int):
-            return self._evaluations[which]
-        names = self.names
-        if names.count(which) != 1:
-            known = f"{near(which, names)}" if which not in names else "use a number instead"
-            problem = "several evaluations are" if which in names else "no evaluation is"
-            raise InputError(f"{problem} called {which!r}: {known}")
-        return self._evaluations[names.index(which)]
-
-    def __len__(self) -> int:
-        return len(self._evaluations)
-
-    def page(self, path: Path | str | None = None) -> Path:
-        """Write the HTML page of the run; by default into its folder."""
-        return self[0].page(path)
-
-    def compare(self, *others: Comparable, common: bool = False) -> PairedComparison:
-        """Compare these results with each other, and with others (see `Evaluation.compare`)."""
-        return _compared((self, *others), common)
-
-    @property
-    def figures(self) -> RunFigures:
-        """The figures of all of them, as tables and pages take them."""
-        every = tuple(one.figures for one in self)
-        return replace(self[0]._run, evaluations=every, complete=self.complete)
-
-    def __repr__(self) -> str:
-        return "\n\n".join(map(repr, self))
-
-    def _repr_html_(self) -> str:
-        from besiege.report import fragment
-
-        return str(fragment(self.figures))
-
-
-Comparable = Evaluation | Evaluations | Path | str
-"""A result, several, or the run folder of some."""
-
-
-def _compared(results: Sequence[Comparable], common: bool) -> PairedComparison:
-    from besiege.bench.comparable import Candidate, candidate_of, candidates_of
-    from besiege.bench.comparison import compare
-
-    candidates: list[Candidate] = []
-    for number, result in enumerate(results):
-        if isinstance(result, (Path, str)):
-            candidates += candidates_of([result])
-        elif isinstance(result, (Evaluation, Evaluations)):
-            for one in [result] if isinstance(result, Evaluation) else result:
-                candidates.append(candidate_of(one.folder, one._plan, one.figures, number))
-        else:
-            raise InputError(
-                "results of besiege.evaluate and run folders can be compared, but not "
-                f"{type(result).__name__}"
-            )
-    return compare(candidates, common=common)
-
 
 Several = list[Any] | tuple[Any, ...]
 """Several models, or several threats."""
@@ -306,6 +49,7 @@ class Options(TypedDict, total=False):
     suite: str | Attack | Sequence[str | Attack] | None
     goal: str | None
     access: str | None
+    target_class: int | str | None
     queries: int | None
     curve: str | bool
     count: int | None
@@ -361,6 +105,7 @@ def evaluate(
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     suite: str | Attack | Sequence[str | Attack] | None = None,
     goal: str | None = None,
+    target_class: int | str | None = None,
     access: str | None = None,
     queries: int | None = None,
     curve: str | bool = "short",
@@ -402,6 +147,9 @@ def evaluate(
     goal : str, optional
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
+    target_class : int or str, optional
+        The class that every image must become, by number or name. Images of that class are left
+        out.
     access : str, optional
         ``gradient``, ``score`` or ``decision``; by default all that the model grants.
     queries : int, optional
@@ -413,8 +161,10 @@ def evaluate(
         Number of samples and part of the data set; the seed decides the choice of samples and all
         random numbers.
     out : path, optional
-        The run folder. Its records are reused, so an interrupted evaluation resumes. Without a
-        folder, records exist as long as the result.
+        The run folder. Its records are reused, so an interrupted evaluation resumes, and
+        `besiege.open` reads it again. Without a folder records exist as long as the result, and
+        nothing resumes: a library does not write into the working folder unasked, as the command
+        line does, and a model in memory has no name by which its folder could be found again.
     shard : int, optional
         Samples per record, the most that a killed run loses. 100 by default, 500 where the model
         runs on a GPU.
@@ -460,6 +210,7 @@ def evaluate(
             attacks=attacks,
             suite=suite,
             goal=goal,
+            target_class=target_class,
             access=access,
             queries=queries,
             curve=curve,
@@ -529,7 +280,7 @@ def measure(
         with store.writing():
             figures = write_figures(store.folder)
         results = [
-            _evaluation(figures, store.folder, plan, paid(one.victim))
+            evaluation_of(figures, store.folder, plan, paid(one.victim))
             for plan, one in zip(done, resolved, strict=True)
         ]
     except BaseException:
@@ -629,6 +380,8 @@ def _run(
         if earlier is not None and not earlier.changed and plan.no_curve is None:
             shown = plan.model_copy(update={"curve": earlier.curve})
         write_run(store, run.with_plan(shown))
+        if (files := resolved.data.files) is not None:
+            keep_file_names(store, plan.data.digest, resolved.data.ids.cpu().numpy(), files)
         runner = Runner(plan, context_of(store, resolved, plan, how), watch)
         return runner.run(lambda decided: write_run(store, run.with_plan(decided)))
 
@@ -639,24 +392,3 @@ def _dated(plan: Plan, run: Run) -> Plan:
         if old.name == plan.name and not old.changed:
             return plan.model_copy(update={"made": old.made, "commit": old.commit})
     return plan.model_copy(update={"made": origin.now(), "commit": origin.commit()})
-
-
-def _evaluation(
-    run: RunFigures, folder: Path, plan: Plan, counts: Mapping[str, tuple[int, int]] | None
-) -> Evaluation:
-    mine = next(one for one in run.evaluations if one.name == plan.name)
-    if mine.clean is None:
-        failed = next((one.seen for one in mine.warnings if one.id == "FAILED"), "")
-        raise VictimError(f"the model failed on all clean images. {failed}")
-    return Evaluation(
-        mine.clean,
-        mine.robust,
-        {one.text: one.accuracy for one in mine.attacks if one.accuracy is not None},
-        mine.warnings,
-        mine,
-        folder,
-        mine.complete,
-        plan,
-        run,
-        counts,
-    )

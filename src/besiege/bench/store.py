@@ -106,7 +106,7 @@ class Record:
         record = cls(
             content["identity"],
             content["totals"],
-            tuple(Finding(**finding) for finding in content["findings"]),
+            tuple(map(Finding.stored, content["findings"])),
             content["provenance"],
             content["failure"],
             content["files"],
@@ -145,13 +145,8 @@ class Store:
         `files` are compared with their digests now, with `whole` all of them; other files are
         compared when they are read.
         """
-        found = self._found(key, None if whole else files)
+        found = self.with_files(key, None if whole else files)
         return None if found is None else found[0]
-
-    def table(self, key: str) -> tuple[Record, bytes | None] | None:
-        """The record of a key with the content of its rows, checked; None without a record."""
-        found = self._found(key, [ROWS])
-        return None if found is None else (found[0], found[1].get(ROWS))
 
     def sound(self, key: str) -> Record | None:
         """The record of a key if all its files are unchanged and it is no failure, else None.
@@ -185,7 +180,7 @@ class Store:
         """
         tables = []
         for key in keys:
-            found = self._found(key, [ROWS])
+            found = self.with_files(key, [ROWS])
             if found is None:
                 raise StoreError(f"there is no record {key[:12]} in {self.folder}")
             if ROWS in found[1]:
@@ -194,15 +189,18 @@ class Store:
 
     def images(self, key: str) -> dict[str, Column]:
         """The image arrays of a record."""
-        found = self._found(key, [IMAGES])
+        found = self.with_files(key, [IMAGES])
         if found is None or IMAGES not in found[1]:
             raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
         return dict(read_arrays(found[1][IMAGES]))
 
-    def _found(
+    def with_files(
         self, key: str, files: Iterable[str] | None
     ) -> tuple[Record, dict[str, bytes]] | None:
-        """A record and the content of some of its files, or of all, compared with their digests."""
+        """A record and the content of some of its files, or of all, compared with their digests.
+
+        None without a record.
+        """
         folder = self.records / key
         about = f"the record {key[:12]} in {self.folder}"
         try:

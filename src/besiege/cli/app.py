@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -15,23 +15,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 from rich.text import Text
 
 import besiege
-from besiege.cli import (
-    attack,
-    attacks,
-    compare,
-    completion,
-    data,
-    evaluate,
-    history,
-    models,
-    report,
-    screen,
-    show,
-    status,
-    substitute,
-    train,
-    version,
-)
+from besiege.cli import screen
 from besiege.cli.exits import FINE, INCOMPLETE, INTERRUPTED, TOLD, UNEXPECTED, UNREAD, USAGE
 from besiege.cli.grammar import WRITTEN, as_options
 from besiege.core.errors import BesiegeError, near
@@ -40,14 +24,39 @@ _MEASURE, _READ, _LOOK, _OTHER, _ALWAYS = (
     Group.create_ordered(title)
     for title in ("Measure", "Read results", "Look up", "Other", "Always")
 )
+# A command is a module of this package, imported when it is called: importing all of them takes
+# longer than printing help. The text is the first sentence of its own help page.
 _COMMANDS = {
-    _MEASURE: (evaluate, attack, train, substitute),
-    _READ: (status, report, history, compare),
-    _LOOK: (attacks, show, models, data),
-    _OTHER: (completion, version),
+    _MEASURE: {
+        "evaluate": "Measure how robust a model is: attack it, judge every image again, keep the "
+        "records.",
+        "attack": "Attack images and write the adversarial images.",
+        "train": "Train a model, naturally or adversarially, and write its weights with a card.",
+        "substitute": "Train a substitute from a model's labels only, and write its weights with a "
+        "card.",
+    },
+    _READ: {
+        "status": "Print how much of a run is done, also while it is running.",
+        "report": "Print the table of a run and write its page again, from its records.",
+        "history": "List the results of a run over time: the current ones, and what they replaced.",
+        "compare": "Compare models on the same images: who withstands more, and can these images "
+        "tell?",
+        "export": "Write the results of a run into a file for other programs.",
+    },
+    _LOOK: {
+        "attacks": "List the attacks: norms, goals and the access to the model that they need.",
+        "defenses": "List the defenses: layers that transform an image before the model sees it.",
+        "show": "Explain one attack, model, data set or other name.",
+        "models": "List the models and architectures, and how a model is written.",
+        "data": "List the named data sets, and where they are stored.",
+    },
+    _OTHER: {
+        "completion": "Print or install the script with which your shell completes commands and "
+        "names.",
+        "version": "Print the installed versions, for a bug report.",
+    },
 }
-
-_BY_NAME = {m.command.name[0]: m.command.default_command for ms in _COMMANDS.values() for m in ms}
+_NAMES = [name for commands in _COMMANDS.values() for name in commands]
 
 
 def _app() -> App:
@@ -66,9 +75,10 @@ def _app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for group, commands in _COMMANDS.items():
-        for place, module in enumerate(commands):
-            module.command.group, module.command.sort_key = group, place
-            app.command(module.command)
+        for place, (name, help) in enumerate(commands.items()):
+            app.command(
+                f"besiege.cli.{name}:command", name=name, help=help, group=group, sort_key=place
+            )
     for flag in ("--help", "--version"):
         app[flag].group = (_OTHER,)
     app.meta.suppress_keyboard_interrupt = False
@@ -104,6 +114,13 @@ def _launch(
 APP = _app()
 
 
+def loaded(names: Iterable[str] = _NAMES) -> App:
+    """The app with some commands imported, by default all: their help is then their own."""
+    for name in names:
+        APP[name].help = None
+    return APP
+
+
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -136,7 +153,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str], debug: bool) -> int:
     try:
-        result = APP.meta(
+        result = loaded([word for word in given if word in _NAMES][:1]).meta(
             given,
             exit_on_error=False,
             print_error=False,
@@ -173,7 +190,8 @@ def _explain(problem: Exception, debug: bool, given: Sequence[str]) -> int:
         return USAGE
     full = INCOMPLETE if _is_full(problem) else USAGE
     if isinstance(problem, BesiegeError):
-        command = _BY_NAME.get(next((word for word in given if not word.startswith("-")), ""))
+        name = next((word for word in given if not word.startswith("-")), "")
+        command = APP[name].default_command if name in _NAMES else None
         screen.complain(as_options(str(problem), command) if command else str(problem))
         return full
     if isinstance(problem, UnicodeError):
@@ -232,4 +250,4 @@ def _overview() -> None:
         console.print(title)
         console.print(Text(f"  {line}\n", "bold"))
     console.print("`besiege --help` lists the commands and explains how things are written;")
-    console.print("`besiege models`, `data` and `attacks` list what is available.")
+    console.print("`besiege models`, `data`, `attacks` and `defenses` list what is available.")

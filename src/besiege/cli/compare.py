@@ -54,7 +54,7 @@ def compare(
     history
         Include earlier results, which newer ones of the same command replaced.
     images
-        List the ids of the images on which models differ.
+        List the images on which models differ, by id, or by file.
     """
     from besiege.bench.comparison import compare_runs
 

@@ -44,7 +44,7 @@ def completion(
     """
     from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
-    from besiege.cli.app import APP
+    from besiege.cli.app import loaded
 
     try:
         chosen = shell or detect_shell()
@@ -52,9 +52,10 @@ def completion(
         raise InputError(
             "your shell is not known: write besiege completion bash, zsh, fish or powershell"
         ) from None
+    app = loaded()
     if install or out is not None:
-        path = APP.install_completion(shell=chosen, output=out, add_to_startup=install)
+        path = app.install_completion(shell=chosen, output=out, add_to_startup=install)
         done = Text(f"The {chosen} completion is in {path}; open a new shell to use it.")
         screen.verbatim(screen.out(), done)
     else:
-        screen.results().write(APP.generate_completion(shell=chosen))
+        screen.results().write(app.generate_completion(shell=chosen))

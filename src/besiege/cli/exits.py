@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from besiege.metrics.gates import Verdict
+if TYPE_CHECKING:  # slow to import, and every command needs this module
+    from besiege.metrics.gates import Verdict
 
 FINE, GATE, USAGE, INCOMPLETE, STOP = 0, 1, 2, 3, 4
 UNEXPECTED, INTERRUPTED, UNREAD = 70, 130, 141

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from besiege.core.errors import DataError
 
@@ -54,11 +57,24 @@ def replace_file(path: Path, content: bytes) -> None:
     OSError
         Where it cannot be written; the file then has its old content.
     """
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write it atomically: its new content appears when the block has ended.
+
+    Raises
+    ------
+    OSError
+        Where it cannot be written; the file then has its old content.
+    """
     # The name is unique, so that two processes never write the same partial file.
     partial = path.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         with partial.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

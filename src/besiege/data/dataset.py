@@ -57,6 +57,9 @@ class Data:
         Number of samples in the whole split; by default the number of these.
     chosen_by : int, optional
         The seed that chose these samples from the split, if they are a subset.
+    files : tuple of str, optional
+        The file of every sample, relative to the folder of class folders. Ids follow from them:
+        they are no part of the digest.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Data:
     class_names: tuple[str, ...]
     total: int = 0
     chosen_by: int | None = None
+    files: tuple[str, ...] | None = None
     pixels: Pixels | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -175,9 +179,15 @@ class Data:
 
     def _at(self, rows: Tensor, chosen_by: int | None) -> Data:
         lazy = None if self.decoded else self.pixels
-        some: Any = self.images[rows] if lazy is None else lazy.at(rows.tolist())
+        places = rows.tolist()
+        some: Any = self.images[rows] if lazy is None else lazy.at(places)
         return replace(
-            self, images=some, labels=self.labels[rows], ids=self.ids[rows], chosen_by=chosen_by
+            self,
+            images=some,
+            labels=self.labels[rows],
+            ids=self.ids[rows],
+            chosen_by=chosen_by,
+            files=None if self.files is None else tuple(self.files[row] for row in places),
         )
 
 

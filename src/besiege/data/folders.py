@@ -81,6 +81,7 @@ def from_folder(
         class_names=listed.class_names,
         total=len(listed.files),
         chosen_by=None if count is None else seed,
+        files=pixels.files,
     )
     if 4 * len(data) * prod(data.shape) <= _AT_ONCE:
         _ = data.images

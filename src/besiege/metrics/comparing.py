@@ -278,7 +278,7 @@ def w22_undefended(comparison: Comparison) -> Iterator[Finding]:
             "withstood the same attacks there.",
             "The attacks do not even break a model without a defense: accuracy under them does "
             "not show robustness.",
-            "error",
+            "stop",
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,12 @@ def places(ids: Column, wanted: Column) -> NDArray[np.int64]:
     return np.where(ids[found] == wanted, found, -1)
 
 
-class Rows(Mapping[str, Column]):
+class Rows(dict[str, Column]):
     """Columns by name; ``rows["success"]`` is an array, ``rows.records()`` yields dictionaries.
+
+    It is a dictionary, so that data-frame libraries take it as a table:
+    ``pandas.DataFrame(rows)``, ``polars.DataFrame(rows)``, ``pyarrow.table(rows)``. It cannot be
+    changed: `where` and `having` return new tables. Columns of text are arrays of ``str`` objects.
 
     Parameters
     ----------
@@ -44,51 +49,58 @@ class Rows(Mapping[str, Column]):
     """
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._columns = {name: np.asarray(column) for name, column in columns.items()}
-        lengths = {len(column) for column in self._columns.values()}
+        super().__init__({name: np.asarray(column) for name, column in columns.items()})
+        lengths = {len(column) for column in self.values()}
         if len(lengths) > 1:
             raise InputError(f"columns have the lengths {sorted(lengths)}, but a table has one")
         self.count = lengths.pop() if lengths else 0
 
-    def __getitem__(self, name: str) -> Column:
-        try:
-            return self._columns[name]
-        except KeyError:
-            raise KeyError(f"there is no column '{name}': {near(name, self._columns)}") from None
+    def __missing__(self, name: str) -> Column:
+        raise KeyError(f"there is no column '{name}': {near(str(name), self)}")
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "a table cannot be changed: rows.having(name=values) returns one with another column"
+        )
 
-    def __len__(self) -> int:
-        """The number of columns; `count` is the number of rows."""
-        return len(self._columns)
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Rows], tuple[dict[str, Column]]]:
+        return Rows, (dict(self),)  # by default, copies are filled with `__setitem__`
 
     def __repr__(self) -> str:
-        return f"Rows({self.count} rows: {', '.join(self._columns)})"
+        return f"Rows({self.count} rows: {', '.join(self)})"
 
     def where(self, chosen: Column) -> Rows:
         """The rows of a mask or of row numbers."""
-        return Rows({name: column[chosen] for name, column in self._columns.items()})
+        return Rows({name: column[chosen] for name, column in self.items()})
 
     def having(self, **values: Column | object) -> Rows:
         """The same rows with more columns; a single value fills a column."""
         filled = {
-            name: value if isinstance(value, np.ndarray) else np.full(self.count, value)
+            name: value if isinstance(value, np.ndarray) else filled_with(value, self.count)
             for name, value in values.items()
         }
-        return Rows({**self._columns, **filled})
+        return Rows({**self, **filled})
+
+    def without(self, *names: str) -> Rows:
+        """The same rows without some columns, where they exist."""
+        return Rows({name: column for name, column in self.items() if name not in names})
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The rows as dictionaries of plain values."""
-        columns = {name: column.tolist() for name, column in self._columns.items()}
+        columns = {name: column.tolist() for name, column in self.items()}
         for row in range(self.count):
             yield {name: column[row] for name, column in columns.items()}
 
     def to_pandas(self) -> Any:
-        """The table as a pandas data frame, where pandas is installed."""
-        import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]  # optional
+        """The table as a pandas data frame; pandas must be installed."""
+        return _installed("pandas").DataFrame(dict(self))
 
-        return pandas.DataFrame(self._columns)
+    def to_arrow(self) -> Any:
+        """The table as an Arrow table; pyarrow must be installed."""
+        return _installed("pyarrow").table(dict(self))
 
     @classmethod
     def joined(cls, tables: Sequence[Rows]) -> Rows:
@@ -97,3 +109,18 @@ class Rows(Mapping[str, Column]):
             return cls({})
         shared = [name for name in tables[0] if all(name in table for table in tables)]
         return cls({name: np.concatenate([table[name] for table in tables]) for name in shared})
+
+
+def filled_with(value: object, count: int) -> Column:
+    """A column of one value; a text is stored once for all rows."""
+    return np.full(count, value, object if isinstance(value, str) else None)
+
+
+def _installed(package: str) -> Any:
+    """A package that only some users have."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(
+            f"this table needs the package {package}, which is not installed: pip install {package}"
+        ) from None

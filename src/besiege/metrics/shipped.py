@@ -5,6 +5,7 @@ from __future__ import annotations
 from besiege.metrics import figures
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.distances import distance_figures
+from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.stochastic import chance_figures
 from besiege.metrics.values import Draws, EvaluationFigures, Stage
@@ -76,6 +77,7 @@ SHIPPED = (
     Figure("history", None, 75, Section("Earlier results", "history.html", notebook=True)),
     Figure("threat", None, 80, Section("What the attacker may do", "threat.html")),
     Figure("cost", figures.cost_figures, 90),
+    Figure("queries", query_figures, 91),
 )
 for one in SHIPPED:
     _FIGURES.add(one.name, one)

@@ -63,6 +63,20 @@ class AttackFigures:
 
 
 @dataclass(frozen=True)
+class AttackQueries:
+    """Queries per image of one query-based attack, over the ``count`` images that it attacked.
+
+    ``to_break`` is the median number up to the first success, over the images it broke.
+    """
+
+    text: str
+    count: int
+    mean: float
+    median: float
+    to_break: float | None
+
+
+@dataclass(frozen=True)
 class Stage:
     """One attack of the list: ``before`` is ``broken + left + unknown``."""
 
@@ -302,6 +316,7 @@ class EvaluationFigures:
     made: str | None = None
     commit: str | None = None
     history: tuple[Earlier, ...] = ()
+    queries: tuple[AttackQueries, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self, name: str) -> Any:

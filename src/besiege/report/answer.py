@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
+from besiege.core.threat import CLASS
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference
 from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier
@@ -44,7 +46,7 @@ def robust(evaluation: Evaluation) -> Rate | None:
 
 def errors(evaluation: Evaluation) -> list[Finding]:
     """The warnings because of which figures must not be quoted."""
-    return [warning for warning in evaluation.warnings if warning.level == "error"]
+    return [warning for warning in evaluation.warnings if warning.level == "stop"]
 
 
 def is_minimal(evaluation: Evaluation) -> bool:
@@ -62,6 +64,11 @@ def median_change(evaluation: Evaluation) -> float | None:
     curve = evaluation.eps_curve
     stated = [curve.median] if curve else [a.median_distance for a in counted(evaluation)]
     return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
+
+
+def counted_in(evaluation: Evaluation) -> str:
+    """What the cost of attacks is counted in: queries, or passes where one uses gradients."""
+    return "queries" if len(evaluation.queries) == len(evaluation.attacks) else "passes"
 
 
 def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:
@@ -263,6 +270,10 @@ def choice(data: DataFigures) -> str:
     if total is None or count == total:
         return f"all {count:,} images of {where}"
     chosen = "" if data.seed is None else f", chosen with seed {data.seed}"
+    goal = evaluation.threat.goal
+    if goal.startswith(CLASS):
+        target = class_in_words(int(goal.removeprefix(CLASS)), data.class_names)
+        chosen += f", without those of {target}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 

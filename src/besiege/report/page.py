@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from besiege.bench.folder import telling
+from besiege.bench.words import origin
 from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, formats
+from besiege.report.card import card_style
 from besiege.report.charts import charts
+from besiege.report.findings import counted, rules
 from besiege.report.pictures import ROOM, Pictures, gallery
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -72,7 +75,8 @@ def rendered(figures: RunFigures, pictures: Pictures) -> str:
     sections = []
     for order, evaluation in enumerate(evaluations, 1):
         shown = gallery(evaluation.gallery, pictures, evaluation.threat.box, room)
-        sections.append(_section(evaluation, order, first=shown[:_FIRST], rest=shown[_FIRST:]))
+        pages = {"first": shown[:_FIRST], "rest": shown[_FIRST:]}
+        sections.append(_section(evaluation, order, len(evaluations) == 1, pictures=pages))
     return (
         _environment()
         .get_template("page.html")
@@ -80,7 +84,8 @@ def rendered(figures: RunFigures, pictures: Pictures) -> str:
             figures=figures,
             sections=sections,
             matrix=_matrix(sections),
-            styles=_styles("parts", "page"),
+            styles=_styles("parts", "warnings", "page"),
+            **_fired(evaluations),
         )
     )
 
@@ -109,18 +114,36 @@ def fragment(figures: RunFigures) -> str:
     True
     """
     evaluations = formats.checked(figures).evaluations
-    sections = [_section(one, order, notebook=True) for order, one in enumerate(evaluations, 1)]
+    single = len(evaluations) == 1
+    sections = [
+        _section(one, order, single, notebook=True) for order, one in enumerate(evaluations, 1)
+    ]
     return (
         _environment()
         .get_template("fragment.html")
         .render(
-            figures=figures, sections=sections, matrix=_matrix(sections), styles=_styles("parts")
+            figures=figures,
+            sections=sections,
+            matrix=_matrix(sections),
+            styles=card_style(_styles("parts", "warnings")),
+            **_fired(evaluations),
         )
     )
 
 
+def _fired(evaluations: Sequence[EvaluationFigures]) -> dict[str, Any]:
+    """The rules that fired on the page, and their number at each level in words."""
+    found = rules(evaluations)
+    return {"rules": found, "counted": counted(found)}
+
+
 def _section(
-    evaluation: EvaluationFigures, order: int, notebook: bool = False, **pictures: Any
+    evaluation: EvaluationFigures,
+    order: int,
+    single: bool,
+    *,
+    notebook: bool = False,
+    pictures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The values of one evaluation that the templates use."""
     section = {
@@ -141,10 +164,15 @@ def _section(
         "since": _held(formats.sentence(answer.since(evaluation))),
         "verdicts": [answer.verdict(old.change) for old in evaluation.history],
         "charts": charts(evaluation),
+        "single": single,
+        **_fired([evaluation]),
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
         "in_turn": answer.IN_TURN,
-        **pictures,
+        "counted_in": answer.counted_in(evaluation),
+        "origin": origin(evaluation.suite),
+        "asked": {one.text: one for one in evaluation.queries},
+        **(pictures or {}),
     }
     return {**section, "parts": [*_parts(section, evaluation, notebook)]}
 

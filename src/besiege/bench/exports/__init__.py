@@ -1,0 +1,122 @@
+"""Files for other programs: results in the format that the suffix of a file names.
+
+A format is one function that writes an `Export` to an open file, registered under its suffix. It
+imports no torch: results are exported on machines without a model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from besiege.core.errors import InputError, StoreError, UnknownNameError, near
+from besiege.core.files import replacing
+from besiege.core.registry import Registry
+
+if TYPE_CHECKING:
+    from besiege.bench.evaluations import Evaluation
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is to be written.
+
+    Attributes
+    ----------
+    evaluations : sequence of Evaluation
+        The results, at least one.
+    attack : str, optional
+        The attack whose images are wanted; formats without images refuse it.
+    """
+
+    evaluations: Sequence[Evaluation]
+    attack: str | None = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the results come from: versions, and the inputs and figures of each evaluation."""
+        kept = ("model", "data", "threat", "seed", "suite", "command", "made", "commit")
+        shown = (*kept, "complete", "clean", "robust", "warnings")
+        run = self.evaluations[0]._run
+        content = [one.figures.plain() for one in self.evaluations]
+        return {
+            "created": run.created,
+            "versions": dict(run.versions),
+            "evaluations": [{name: one[name] for name in shown} for one in content],
+        }
+
+
+Writer = Callable[[Export, BinaryIO], None]
+
+EXPORTS: Registry[Writer] = Registry(
+    "export",
+    modules=(
+        "besiege.bench.exports.tables",
+        "besiege.bench.exports.images",
+        "besiege.report.paper",
+    ),
+    group="besiege.exports",
+)
+"""Writers by suffix, without the dot; other packages add theirs as entry points."""
+WITH_ATTACK = {"npz"}
+"""Suffixes of formats that take the images of one attack."""
+
+
+def export(
+    evaluations: Sequence[Evaluation],
+    path: Path | str,
+    *,
+    attack: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Write results into a file, in the format of its suffix; its content appears as a whole.
+
+    Parameters
+    ----------
+    evaluations : sequence of Evaluation
+        The results.
+    path : path
+        The file; its folder must exist.
+    attack : str, optional
+        The attack whose images are wanted, in formats with images.
+    force : bool
+        Whether to replace an existing file.
+    """
+    from besiege.bench.folder import telling
+
+    target = Path(os.path.expanduser(path)) if isinstance(path, str) else Path(path)
+    writer = _writer(target)
+    if attack is not None and target.suffix[1:].lower() not in WITH_ATTACK:
+        raise InputError(
+            f"attack='{attack}' chooses images, and {target.name} holds none: leave it out, or "
+            "write an .npz file"
+        )
+    _must_be_free(target, force)
+    with telling(target, advice=""), replacing(target) as file:
+        writer(Export(evaluations, attack), file)
+    return target
+
+
+def _writer(path: Path) -> Writer:
+    suffix = path.suffix[1:].lower()
+    known = {f".{name}": name for name in EXPORTS.names()}
+    if suffix not in known.values():
+        ends = f"ends in '{path.suffix}'" if suffix else "has no suffix"
+        raise UnknownNameError(
+            f"{path.name} {ends}, but the suffix decides what is written: "
+            f"{near(path.suffix, known)}"
+        )
+    return EXPORTS.get(suffix)
+
+
+def _must_be_free(path: Path, force: bool) -> None:
+    """Refuse a path that cannot be written, or a file that is there and not to be replaced."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder: name a file, such as {path / 'results.csv'}")
+    if not path.parent.is_dir():
+        raise StoreError(f"{path.parent} does not exist: create this folder first")
+    if os.path.lexists(path) and not force:
+        raise StoreError(f"{path} exists: choose another name, or replace it with force=True")

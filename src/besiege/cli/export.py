@@ -1,0 +1,73 @@
+"""``besiege export``: writes the results of a run into a file for other programs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.grammar import Count, Flag, Place, examples, flowing
+
+command = App(
+    name="export",
+    help_epilogue=examples(
+        "besiege export my-run results.csv",
+        "besiege export my-run table.tex",
+        "besiege export my-run images.npz --model zoo:digits-natural --threat linf:0.1",
+    ),
+)
+
+
+@command.default
+@flowing
+def export(
+    run: Annotated[Place, Parameter(metavar="RUN")],
+    file: Annotated[Place, Parameter(metavar="FILE")],
+    /,
+    *,
+    model: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    threat: Annotated[str | None, Parameter(metavar="THREAT")] = None,
+    attack: Annotated[str | None, Parameter(metavar="ATTACK")] = None,
+    earlier: Count = None,
+    force: Flag = False,
+) -> int:
+    """Write the results of a run into a file for other programs.
+
+    The suffix of the file decides what is written. csv, parquet and json: a row for each image and
+    attack. tex and md: the table of results, for a paper or a README. npz: the adversarial images
+    with ids, labels and predictions.
+
+    Parameters
+    ----------
+    run
+        Run folder.
+    file
+        File to write.
+    model
+        Only the evaluations of this model, by its name in the report.
+    threat
+        Only the evaluations against this threat.
+    attack
+        npz: the images of this attack; by default those of the first attack that broke each image,
+        and of the smallest perturbations where the threat has no budget.
+    earlier
+        Instead of the current result, the one that it replaced (1), or an earlier one (2, ...):
+        besiege history lists them.
+    force
+        Replace an existing file.
+    """
+    from besiege.bench.evaluations import Evaluations
+    from besiege.bench.opening import read_evaluations
+
+    found = read_evaluations(run)
+    if (model, threat) != (None, None):
+        found = found.of(model, threat)
+    if earlier is not None:
+        found = Evaluations([one.earlier(earlier) for one in found])
+    path = found.export(file, attack=attack, force=force)
+    screen.verbatim(screen.out(), Text(f"file  {path}"))
+    if not found.complete:
+        screen.note("The run is not complete: the file has the results so far.")
+    return 0 if found.complete else 3
