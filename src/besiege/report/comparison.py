@@ -127,7 +127,7 @@ def _data(group: Group) -> str:
 def _samples(group: Group) -> str:
     """The samples of a group in words."""
     if group.count == group.data.count:
-        return choice(group.data)
+        return choice(group.data, group.threat)
     return f"{group.count:,} images of {_data(group)}"
 
 
