@@ -12,6 +12,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from rich.console import Console
 from tests.metrics.test_aligned import outline
 
 import besiege
@@ -30,6 +32,7 @@ from besiege.core.errors import (
 )
 from besiege.metrics.paired import Difference, holm, samples_needed
 from besiege.models.catalogue import ZOO
+from besiege.report.comparison import ComparisonTable
 
 WORDS: dict[str, Any] = {"attacks": "fgsm", "count": 60, "curve": False}
 MODELS = ["zoo:digits-natural", "zoo:digits-pgd-at", "zoo:digits-natural+bits(depth=3)"]
@@ -317,6 +320,7 @@ def test_an_evaluation_that_nothing_else_fits_is_left_out(candidate: Change) -> 
         {"threat": "linf:0.2"},
         {"threat": "l2:0.1"},
         {"threat": "linf:0.1 targeted:random"},
+        {"threat": "linf:0.1 targeted:class=3"},
         {"threat": "linf:0.1 score"},
         {"request": {"queries": 100}},
         {"threat": "linf"},
@@ -436,6 +440,34 @@ def test_history_is_included_when_asked_for(
     assert pair.first != pair.second and pair.first.startswith("digits_cnn:mine.safetensors (")
     (same,) = found[1].compare(found[0]).pairs
     assert same.change == pair.change, "an earlier result in Python is still there"
+
+
+# Files.
+
+
+def test_images_from_files_are_listed_by_their_names(tmp_path: Path) -> None:
+    data = besiege.data.load("digits", count=60)
+    for image, label, number in zip(data.images, data.labels, data.ids, strict=True):
+        folder = tmp_path / "digits" / str(int(label))
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((255 * image[0]).byte().numpy()).save(folder / f"{int(number)}.png")
+    words = {**WORDS, "count": None, "threat": "linf:0.1"}
+    one, two = besiege.evaluate(MODELS[:2], tmp_path / "digits", **words)
+    found = one.compare(two)
+    (group,), (pair,) = found.groups, found.pairs
+    rows = one.by_sample
+    files = dict(zip(rows["sample"].tolist(), rows["file"].tolist(), strict=True))
+    wanted = {files[sample] for sample in pair.only_first.tolist()}
+    assert len(wanted) > 5 and set(group.files.values()) >= wanted
+    assert set(found.plain(images=True)["groups"][0]["files"].values()) >= wanted
+    console = Console(width=200, color_system=None)
+    with console.capture() as held:
+        console.print(ComparisonTable(found, images=True))
+    assert ", ".join(sorted(wanted)) in " ".join(held.get().split())
+
+
+def test_images_without_files_have_no_names(pair: tuple[Evaluation, Evaluation]) -> None:
+    assert pair[0].compare(pair[1]).groups[0].files == {}
 
 
 # Results that are missing, or not to be quoted.

@@ -17,7 +17,7 @@ from besiege.bench.results import complete_figures
 from besiege.bench.store import Store
 from besiege.bench.summaries import Summary, summary_of
 from besiege.core.errors import ComparisonError, UnknownNameError, near
-from besiege.core.threat import Access, Goal, Norm, Threat
+from besiege.core.threat import Access, Norm, Threat
 from besiege.metrics.comparing import Aligned, Outline
 from besiege.metrics.values import EvaluationFigures
 
@@ -120,7 +120,7 @@ class Terms(NamedTuple):
     norm: Norm
     eps: Fraction | None
     width: float
-    goal: Goal
+    aim: str
     access: Access
     queries: int | None
 
@@ -132,9 +132,9 @@ def terms_of(one: Candidate) -> Terms:
     width = 1.0 if threat.norm is Norm.L0 else high - low
     queries = one.plan.request.queries
     if threat.eps is None:
-        return Terms(threat.norm, None, width, threat.goal, threat.access, queries)
+        return Terms(threat.norm, None, width, threat.aim, threat.access, queries)
     eps = Fraction(threat.eps) / Fraction(width)
-    return Terms(threat.norm, eps, 1.0, threat.goal, threat.access, queries)
+    return Terms(threat.norm, eps, 1.0, threat.aim, threat.access, queries)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,16 @@ from besiege.bench.comparable import (
     same_pixels,
     sort_out,
 )
+from besiege.bench.file_names import with_file_names
 from besiege.bench.incomparable import must_meet
+from besiege.bench.store import Store
 from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Threat
 from besiege.metrics.comparing import Aligned, Ids
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import LEVEL, Difference, holm, samples_needed
-from besiege.metrics.rows import places
+from besiege.metrics.rows import Rows, places
 from besiege.metrics.values import DataFigures, EvaluationFigures, ThreatFigures, plain
 
 
@@ -68,7 +71,7 @@ class Compared:
     @property
     def stops(self) -> tuple[Finding, ...]:
         """The findings because of which its figures must not be quoted."""
-        return tuple(f for f in self.figures.warnings if f.level not in ("warning", "note"))
+        return tuple(f for f in self.figures.warnings if f.level == "stop")
 
     def plain(self, images: bool = False) -> dict[str, Any]:
         """The evaluation as JSON."""
@@ -165,8 +168,22 @@ class Group:
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
 
+    @cached_property
+    def files(self) -> Mapping[int, str]:
+        """The files of the samples on which models differ, where images were read from files."""
+        ids = [ids for one in self.evaluations for ids in (one.only, one.all_but)]
+        ids += [ids for pair in self.pairs for ids in (pair.only_first, pair.only_second)]
+        asked = Rows({"sample": np.unique(np.concatenate(ids))})
+        for one in self.evaluations:
+            rows = with_file_names(asked, Store(one.folder), one.figures.data.digest)
+            if "file" in rows:
+                named = zip(rows["sample"].tolist(), rows["file"].tolist(), strict=True)
+                return {sample: str(file) for sample, file in named if file}
+        return {}
+
     def plain(self, images: bool = False) -> dict[str, Any]:
         """The group as JSON."""
+        files = self.files if images else {}
         return {
             "threat": self.threat.text,
             "queries": self.threat.queries,
@@ -174,6 +191,7 @@ class Group:
             "evaluations": [one.plain(images) for one in self.evaluations],
             "pairs": [pair.plain(images) for pair in self.pairs],
             "notes": list(self.notes),
+            **({"files": {str(id): file for id, file in files.items()}} if images else {}),
         }
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from besiege.cli import screen
+from besiege.cli.exits import FINE, INCOMPLETE, STOP
 from besiege.cli.grammar import AsJson, Flag, Place, examples, flowing
 
 command = App(
@@ -53,7 +54,7 @@ def compare(
     history
         Include earlier results, which newer ones of the same command replaced.
     images
-        List the ids of the images on which models differ.
+        List the images on which models differ, by id, or by file.
     """
     from besiege.bench.comparison import compare_runs
 
@@ -65,5 +66,5 @@ def compare(
 
         screen.out().print(ComparisonTable(found, images))
     if not all(one.complete for one in found.evaluations):
-        return 3
-    return 4 if any(one.stops for one in found.evaluations) else 0
+        return INCOMPLETE
+    return STOP if any(one.stops for one in found.evaluations) else FINE

@@ -10,7 +10,7 @@ from besiege.core.errors import Finding
 from besiege.core.threat import CLASS
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference
-from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier
+from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier, ThreatFigures
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.formats import budget_unit, distance, interval, listed, p_value, share
 
@@ -260,20 +260,19 @@ def troubles(evaluation: Evaluation) -> list[str]:
 
 def sample_choice(evaluation: Evaluation) -> str:
     """The images of an evaluation, in words."""
-    chosen, goal = choice(evaluation.data), evaluation.threat.goal
-    if not goal.startswith(CLASS):
-        return chosen
-    target = class_in_words(int(goal.removeprefix(CLASS)), evaluation.data.class_names)
-    return f"{chosen}, without those of {target}"
+    return choice(evaluation.data, evaluation.threat)
 
 
-def choice(data: DataFigures) -> str:
-    """The chosen images of a data set, in words."""
+def choice(data: DataFigures, threat: ThreatFigures) -> str:
+    """The images of a data set that were chosen for a threat, in words."""
     where = f"{data.name} ({data.split})" if data.split else data.name
     count, total = data.count, data.total
     if total is None or count == total:
         return f"all {count:,} images of {where}"
     chosen = "" if data.seed is None else f", chosen with seed {data.seed}"
+    if threat.goal.startswith(CLASS):
+        target = class_in_words(int(threat.goal.removeprefix(CLASS)), data.class_names)
+        chosen += f", without those of {target}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 

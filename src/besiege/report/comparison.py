@@ -127,7 +127,7 @@ def _data(group: Group) -> str:
 def _samples(group: Group) -> str:
     """The samples of a group in words."""
     if group.count == group.data.count:
-        return choice(group.data)
+        return choice(group.data, group.threat)
     return f"{group.count:,} images of {_data(group)}"
 
 
@@ -187,13 +187,13 @@ class ComparisonTable:
             text = pair_sentence(pair, group, self.comparison)
             yield Text(text, "bold" if pair.clear else "", overflow="fold")
             if self.images:
-                yield from _ids(f"only {pair.first}", pair.only_first)
-                yield from _ids(f"only {pair.second}", pair.only_second)
+                yield from _ids(f"only {pair.first}", pair.only_first, group)
+                yield from _ids(f"only {pair.second}", pair.only_second, group)
         yield ""
         if self.images and len(group.evaluations) > 2:
             for one in group.evaluations:
-                yield from _ids(f"{one.name} and no other", one.only)
-                yield from _ids(f"all but {one.name}", one.all_but)
+                yield from _ids(f"{one.name} and no other", one.only, group)
+                yield from _ids(f"all but {one.name}", one.all_but, group)
             yield ""
 
     def _legend(self) -> str:
@@ -292,7 +292,10 @@ def _matrix(group: Group, width: int) -> Iterator[RenderableType]:
         yield ""
 
 
-def _ids(title: str, ids: Ids) -> Iterator[RenderableType]:
+def _ids(title: str, ids: Ids, group: Group) -> Iterator[RenderableType]:
+    """The samples by their ids, or by their files where images were read from files."""
     if len(ids):
-        numbers = ", ".join(map(str, np.sort(ids).tolist()))
-        yield Padding(Text(f"{title} ({len(ids):,}): {numbers}", overflow="fold"), (0, 0, 0, 2))
+        names = [group.files.get(sample, str(sample)) for sample in np.sort(ids).tolist()]
+        names = sorted(names) if group.files else names
+        text = f"{title} ({len(ids):,}): {', '.join(names)}"
+        yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
