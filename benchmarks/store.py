@@ -106,23 +106,23 @@ def fill(
     pictures = chance.integers(0, 256, (most, *shape), dtype=np.uint8)
     images = chance.random((most, *shape), dtype=np.float32)
     clean, *attacks = asked.stages()
+    right = chance.random(sum(clean.counts)) < 0.9
     for (task,), size in zip(clean.parts, clean.counts, strict=True):
         ids = task.shard * size + np.arange(size)
-        right = chance.random(size) < 0.9
         rows = {
             "sample": ids,
             "label": ids % 10,
             "prediction": ids % 10,
             "confidence": np.full(size, 0.9),
             "share": np.ones(size),
-            "correct": right,
+            "correct": right[ids],
         }
-        record = Record(task.identity, {"rows": size, "correct": int(right.sum())})
+        record = Record(task.identity, {"rows": size, "correct": int(right[ids].sum())})
         store.commit(record, rows, {IMAGES: save({"images": pictures[:size]})})
     parts = [part for stage in attacks for part in zip(stage.parts, stage.counts, strict=True)]
     for (crafting, judging), size in parts:
         ids = crafting.shard * size + np.arange(size)
-        won = chance.random(size) < broken
+        won = (chance.random(size) < broken) | ~right[ids]
         crafted: dict[str, Column] = {
             "sample": ids,
             "claimed": won,
@@ -139,15 +139,16 @@ def fill(
         judged: dict[str, Column] = {
             "sample": ids,
             "label": ids % 10,
-            "correct": np.ones(size, bool),
+            "correct": right[ids],
             "success": won,
             **{n: np.ones(size, bool) for n in ("valid", "within", "reached")},
             "share": won.astype(float),
             "prediction": (ids + 1) % 10,
             "confidence": chance.random(size),
-            **{n: chance.random(size) * 0.03 for n in ("linf", "l2", "l1", "l0")},
+            # A misclassified image needs no perturbation.
+            **{n: chance.random(size) * 0.03 * right[ids] for n in ("linf", "l2", "l1", "l0")},
         }
-        totals = {"rows": size, "correct": size, "broken": int(won.sum())}
+        totals = {"rows": size, "correct": int(right[ids].sum()), "broken": int(won.sum())}
         store.commit(
             Record(judging.identity, totals, provenance={"judged": dict(made.files)}), judged
         )

@@ -144,7 +144,7 @@ def warned(kind: str, watch: Any = None, **changes: Any) -> dict[str, str]:
         images, labels = images[labels < 3], labels[labels < 3]
     terms = {"threat": "linf:0.06", "suite": LIST, "curve": False, "watch": watch, **changes}
     found = evaluate(Around(kind), (images, labels), **terms)
-    levels = {"error": 0, "warning": 1, "note": 2}
+    levels = {"stop": 0, "warning": 1, "note": 2}
     ordered = sorted(found.warnings, key=lambda f: -levels[f.level])
     shown = found._repr_html_()
     assert all(f.id in shown and f.id in repr(found) for f in ordered), "in every output"
@@ -157,12 +157,12 @@ def test_an_honest_model_has_none_of_these_warnings() -> None:
 
 def test_w08_and_w11_masked_gradients() -> None:
     found = warned("rounded")
-    assert found["W08"] == "warning" and found["W11"] == "error"
+    assert found["W08"] == "warning" and found["W11"] == "stop"
 
 
 def test_w14_is_told_before_the_attacks() -> None:
     events: list[Event] = []
-    assert warned("noisy", events.append)["W14"] == "error"
+    assert warned("noisy", events.append)["W14"] == "stop"
     first = next(n for n, event in enumerate(events) if event.stage is not None)
     told = [f for event in events[:first] for f in event.findings]
     assert [f.id for f in told] == ["W14"], "once, however many shards there are"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from besiege.bench.pictures import pictures
 from besiege.bench.results import summarise
 from besiege.bench.single import evaluate
 from besiege.bench.store import Store
+from besiege.bench.words import in_lines
 from besiege.core.errors import AttackError, InputError, StoreError, ThreatError, VictimError
 from besiege.core.record import COSTS
 from besiege.metrics import against_cost, area, envelope, local_optimality, quantile
@@ -246,7 +248,7 @@ def test_an_attack_that_fails_is_no_robustness(tmp_path: Path) -> None:
     failed = evaluate(Cracked(), "digits", threat="linf:0.1", attacks="pgd", count=30, out=tmp_path)
     assert not failed.complete and failed.robust is None and failed.by_attack == {}
     (finding,) = [f for f in failed.warnings if f.id == "FAILED"]
-    assert "out of order" in finding.seen and finding.level == "error"
+    assert "out of order" in finding.seen and finding.level == "stop"
     assert "unknown" in repr(failed)
     assert status(tmp_path)[0].attacks[1].failures[0].startswith("VictimError: ")
 
@@ -400,3 +402,21 @@ def test_accuracy_against_queries_is_that_of_shorter_runs() -> None:
         )
         assert fewer.robust is not None
         assert curve.value[curve.x.index(queries)] == pytest.approx(fewer.robust.value)
+
+
+def test_without_a_budget_the_median_and_the_share_found_are_printed() -> None:
+    found = evaluate(
+        NATURAL, "digits", threat="linf", attacks="minimal(fgsm), fmn(steps=20)", count=20
+    )
+    sizes = found.figures.distances
+    assert sizes is not None and sizes.all.median is not None
+    lines = repr(found).splitlines()
+    assert lines[2] == (
+        f"  smallest  median {sizes.all.median:.4g}, found for 20 of 20 images, "
+        "100.0 % [83.2, 100.0] (in linf)"
+    )
+    assert lines[3].startswith("  minimal(fgsm)  median ") and "of 20 images" in lines[4]
+    assert "robust" not in repr(found)
+    partly = replace(sizes, all=replace(sizes.all, median=None, unbroken=11))
+    said = in_lines(replace(found.figures, distances=partly))
+    assert "median infinite, found for 9 of 20 images, 45.0 %" in said

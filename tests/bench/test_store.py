@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def record(number: int = 0, **more: object) -> Record:
     return Record(
         {"kind": "judge", "number": number},
         {"rows": 3, "correct": 3, "broken": 2},
-        (Finding("W14", "seen", "advice", "error"),),
+        (Finding("W14", "seen", "advice", "stop"),),
         {"seconds": 1.5},
         **more,  # type: ignore[arg-type]
     )
@@ -49,6 +50,18 @@ def test_a_record_reads_back_as_it_was_written(store: Store) -> None:
     assert rows["row"].tolist() == [0, 1, 2]
     assert np.array_equal(store.images(key)["images"], IMAGES["images"])
     assert store.present() == {key}
+
+
+def test_a_stop_that_was_written_as_an_error_is_a_stop(store: Store) -> None:
+    written = Finding("W14", "seen", "advice", "error")  # type: ignore[arg-type]  # as before
+    key = store.commit(replace(record(), findings=(written,)), ROWS)
+    found = store.read(key, whole=True)
+    assert found is not None and found.findings == record().findings
+    path = store.records / key / "record.json"
+    assert '"error"' in path.read_text(), "what is on the disk stays"
+    path.write_text(path.read_text().replace('"error"', '"stop"'))
+    with pytest.raises(DamagedError, match="changed"):
+        store.read(key)
 
 
 def test_rows_come_in_the_order_of_the_keys(store: Store) -> None:
@@ -84,7 +97,7 @@ def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
     assert found is not None
     assert found.identity["kind"] == "judge"
     assert found.totals["broken"] == 2
-    assert found.findings[0].id == "W14"
+    assert (found.findings[0].id, found.findings[0].level) == ("W14", "stop")
     assert store.rows([key])["success"].tolist() == [True, False, True]
     assert store.images(key)["images"].shape == (2, 1, 2, 2)
 

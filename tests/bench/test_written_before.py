@@ -68,8 +68,9 @@ def test_its_figures_are_the_same(folder: Path) -> None:
 
 def _without_sentences(figure: Any) -> Any:
     """A figure without the words that explain it, which later releases may improve."""
-    if isinstance(figure, list):
-        return [(finding["id"], finding["level"]) for finding in figure]
+    if isinstance(figure, list):  # W24, on how precise a figure is, was a warning then
+        levels = {"W24": "note"}
+        return [(one["id"], levels.get(one["id"], one["level"])) for one in figure]
     return {name: value for name, value in figure.items() if name != "words"}
 
 

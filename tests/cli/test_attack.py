@@ -100,6 +100,14 @@ def test_one_image_to_one_class(besiege: Besiege, tmp_path: Path) -> None:
     assert said.code == 0
     net = library.models.load(MODEL)
     assert int(net(pixels(tmp_path / "out" / name)).argmax()) == 8
+    other = ("--attack", "pgd", "--threat", "linf:0.3 targeted:class=8", "--labels", "0")
+    said = besiege("attack", MODEL, "--images", f"in/{name}", *other, "--out", "again")
+    assert said.code == 0
+    assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    said = besiege(
+        "attack", MODEL, "--images", f"in/{name}", *tokens, "--target", "7", "--out", "x"
+    )
+    assert said.code == 2 and "disagree" in said.flat
 
 
 def test_exact_images_are_exact(besiege: Besiege, tmp_path: Path) -> None:

@@ -286,3 +286,32 @@ def test_the_command_can_be_typed_again() -> None:
         "--attacks",
         "pgd(steps=3), mim",
     ]
+
+
+def test_autoattack_is_another_name_of_standard() -> None:
+    asked = {"model": "zoo:digits-natural", "data": "digits", "threat": "linf:0.15"}
+    folders = {
+        default_folder([Request.of(**asked, suite=s)]) for s in ("standard", "AutoAttack", "aa")
+    }
+    assert len(folders) == 1
+    assert Request.of(**asked, suite="aa").suite == "standard"
+    assert Request.of(**asked, suite="fgsm, pgd").suite == "fgsm, pgd"
+
+
+def test_parameters_of_other_libraries_are_translated_before_any_work(besiege: Besiege) -> None:
+    said = besiege(*ASK, "--attacks", "pgd(alpha=0.03, nb_iter=10)")
+    assert said.code == 2 and "write 'pgd(schedule=constant(0.2), steps=10)'" in said.flat
+    said = besiege(*ASK, "--attacks", "autoattack")
+    assert said.code == 2 and "--suite standard" in said.flat
+
+
+def test_one_class_for_all_images(besiege: Besiege) -> None:
+    tokens = ("--count", "30", "--attacks", "fgsm", "--no-curve", "--no-page", "--out", "here")
+    said = besiege(*ASK, "--target-class", "3", *tokens)
+    assert said.code == 0, said.err
+    assert "against linf:0.15 targeted:class=3" in said.out
+    assert "without those of class 3" in " ".join(said.out.split())
+    said = besiege(*ASK, "--target-class", "3", "--goal", "targeted:random", *tokens)
+    assert said.code == 2 and "--goal" in said.flat and "give one" in said.flat
+    said = besiege(*ASK, "--target-class", "cat", *tokens)
+    assert said.code == 2 and "no class of digits is called 'cat'" in said.flat

@@ -51,10 +51,10 @@ def test_several_models_and_threats(besiege: Besiege, tmp_path: Path) -> None:
     assert said.code == 0, said.err
     rows = [line.split() for line in said.out.splitlines() if line.startswith("zoo:")]
     assert [row[:2] for row in rows] == [
-        ["zoo:digits-pgd-at", "l2:1"],
-        ["zoo:digits-natural", "l2:1"],
         ["zoo:digits-pgd-at", "linf:0.15"],
         ["zoo:digits-natural", "linf:0.15"],
+        ["zoo:digits-pgd-at", "l2:1"],
+        ["zoo:digits-natural", "l2:1"],
     ]
     again = besiege(*given, "--json")
     assert "nothing is left to do" in again.err

@@ -96,3 +96,30 @@ def test_models(besiege: Besiege) -> None:
     told = json.loads(besiege("models", "--json").out)
     assert {"models", "architectures", "forms"} == set(told)
     assert next(m for m in told["models"] if m["name"] == "zoo:digits-natural")["present"]
+
+
+def test_defenses(besiege: Besiege) -> None:
+    said = besiege("defenses")
+    assert said.code == 0 and max(map(len, said.out.splitlines())) <= 80
+    told = {
+        line["name"]: line for line in json.loads(besiege("defenses", "--json").out)["defenses"]
+    }
+    assert list(told) == LAYERS.names() and all(name in said.out for name in told)
+    assert told["bits"]["gradient"] == "of a surrogate" and told["adapt"]["gradient"] == "its own"
+    assert told["resize_pad"]["stochastic"] and not told["bits"]["stochastic"]
+    assert told["bits"]["parameters"] == {"depth": "4"}
+
+
+def test_a_layer_is_shown_with_its_parameters(besiege: Besiege) -> None:
+    told = json.loads(besiege("show", "bits(depth=3)", "--json").out)
+    assert (told["kind"], told["parameters"]) == ("defense", {"depth": "3"})
+    assert told["facts"]["written"] == "MODEL+bits(depth=3)"
+    said = besiege("show", "bits(dept=3)")
+    assert said.code == 2 and "did you mean 'depth'" in said.flat
+
+
+def test_autoattack_is_shown_as_the_suite_that_it_is(besiege: Besiege) -> None:
+    for name in ("autoattack", "AA", "standard"):
+        said = " ".join(besiege("show", name).out.split())
+        assert said.startswith("standard suite") and "also called autoattack, aa" in said
+        assert "An independent implementation of AutoAttack" in said

@@ -88,7 +88,7 @@ def test_the_five_minutes_run(place: Path, capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out
     assert "my_model.py:make against linf:8/255" in said
     assert (place / "my-run" / "report.html").exists()
-    assert len(list((place / "besiege-runs").glob("*/report.html"))) == 3
+    assert len(list((place / "besiege-runs").glob("*/report.html"))) == 4
     assert 0 < names["result"].robust.value <= names["result"].clean.value
     assert "images broken" in said
 
@@ -126,6 +126,18 @@ def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "The median smallest perturbation that breaks an image is" in said
     assert (place / "change.safetensors").exists()
+
+
+def test_models_are_compared(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("compare.md")
+    said = capsys.readouterr().out
+    (shown,) = [b.text for b in blocks("compare.md") if b.text.startswith("against")]
+    told = " ".join(said.split())
+    for sentence in re.findall(r"zoo:\S+ withstands more than zoo:[^:]+:", " ".join(shown.split())):
+        assert sentence in told, sentence
+    for line in shown.splitlines()[3:8] + shown.splitlines()[-2:]:  # columns and explanations
+        assert line.split("  ")[0] in said
+    assert names["pair"].clear and "better by 4" in said
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.docs.blocks import DOCS
 
+from besiege.core.rules import TITLES
 from besiege.core.threat import Threat
 
 SOURCE = DOCS.parent / "src" / "besiege"
@@ -81,3 +82,8 @@ def test_references_are_listed() -> None:
 def test_a_threat_that_is_refused_in_an_evaluation_has_its_warning() -> None:
     (finding,) = Threat.parse("linf:0.6").findings((0.0, 1.0))
     assert finding.id in told()
+
+
+def test_the_titles_of_the_page_are_those_of_the_rules() -> None:
+    text = (DOCS / "warnings.md").read_text("utf-8")
+    assert dict(re.findall(r"^### (W\d\d|[A-Z]{4,}) (.*)$", text, re.M)) == TITLES

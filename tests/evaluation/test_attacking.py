@@ -124,8 +124,12 @@ def test_html_is_escaped() -> None:
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "attack": ({"attack": "pdg"}, UnknownNameError, "did you mean 'pgd'"),
     "parameter": ({"stps": 3}, AttackError, "did you mean 'steps'"),
-    "step size": ({"alpha": 0.01}, AttackError, r"schedule='constant\(0\.1\)'"),
-    "budget": ({"eps": 0.01}, AttackError, "threat='linf:8/255'"),
+    "step size": (
+        {"alpha": 0.01},
+        AttackError,
+        r"write 'pgd\(steps=8, schedule=constant\(0\.2\)\)'",
+    ),
+    "budget": ({"eps": 0.01}, AttackError, "threat='linf:0.01'"),
     "value": ({"steps": -1}, AttackError, "whole number"),
     "threat": ({"threat": "lnf:0.1"}, ThreatError, "did you mean 'linf'"),
     "norm": ({"threat": "l0:3"}, ThreatError, "not in l0"),

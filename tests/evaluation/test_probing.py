@@ -96,7 +96,7 @@ def test_w14_five_passes_find_what_two_may_miss() -> None:
             return torch.stack([x.sum((1, 2, 3)), torch.full((len(x),), float(self.asked > 3))], 1)
 
     sight = predict_clean(Classifier(Drifting()), SAMPLES)
-    assert [(f.id, f.level) for f in sight.findings] == [("W14", "error")]
+    assert [(f.id, f.level) for f in sight.findings] == [("W14", "stop")]
 
 
 def test_w14_knows_classes_that_are_ruled_out() -> None:

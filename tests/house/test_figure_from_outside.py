@@ -67,6 +67,9 @@ def test_who_did_not_register_it_does_not_see_it(run: tuple[Path, str]) -> None:
 def test_figures_json_is_read_back(run: tuple[Path, str]) -> None:
     content = json.loads((run[0] / "figures.json").read_text())
     assert typed(content).plain() == content
+    older = {"id": "W14", "seen": "It wavers.", "advice": "Fix it.", "level": "error"}
+    content["evaluations"][0]["warnings"] = [older]
+    assert [one.level for one in typed(content).evaluations[0].warnings] == ["stop"]
 
 
 def test_a_name_that_is_taken_is_refused() -> None:

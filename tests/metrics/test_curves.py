@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -185,6 +186,40 @@ def test_the_gallery_goes_through_the_classes_and_names_its_images() -> None:
     eleven = next(item for item in shown if item.sample == 11)
     assert (eleven.attack, eleven.record, eleven.row) == ("two", "records/c", 0)
     assert (eleven.clean, eleven.clean_row) == ("records/a", 1)
+
+
+def test_the_gallery_takes_classes_in_turn_and_the_strongest_attack() -> None:
+    """The same as a plain loop over samples, on many."""
+    generator = np.random.default_rng(0)
+    ids, labels = generator.permutation(500)[:200], generator.integers(0, 3, 200)
+    right = generator.random(200) < 0.9
+    clean = Rows({**{n: CLEAN[n][np.zeros(200, int)] for n in CLEAN}, "sample": ids})
+    clean = clean.having(label=labels, correct=right, row=np.arange(200))
+    trials = []
+    for text, share in (("weak", 0.2), ("strong", 0.5), ("middle", 0.3)):
+        order = generator.permutation(200)
+        base = Rows({n: ONE.rows[n][np.zeros(200, int)] for n in ONE.rows})
+        won = (generator.random(200) < share) | ~right[order]
+        trials.append(Trial(text, base.having(sample=ids[order], success=won, row=np.arange(200))))
+    shown = gallery(replace(evidence(*trials), clean=clean))
+
+    by_strength = [trials[1], trials[2], trials[0]]
+    expected: dict[int, tuple[str, int]] = {}
+    for trial in by_strength:
+        for row in range(200):
+            sample = int(trial.rows["sample"][row])
+            if trial.rows["success"][row] and right[ids.tolist().index(sample)]:
+                expected.setdefault(sample, (trial.text, row))
+    queues: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for sample in sorted(expected, key=lambda s: hashlib.sha256(str(s).encode()).digest()):
+        queues[int(labels[ids.tolist().index(sample)])].append(sample)
+    assert len(shown) > 6
+    for turn in range(len(shown) // 3):
+        three = shown[3 * turn : 3 * turn + 3]
+        assert {item.sample for item in three} == {queue[turn] for queue in queues.values()}
+    for item in shown:
+        assert (item.attack, item.row) == expected[item.sample]
+        assert item.clean_row == ids.tolist().index(item.sample)
 
 
 def test_a_rate_of_nothing_is_unknown() -> None:

@@ -9,7 +9,7 @@ from scipy.stats import binom, binomtest
 
 from besiege.core.errors import InputError
 from besiege.metrics import Rate, clopper_pearson
-from besiege.metrics.intervals import AtLeast, MeasuredRate
+from besiege.metrics.intervals import AtLeast, MeasuredRate, count_for
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,20 @@ def test_a_reason_has_as_many_digits_as_show_it() -> None:
 def test_a_share_is_no_percentage(share: float, told: str) -> None:
     with pytest.raises(InputError, match=told):
         Rate.of(1, 2).at_least(share)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.9])
+@pytest.mark.parametrize("half", [0.05, 0.01])
+def test_the_number_of_samples_for_a_precision(share: float, half: float) -> None:
+    def width(count: int) -> float:
+        low, high = clopper_pearson(round(share * count), count)
+        return (high - low) / 2
+
+    count = count_for(share, half)
+    assert width(count) <= half < width(int(0.85 * count)), "enough, and hardly too many"
+    assert len(str(count).rstrip("0")) <= 2
+
+
+def test_impossible_precisions_are_refused() -> None:
+    with pytest.raises(InputError, match="half width"):
+        count_for(0.5, 0.0)

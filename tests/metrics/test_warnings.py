@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from besiege.core.errors import Finding
 from besiege.metrics import Evidence, Rate, Rows, Trial
 from besiege.metrics.comparing import COMPARING, Comparison, Outline, compared
-from besiege.metrics.warnings import RULES, findings
+from besiege.metrics.warnings import RULES, findings, w24_precision
 
 N = 200
 
@@ -93,7 +94,7 @@ def test_w01_accuracy_at_no_budget_is_the_clean_one(wrong: int) -> None:
     curve = trial("minimal(pgd)", N, columns={"correct": correct})
     case = evidence(SOUND, curve=curve)
     assert ("W01" in ids(case)) == bool(wrong)
-    assert all(f.level == "error" for f in findings(case) if f.id == "W01")
+    assert all(f.level == "stop" for f in findings(case) if f.id == "W01")
 
 
 @pytest.mark.parametrize(("there", "fires"), [(0.10, False), (0.097, False), (0.09, True)])
@@ -203,14 +204,14 @@ def test_w11_is_about_attacks_that_follow_gradients() -> None:
     blind = {"vanished": np.ones(N, bool)}
     square = trial("square", 10, access="score")
     levels = [f.level for f in findings(evidence(trial("pgd", 10, columns=blind), square))]
-    assert levels.count("error") == 1, "another kind of attack does not give it a gradient"
+    assert levels.count("stop") == 1, "another kind of attack does not give it a gradient"
 
 
 @pytest.mark.parametrize(("left", "fires"), [(2, False), (3, True)])
 def test_w22_a_model_without_a_defense_falls(left: int, fires: bool) -> None:
     case = evidence(trial("pgd", N - left), standard=8 / 255, undefended=True)
     assert ("W22" in ids(case)) == fires
-    assert all(f.level == "error" for f in findings(case) if f.id == "W22")
+    assert all(f.level == "stop" for f in findings(case) if f.id == "W22")
     assert "W22" not in ids(replace(case, undefended=False))
     assert "W22" not in ids(replace(case, standard=9 / 255)), "a smaller budget than usual"
     assert "W22" not in ids(replace(case, pixels=64)), (
@@ -282,7 +283,7 @@ def test_w11_is_an_error_where_no_attack_saw_a_gradient() -> None:
     blind = {"vanished": np.ones(N, bool)}
     one, two = trial("pgd", 0, columns=blind), trial("mim", 10, columns=blind)
     levels = [f.level for f in findings(evidence(one, two)) if f.id == "W11"]
-    assert sorted(levels) == ["error", "warning", "warning"]
+    assert sorted(levels) == ["stop", "warning", "warning"]
     levels = [f.level for f in findings(evidence(one, SOUND)) if f.id == "W11"]
     assert levels == ["warning"]
 
@@ -316,9 +317,26 @@ def test_w16_and_w17_nobody_is_believed() -> None:
     assert ids(evidence(trial("pgd", 180, columns=by_chance))) == []
 
 
-def test_w24_few_samples() -> None:
-    assert "W24" in [f.id for f in findings(evidence(SOUND))]
-    assert "W24" not in [f.id for f in findings(evidence(trial("pgd", N)))]
+def test_w24_says_how_many_images_a_precision_takes() -> None:
+    (found,) = [f for f in findings(evidence(SOUND)) if f.id == "W24"]
+    assert found.level == "note" and f"with {N} images" in found.seen
+    assert re.search(r"about [\d,]+ for ±3 and [\d,]+ for ±1", found.advice)
+    thousand = precision(500, 1000)
+    assert "±3.1 points" in thousand[0].seen
+    assert thousand[0].advice.endswith("about 9,800 for ±1."), "1,000 are there already"
+    assert precision(5000, 10_000) == [] and precision(0, 200) == []
+
+
+def precision(left: int, count: int) -> list[Finding]:
+    """W24 of an attack that leaves some of `count` images, all of which were right."""
+    clean = {
+        "sample": np.arange(count),
+        "label": np.zeros(count, int),
+        "correct": np.ones(count, bool),
+    }
+    rows = {"sample": np.arange(count), "success": np.arange(count) >= left}
+    case = Evidence(Rows(clean), [Trial("pgd", Rows(rows))], False, "linf", 0.1, (0.0, 1.0), 64, 10)
+    return list(w24_precision(case))
 
 
 def test_w28_twice_the_usual_budget() -> None:
@@ -329,10 +347,11 @@ def test_w28_twice_the_usual_budget() -> None:
     assert ids(replace(case, eps=0.5)) == [], "half the range is the threat's own warning"
 
 
-def test_errors_come_first() -> None:
-    lost = trial("pgd", 100, columns={"success": np.arange(N) < 99})
+def test_the_most_serious_come_first() -> None:
+    late = np.where(np.arange(N) < 99, np.where(np.arange(N) < 90, 2, 30), -1)
+    lost = trial("pgd", 100, columns={"success": np.arange(N) < 99, "first_step": late})
     case = evidence(lost, standard=1 / 255)
-    assert [f.level for f in findings(case)] == ["error", "warning", "note"]
+    assert [f.level for f in findings(case)] == ["stop", "warning", "note", "note"]
 
 
 def beside(threat: str, eps: float | None, *, searched: bool = True, **norms: Any) -> Outline:

@@ -399,7 +399,7 @@ def test_a_pre_flight_notices_chance_and_company(tmp_path: Path) -> None:
         draw = np.random.default_rng(0)
         server.answer = lambda images: {"logits": draw.normal(size=(len(images), 10)).tolist()}
         (finding,) = preflight(model, samples)
-        assert finding.id == "W14" and finding.level == "error"
+        assert finding.id == "W14" and finding.level == "stop"
         assert model.ledger is not None and model.ledger.distrusted
         assert preflight(NET, samples) == []
 

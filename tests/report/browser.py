@@ -128,6 +128,20 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def press(self, key: str) -> None:
+        """Press a key, such as Enter, in what has the focus."""
+        codes = {"Enter": ("\r", 13), "Tab": ("\t", 9)}
+        text, code = codes[key]
+        for kind in ("keyDown", "keyUp"):
+            self.ask(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **({"text": text} if kind == "keyDown" else {}),
+            )
+
     def logged(self) -> list[str]:
         """What the page wrote to the console, errors of the browser about it included."""
         said = []

@@ -15,7 +15,10 @@ from besiege.metrics.values import (
     AttackFigures,
     AttackSizes,
     AttackSpread,
+    Became,
     BudgetCurve,
+    ClassFigures,
+    Confusion,
     Cost,
     DataFigures,
     Descent,
@@ -147,6 +150,25 @@ DATA = DataFigures(
 )
 
 
+def classes(count: int = 10, median: bool = False) -> list[ClassFigures]:
+    """Classes of twenty images each, which withstand less and less up to the last."""
+    return [
+        ClassFigures(
+            label,
+            rate(20 - label % 3, 20),
+            rate(round(15 * (count - 1 - label) / count), 20),
+            0.5 + label / count if median else None,
+        )
+        for label in range(count)
+    ]
+
+
+def confusion(count: int = 10) -> Confusion:
+    """Every class became the next one, the first ones more often."""
+    pairs = [Became(label, (label + 1) % count, count - label) for label in range(count)]
+    return Confusion(sum(pair.count for pair in pairs), len(pairs), tuple(pairs))
+
+
 def evaluation(**changes: Any) -> EvaluationFigures:
     usual: dict[str, Any] = {
         "name": "0123456789abcdef",
@@ -181,10 +203,14 @@ def evaluation(**changes: Any) -> EvaluationFigures:
         "distances": None,
         "no_curve": None,
         "warnings": [
-            Finding("W24", "The interval is 6.6 points wide.", "Use more samples (--count).")
+            Finding(
+                "W24", "The interval is 6.6 points wide.", "Use more samples (--count).", "note"
+            )
         ],
         "gallery": [item(sample) for sample in range(8)],
         "cost": Cost(27000, 25500, 27001, 1588, 9.7),
+        "by_class": classes(),
+        "confusion": confusion(),
     }
     given: dict[str, Any] = {
         n: tuple(v) if isinstance(v, list) else v for n, v in (usual | changes).items()
@@ -232,7 +258,7 @@ def pictures(
 def broken_run() -> Figures:
     """An evaluation in which all went wrong that can: an error, a failure, an unfinished attack."""
     seen = "The model answered the same images differently."
-    error = Finding("W14", seen, "Make it deterministic.", "error")
+    error = Finding("W14", seen, "Make it deterministic.", "stop")
     attacks = [
         attack("fgsm", 69, accuracy=None, failure="MemoryError: no room", complete=False, broken=0),
         attack("pgd(steps=100, restarts=5, loss=margin, schedule=cosine)", 51, complete=False),
@@ -250,6 +276,9 @@ def minimal_run() -> Figures:
         replace(
             found,
             data=replace(DATA, class_names=names),
+            model=replace(MODEL, classes=1000),
+            by_class=tuple(classes(1000, median=True)),
+            confusion=confusion(200),
             gallery=(item(1, label=999, clean_prediction=998, prediction=7),),
             steps_curve=found.steps_curve[:1],
         )
@@ -322,6 +351,24 @@ def four() -> Figures:
                 evaluation(threat=threat(against, eps, text), robust=rate(left), model=named)
             )
             left += 30
+    return figures(*made)
+
+
+def eight() -> Figures:
+    """Four models, one of them with a very long name, in another order under each threat."""
+    names = ["zoo:digits-natural", "zoo:digits-pgd-at", "zoo:digits-natural+bits(depth=2)"]
+    names.append("path/to/a/deeply/nested/folder/of_models.py:make_the_network_of_tuesday(width=2)")
+    made = []
+    left = {"linf:0.15": (47, 297, 160, 20), "l2:1": (10, 297, 40, 90)}
+    for against, eps in (("linf:0.15", 0.15), ("l2:1", 1.0)):
+        for k, name in enumerate(names):
+            found = evaluation(
+                threat=threat(against, eps, against.partition(":")[2]),
+                robust=rate(left[against][k]),
+                model=replace(MODEL, name=name),
+                command=f"besiege evaluate {name} --threat {against}",
+            )
+            made.append(found)
     return figures(*made)
 
 

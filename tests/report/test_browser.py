@@ -8,13 +8,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.report.browser import CHROMIUM, Browser
 from tests.report.sample import (
     Figures,
     broken_run,
     by_chance,
     crowded,
+    eight,
     evaluation,
     figures,
     four,
@@ -34,6 +37,7 @@ pytestmark = [
 CASES: dict[str, Callable[[], Figures]] = {
     "one": figures,
     "four": four,
+    "eight": eight,
     "broken": broken_run,
     "minimal": minimal_run,
     "smallest": smallest_run,
@@ -117,6 +121,13 @@ CONTRAST = """
   return worst;
 })()
 """
+# All that can be unfolded at once; enlarged pictures would cover the page.
+UNFOLD = """
+document.querySelectorAll('details:not(.zoom)').forEach(
+  d => { d.removeAttribute('name'); d.open = true; })
+"""
+# Links lead to their places at once.
+JUMP = "document.documentElement.style.scrollBehavior = 'auto'"
 BOX = """
 const box = e => { const r = e.getBoundingClientRect();
   return {x: r.left, y: r.top, right: r.right, bottom: r.bottom}; };
@@ -155,7 +166,7 @@ def test_nothing_overlaps_sticks_out_complains_or_is_loaded(
     for scheme in ("light", "dark"):
         browser.open(pages[case], width, scheme)
         # All that can be unfolded is looked at too.
-        browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
+        browser.value(UNFOLD)
         assert browser.value("document.documentElement.scrollWidth") <= width
         assert browser.value(OUTSIDE) == []
         assert browser.value(OVERLAPS) == []
@@ -164,11 +175,12 @@ def test_nothing_overlaps_sticks_out_complains_or_is_loaded(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("case", ["one", "four", "minimal", "crowded"])
+@pytest.mark.parametrize("case", ["one", "four", "eight", "minimal", "crowded"])
 def test_labels_of_charts_are_apart_inside_and_large_enough(
     case: str, width: int, browser: Browser, pages: dict[str, Path]
 ) -> None:
     browser.open(pages[case], width, "light")
+    browser.value(UNFOLD)
     charts = labels(browser)
     figures_shown = browser.value("document.querySelectorAll('figure.plot').length")
     assert len(charts) == figures_shown >= 2, "one drawing of each chart"
@@ -193,7 +205,7 @@ def test_text_stands_out_from_what_is_behind_it(
     case: str, scheme: str, browser: Browser, pages: dict[str, Path]
 ) -> None:
     browser.open(pages[case], 1280, scheme)
-    browser.value("document.querySelectorAll('details').forEach(d => d.open = true)")
+    browser.value(UNFOLD)
     ratio, where = browser.value(CONTRAST)
     assert ratio >= 4.5, where
     paper = browser.value("getComputedStyle(document.body).backgroundColor")
@@ -208,6 +220,8 @@ def test_sections_are_there_and_pictures_are_shown_pixel_by_pixel(
         "The attacks",
         "First attack to break each image",
         "Accuracy curves",
+        "Accuracy by class",
+        "What broken images were classified as",
         "Misclassified images",
         "Warnings",
         "What the attacker may do",
@@ -239,16 +253,161 @@ def test_a_point_says_its_figure_when_it_is_reached_by_keyboard(
             assert all(t["x"] >= chart["frame"]["x"] - 1 for t in chart["texts"])
 
 
-def test_a_link_of_the_comparison_leads_to_its_evaluation(
+@pytest.mark.parametrize("width", [1280, 375])
+def test_a_link_unfolds_its_evaluation_folds_the_others_and_leads_there(
+    width: int, browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["eight"], width, "light")
+    browser.value(JUMP)
+    for links in (".matrix a", "#contents li li a"):
+        for which in (6, 1):
+            where = browser.value(f"document.querySelectorAll('{links}')[{which}].hash")
+            browser.value(f"document.querySelectorAll('{links}')[{which}].click()")
+            opened = browser.value(
+                "[...document.querySelectorAll('details.evaluation')].map(d => d.open)"
+            )
+            assert opened.count(True) == 1
+            top = browser.value(
+                f"document.querySelector('details:has({where}) > summary')"
+                ".getBoundingClientRect().top"
+            )
+            assert opened[int(where.rpartition("-")[2]) - 1]
+            bar = (
+                0
+                if width == 1280
+                else browser.value(
+                    "document.querySelector('.contents').getBoundingClientRect().bottom"
+                )
+            )
+            assert bar - 2 <= top < bar + 12, "the title is at the top, and not below the bar"
+
+
+def test_a_link_from_outside_opens_the_page_at_its_evaluation(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    browser.open(pages["eight"], 1280, "light")
+    browser.ask("Page.navigate", url=pages["eight"].resolve().as_uri() + "#evaluation-5")
+    opened = browser.value("[...document.querySelectorAll('details.evaluation')].map(d => d.open)")
+    assert [place for place, one in enumerate(opened, 1) if one] == [5]
+
+
+@pytest.mark.parametrize("case", ["one", "eight"])
+def test_the_contents_stay_in_view(case: str, browser: Browser, pages: dict[str, Path]) -> None:
+    place = "document.querySelector('{}').getBoundingClientRect().toJSON()"
+    browser.open(pages[case], 1280, "light")
+    browser.value(JUMP)
+    for y in (0, 1500, 1e6):
+        browser.value(f"scrollTo(0, {y})")
+        shown = browser.value(place.format("#contents"))
+        assert 0 <= shown["top"] < 100 and shown["width"] > 150
+        column = browser.value(place.format("main"))
+        assert shown["right"] <= column["left"], "beside the page, not over it"
+    browser.open(pages[case], 375, "light")
+    browser.value(JUMP)
+    browser.value("scrollTo(0, 2000)")
+    bar = browser.value(place.format(".contents"))
+    assert bar["top"] == 0 and bar["width"] == 375 and bar["height"] < 60
+
+
+@pytest.mark.parametrize("case", ["one", "eight"])
+def test_on_a_phone_the_bar_opens_the_contents_and_a_link_closes_them(
+    case: str, browser: Browser, pages: dict[str, Path]
+) -> None:
+    shown = "document.querySelector('#contents').getBoundingClientRect().height"
+    browser.open(pages[case], 375, "light")
+    browser.value(JUMP)
+    browser.value("scrollTo(0, 1200)")
+    assert browser.value(shown) == 0
+    browser.value("document.querySelector('.contents .open').click()")
+    assert browser.value(shown) > 100
+    assert abs(browser.value("scrollY") - 1200) < 60, "the page stays where it is"
+    browser.value("document.querySelector('.contents .shut').click()")
+    assert browser.value(shown) == 0
+    browser.value("document.querySelector('.contents .open').click()")
+    browser.value("document.querySelector('#contents a[href=\"#reading\"]').click()")
+    assert browser.value(shown) == 0
+    top = browser.value("document.querySelector('#reading').getBoundingClientRect().top")
+    assert 40 < top < 60, "below the bar"
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize(("case", "pixels"), [("one", 8), ("four", 32), ("crowded", 0)])
+def test_pictures_have_whole_number_scales_and_enlarge_by_keyboard(
+    case: str, pixels: int, width: int, browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages[case], width, "light")
+    browser.value(JUMP)
+    picture = (
+        "(i => [i.width, i.naturalWidth, getComputedStyle(i).imageRendering])"
+        "(document.querySelector('.zoom img'))"
+    )
+    small, across, _ = browser.value(picture)
+    assert pixels in (across, 0)
+    if across <= small:
+        assert small % across == 0
+    browser.value("document.querySelector('.zoom summary').scrollIntoView()")
+    before = browser.value("[scrollY, document.documentElement.scrollHeight]")
+    browser.value("document.querySelector('.zoom summary').focus()")
+    browser.press("Enter")
+    large, _, look = browser.value(picture)
+    assert large > small and large % across == 0 and look == "pixelated"
+    cover = browser.value(
+        "document.querySelector('.zoom summary').getBoundingClientRect().toJSON()"
+    )
+    assert (cover["left"], cover["top"], cover["height"]) == (0, 0, 900)
+    assert browser.value("[scrollY, document.documentElement.scrollHeight]") == before
+    browser.press("Enter")
+    assert browser.value(picture)[0] == small
+    assert browser.value("[scrollY, document.documentElement.scrollHeight]") == before
+
+
+def test_a_table_that_continues_to_the_right_has_a_shadow_there(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    browser.open(pages["smallest"], 375, "light")
+    x, y, wide, high = browser.value(
+        "(() => { const s = [...document.querySelectorAll('.scroll')]"
+        ".find(s => s.scrollWidth > s.clientWidth + 50); s.scrollIntoView();"
+        "const r = s.getBoundingClientRect(); return [r.left, r.top + scrollY, r.width, r.height];"
+        "})()"
+    )
+
+    def edges() -> tuple[int, int]:
+        """The darkest paint of the left and of the right edge, below the head."""
+        browser.screenshot(tmp_path / "table.png", (x, y, wide, high))
+        with Image.open(tmp_path / "table.png") as image:
+            grey = np.asarray(image.convert("L"))
+        free = grey[6:12]  # a strip above all letters
+        return int(free[:, 1].min()), int(free[:, -2].min())
+
+    left, right = edges()
+    assert right < 235 < left, "it continues to the right only"
+    browser.value(
+        "(() => { const s = [...document.querySelectorAll('.scroll')]"
+        ".find(s => s.scrollWidth > s.clientWidth + 50); s.scrollLeft = 1e6; })()"
+    )
+    left, right = edges()
+    assert left < 235 < right, "at its end it continues to the left only"
+
+
+def test_on_paper_all_evaluations_are_shown_and_no_contents(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
-    browser.open(pages["four"], 375, "light")
-    where = browser.value(
-        "(() => { document.documentElement.style.scrollBehavior = 'auto';"
-        "document.querySelectorAll('.matrix a')[2].click();"
-        "return document.querySelector('#evaluation-3').getBoundingClientRect().top; })()"
+    browser.open(pages["eight"], 1280, "light")
+    browser.ask("Emulation.setEmulatedMedia", media="print")
+    seen = browser.value(
+        "[...document.querySelectorAll('details.evaluation p.lead')]"
+        ".map(p => p.checkVisibility({contentVisibilityAuto: true})).filter(Boolean).length"
     )
-    assert abs(where) < 2
+    bar = browser.value("document.querySelector('.contents').getBoundingClientRect().height")
+    browser.ask("Emulation.setEmulatedMedia", media="")
+    assert seen == 8 and bar == 0
+
+
+def test_headings_have_a_font_of_the_system(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], 1280, "light")
+    fonts = "[...document.querySelectorAll('h1,h2')].map(h => getComputedStyle(h).fontFamily)"
+    assert all(font.startswith("system-ui") for font in browser.value(fonts))
 
 
 def test_a_fragment_keeps_to_itself_in_a_foreign_page(browser: Browser, tmp_path: Path) -> None:

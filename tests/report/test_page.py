@@ -18,7 +18,10 @@ from tests.report.sample import (
     attack,
     broken_run,
     by_chance,
+    classes,
+    confusion,
     crowded,
+    eight,
     evaluation,
     figures,
     four,
@@ -33,9 +36,10 @@ from tests.report.sample import (
 
 from besiege.core.errors import DataError, Finding, StoreError
 from besiege.metrics import RunFigures
-from besiege.metrics.values import AttackCurve, Picture
+from besiege.metrics.values import AttackCurve, AttackQueries, Picture
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
+from besiege.report.grouping import ranked
 from besiege.report.page import rendered
 from besiege.report.pictures import gallery
 
@@ -87,6 +91,7 @@ def read(given: Figures) -> Reader:
 CASES: dict[str, Callable[[], Figures]] = {
     "one": figures,
     "four": four,
+    "eight": eight,
     "broken": broken_run,
     "minimal": minimal_run,
     "smallest": smallest_run,
@@ -168,7 +173,7 @@ def test_the_answer_is_first_and_says_how_sure_and_against_what() -> None:
         "Accuracy against steps.",
         "Accuracy against perturbation size.",
         "Misclassified images",
-        "W24 warning The interval is 6.6 points wide. Use more samples (--count).",
+        "W24 note Precision The interval is 6.6 points wide. Use more samples (--count).",
         "What the attacker may do",
         "Any wrong answer counts as a success.",
         "How to read this page",
@@ -338,8 +343,8 @@ def test_an_empty_evaluation_has_no_charts_and_no_pictures() -> None:
 
 def test_the_data_of_a_chart_are_beside_it() -> None:
     page = read(figures())
-    assert "pgd 1 50.4 [45.3, 55.4]" in page.text
-    assert "minimal(pgd(steps=20)) 0.05 75.0 [68.4, 80.8]" in page.text
+    assert "pgd 0 96.5 [94.2, 98.1] 1 50.4 [45.3, 55.4]" in page.text
+    assert "minimal(pgd(steps=20)) 0 96.0 [92.3, 98.3] 0.05 75.0 [68.4, 80.8]" in page.text
 
 
 def test_several_evaluations_are_compared_first_and_linked() -> None:
@@ -349,15 +354,171 @@ def test_several_evaluations_are_compared_first_and_linked() -> None:
     head = text[: text.index("Under attack,")]
     for said in ("11.8 % [8.8, 15.4]", "19.4 %", "74.8 %", "82.4 %", "linf:8/255", "l2:0.5"):
         assert said in head
-    assert [a["href"] for a in page.all("a")] == [f"#evaluation-{k}" for k in (1, 2, 3, 4)]
+    assert [one["id"] for one in page.all("li") if "id" in one] == ["rule-W24"]
+    assert page.text.count("The interval is 6.6 points wide.") == 1, "every rule once"
+    cells = re.findall(r'<div class="cell">\s*<a href="(.*?)"', rendered(four(), pictures))
+    assert cells == [f"#evaluation-{k}" for k in (1, 3, 2, 4)], "one row for each model"
+
+
+def headings(text: str) -> list[tuple[str, str]]:
+    """Level and text of every heading."""
+    found = re.findall(r"<(h[1-6])[^>]*>(.*?)</h[1-6]>", text, re.S)
+    return [(level, Reader(body).text) for level, body in found]
+
+
+def test_several_evaluations_stand_by_threat_the_most_robust_first() -> None:
+    text = rendered(eight(), pictures)
+    found = [said for level, said in headings(text) if level in ("h2", "h3")]
+    long = "path/to/a/deeply/nested/folder/of_models.py:make_the_network_of_tuesday(width=2)"
+    order = ["zoo:digits-pgd-at", "zoo:digits-natural+bits(depth=2)", "zoo:digits-natural", long]
+    assert found == [
+        "At a glance",
+        "Against linf:0.15",
+        *order,
+        "Against l2:1",
+        *(order[k] for k in (0, 3, 1, 2)),
+        "Warnings",
+        "How to read this page",
+        "Reproduce",
+    ]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>', text[: text.index("</table>")], re.S)
+    assert [Reader(row).text for row in rows] == order
+
+
+def test_one_of_many_evaluations_is_open_and_of_few_all() -> None:
+    page = read(eight())
+    folded = [d for d in page.all("details") if d.get("name") == "evaluation"]
+    assert ["open" in one for one in folded] == [True] + [False] * 7
+    assert not [a for a in page.all("article") if a.get("class") == "evaluation"]
+    few = read(figures(*eight().evaluations[:3]))
+    assert not [d for d in few.all("details") if d.get("name") == "evaluation"]
+    assert [a["id"] for a in few.all("article")] == [f"evaluation-{k}" for k in (1, 2, 3)]
+
+
+def test_the_place_of_a_link_is_inside_what_the_browser_unfolds() -> None:
+    text = rendered(eight(), pictures)
+    parts = re.split(r'<details class="evaluation"', text)[1:]
+    for order, part in enumerate(parts, 1):
+        summary, _, rest = part.partition("</summary>")
+        assert "id=" not in summary
+        assert rest.lstrip().startswith(f'<span class="place" id="evaluation-{order}"></span>')
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_contents_lead_to_every_section_in_order(case: str) -> None:
+    text = rendered(CASES[case](), pictures)
+    nav = text[text.index("<nav") : text.index("</nav>")]
+    links = re.findall(r'href="#([^"]*)"', nav)
+    ids = [str(a["id"]) for _, a in Reader(text).tags if "id" in a]
+    to = [link for link in links if link not in ("contents", "bar")]
+    assert [one for one in ids if one in to] == to, "they stand as on the page"
+    assert links[-2:] == ["contents", "bar"], "the bar opens the list, and closes it"
+    assert to[-2:] == ["reading", "reproduce"]
+    given = CASES[case]().evaluations
+    if len(given) == 1:
+        assert to[0] == "answer" and "evaluation-1-part-attacks" in to
+    else:
+        assert {f"evaluation-{k + 1}" for k in range(len(given))} < set(to)
+        assert "74.8 %" in Reader(nav).text, "with the figure of each"
+
+
+def test_a_name_is_broken_after_punctuation_but_a_number_is_not() -> None:
+    text = rendered(figures(*eight().evaluations[:2]), pictures)
+    assert "Against linf:<wbr>0.15" in text and "0.<wbr>" not in text
+    assert "of_<wbr>models.<wbr>py:<wbr>make" in rendered(eight(), pictures)
+
+
+def test_a_legend_names_the_models_of_the_charts_beside_it() -> None:
+    text = rendered(eight(), pictures)
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', text, re.S)
+    linf, l2 = (re.findall(r"<li>(.*?)</li>", one, re.S) for one in legends)
+    assert set(linf) == set(l2), "the same styles under both threats"
+    names = [Reader(one).text for one in [*linf, *l2]]
+    assert names == [e.model.name for e in ranked(eight().evaluations)]
+    looks = re.findall(r"(?:stroke-dasharray=\"[^\"]*\" )?d=\"M0 5H34\"", legends[0])
+    assert len(set(looks)) == 4, "they differ without colour, too"
+
+
+def test_every_evaluation_is_reproduced_by_its_own_command() -> None:
+    text = read(eight()).text
+    for one in eight().evaluations:
+        assert text.count(one.command) == 2, "in the list, and with the evaluation"
+    command = figures().command
+    assert read(figures(evaluation(command="another"))).text.count(command) == 1
+
+
+def test_classes_are_listed_with_their_images_and_intervals() -> None:
+    page = read(figures())
+    assert "Least robust: nine, 0.0 %. Most robust: zero, 70.0 %." in page.text
+    assert "zero 20 100.0 % 70.0 % [45.7, 88.1]" in page.text
+    assert "nine 20 100.0 % 0.0 % [0.0, 16.8]" in page.text
+    equal = [replace(one, robust=rate(0, 20)) for one in classes()]
+    assert "Least robust" not in read(figures(evaluation(by_class=equal))).text
+    assert "Accuracy by class" not in read(figures(evaluation(by_class=classes(1)))).text
+
+
+def test_more_than_twenty_classes_are_folded_the_least_robust_first() -> None:
+    def table(count: int) -> tuple[list[str], str]:
+        text = rendered(figures(evaluation(by_class=classes(count))), pictures)
+        part = text[text.index('id="evaluation-1-part-by_class"') :]
+        body = part[part.index('<table class="classes"') : part.index("</table>")]
+        rows = re.findall(r'<th scope="row">(.*?)</th>', body)
+        return [Reader(row).text for row in rows], part[: part.index("<table")]
+
+    rows, before = table(20)
+    assert len(rows) == 20 and rows[0] == "zero" and "<details" not in before
+    rows, before = table(21)
+    assert len(rows) == 21 and rows[0] == "class 20" and "<details" in before
+    rows, before = table(300)
+    assert len(rows) == 100 and "100 of 300 classes, the least robust first" in before
+
+
+def test_few_classes_have_a_matrix_and_many_the_most_frequent_pairs() -> None:
+    text = rendered(figures(), pictures)
+    matrix = text[text.index('<table class="confusion"') :]
+    rows = re.findall(r"<tr><th scope=.row.>(.*?)</th>(.*?)</tr>", matrix[: matrix.index("</ta")])
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", body) for _, body in rows]
+    assert [name for name, _ in rows] == list(DATA.class_names)
+    assert [len(row) for row in cells] == [10] * 10
+    counts = {(one.label, one.prediction): str(one.count) for one in confusion().pairs}
+    for row in range(10):
+        assert cells[row] == [counts.get((row, column), "") for column in range(10)]
+    many = replace(MODEL, classes=13)
+    page = read(figures(evaluation(model=many, confusion=confusion(13))))
+    assert "The 13 most frequent of 13 pairs of classes." in page.text
+    assert "zero one 13 one two 12" in page.text
+    text = read(minimal_run()).text
+    assert "The 15 most frequent of 200 pairs" in text
+    assert "What broken images" not in read(figures(evaluation(confusion=None))).text
+
+
+def test_a_picture_is_enlarged_by_a_control_of_its_own_without_being_stored_twice() -> None:
+    text = rendered(figures(), pictures)
+    zooms = re.findall(r'<details class="zoom[^>]*name="picture".*?</details>', text, re.S)
+    assert len(zooms) == 8
+    assert all(len(re.findall("<img", one.partition("</summary>")[0])) == 3 for one in zooms)
+    assert text.count("<img") == 24
+
+
+def test_a_table_that_may_be_wider_than_the_page_can_be_scrolled_by_keyboard() -> None:
+    for make in CASES.values():
+        for _, attributes in Reader(rendered(make(), pictures)).tags:
+            if "scroll" in (attributes.get("class") or "").split():
+                assert attributes["tabindex"] == "0" and attributes["role"] == "region"
+                assert attributes["aria-label"]
 
 
 def test_the_comparison_marks_what_must_not_be_quoted() -> None:
     first, second, *rest = four().evaluations
     second = replace(second, warnings=broken_run().evaluations[0].warnings)
     head = read(figures(first, second, *rest)).text
-    said = "The figures of zoo:digits-natural against l2:0.5 must not be quoted. W14"
+    said = "1 stop (not to be quoted): W14 different answers; 1 note: W24 precision"
     assert head.index(said) < head.index("do not quote") < head.index("Under attack,")
+    assert "Not to be quoted: zoo:digits-natural against l2:0.5 At a glance" in head
+    seen = "W14 stop Different answers The model answered the same images differently. "
+    advised = "Make it deterministic. In zoo:digits-natural against l2:0.5."
+    assert head.index(seen + advised) > head.index("Under attack,")
+    assert head.count("Make it deterministic.") == 1
 
 
 def test_a_fragment_stands_alone() -> None:
@@ -367,12 +528,6 @@ def test_a_fragment_stands_alone() -> None:
     assert not {"html", "body", "script", "img"} & {tag for tag, _ in page.tags}
     assert "11.8 %" in page.text and "pgd broke most" in page.text
     assert len(page.all("svg")) == 2
-    styles = re.sub(
-        r"/\*.*?\*/", "", re.findall(r"<style>(.*?)</style>", text, re.S)[0], flags=re.S
-    )
-    for selectors in re.findall(r"([^{}]+)\{", re.sub(r"@media[^{]+\{", "", styles)):
-        for selector in selectors.split(","):
-            assert selector.strip().startswith(".besiege"), selector
 
 
 def test_the_file_is_written_whole_or_not_at_all(
@@ -453,3 +608,21 @@ def test_each_attack_is_drawn_beside_the_best_of_all_and_cut() -> None:
     (alone,) = charts(smallest_run(1).evaluations[0])
     assert [c.name for c in alone.chart.curves] == ["fabt"]
     assert alone.wide.count('class="band"') == 1 and "cut" not in alone.caption
+
+
+def test_autoattack_is_said_to_be_an_independent_implementation() -> None:
+    text = read(suite()).text
+    assert "An independent implementation of AutoAttack, not its authors' code." in text
+    assert "FAB takes one forward pass fewer" in text and "Square draws windows" in text
+    assert "independent" not in read(figures()).text
+
+
+def test_query_based_attacks_show_queries_instead_of_passes() -> None:
+    asked = tuple(AttackQueries(text, 383, 1234.5, 310.0, 200.0) for text in ("fgsm", "pgd", "mim"))
+    limited = replace(threat("linf:0.15 score", 0.15), queries=500)
+    text = read(figures(evaluation(queries=asked, threat=limited))).text
+    assert "Queries per image" in text and "1,234 median 310" in text
+    assert "at most 500 each" in text and "Passes per image" not in text
+    mixed = read(figures(evaluation(queries=asked[:1]))).text
+    assert "Queries per image" in mixed and "Passes per image" in mixed
+    assert "Queries per image" not in read(figures()).text

@@ -92,10 +92,10 @@ def test_an_image_that_cannot_be_read_is_named_and_the_others_are_shown() -> Non
 @pytest.mark.parametrize(
     ("width", "height", "style", "fine"),
     [
-        (8, 8, "width:128px;aspect-ratio:128/128", False),
-        (28, 28, "width:112px;aspect-ratio:112/112", False),
-        (224, 224, "width:128px;aspect-ratio:128/128", True),
-        (64, 1, "width:128px;aspect-ratio:128/16", False),
+        (8, 8, "--wide:128px;--ratio:128/128;--across:8px", False),
+        (28, 28, "--wide:112px;--ratio:112/112;--across:28px", False),
+        (224, 224, "--wide:128px;--ratio:128/128;--across:224px", True),
+        (64, 1, "--wide:128px;--ratio:128/16;--across:64px", False),
     ],
 )
 def test_pictures_are_shown_at_a_sensible_size(

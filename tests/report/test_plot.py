@@ -6,11 +6,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from tests.report.sample import crowded, curve, evaluation, threat
+from tests.report.sample import crowded, curve, eight, evaluation, four, threat
 
 from besiege.metrics.values import AttackCurve
-from besiege.report.charts import charts
+from besiege.report.charts import charts, together
 from besiege.report.drawing import nice_ticks
+from besiege.report.grouping import grouped
 from besiege.report.plot import DRAWN, Chart, Curve, Mark, thinned
 
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -22,6 +23,18 @@ def drawn(chart: Chart, width: int = 720) -> ElementTree.Element:
 
 def texts(svg: ElementTree.Element, kind: str) -> list[str]:
     return [t.text or "" for t in svg.iter(f"{SPACE}text") if t.get("class", "").startswith(kind)]
+
+
+def corners(path: ElementTree.Element) -> np.ndarray:
+    """The corners of a path of absolute commands, ``[corners, 2]``."""
+    found = [(0.0, 0.0)]
+    for command, text in re.findall(r"([MLHV])([-\d. ]+)", path.get("d") or ""):
+        x, y = found[-1]
+        numbers = [float(number) for number in text.split()]
+        found.append(
+            {"H": (numbers[0], y), "V": (x, numbers[0])}.get(command, (numbers[0], numbers[-1]))
+        )
+    return np.array(found[1:])
 
 
 def falling(count: int, seed: int = 0) -> Curve:
@@ -47,7 +60,7 @@ def test_every_point_says_what_it_is_and_can_be_reached_by_keyboard() -> None:
     points = [g for g in svg.iter(f"{SPACE}g") if g.get("class") == "point"]
     titles = [p.findtext(f"{SPACE}title") for p in points]
     assert "pgd, step 1: 50.4 % [45.3, 55.4]" in titles
-    assert all(p.get("tabindex") == "0" and p.get("aria-label") for p in points)
+    assert all(titles) and all(p.get("tabindex") == "0" for p in points)
 
 
 def test_the_budget_axis_is_labelled_as_the_budget_was_written() -> None:
@@ -65,9 +78,9 @@ def test_a_step_curve_holds_its_value_until_the_next_point() -> None:
     one = Curve("c", [0, 1, 2], [1, 0.5, 0], [1, 0.5, 0], [1, 0.5, 0])
     svg = drawn(Chart("t", [one], "x", "at", step=True))
     line = next(p for p in svg.iter(f"{SPACE}path") if p.get("class") == "line")
-    corners = np.array(re.findall(r"([\d.]+) ([\d.]+)", line.get("d") or ""), float)
     # Every move is along one axis, and down comes after right.
-    moves = np.diff(corners, axis=0)
+    moves = np.diff(corners(line), axis=0)
+    assert len(moves) == 4
     assert np.all((moves == 0).sum(1) == 1)
     assert moves[0, 1] == 0 and moves[1, 0] == 0
 
@@ -106,8 +119,7 @@ def test_all_that_is_drawn_lies_inside_the_drawing(width: int) -> None:
         _, _, wide, high = map(float, (svg.get("viewBox") or "").split())
         assert wide == width
         for path in svg.iter(f"{SPACE}path"):
-            found = re.findall(r"(-?[\d.]+) (-?[\d.]+)", path.get("d") or "")
-            for x, y in np.array(found, float).reshape(-1, 2):
+            for x, y in corners(path):
                 assert 0 <= x <= wide and 0 <= y <= high
 
 
@@ -117,6 +129,51 @@ def test_curves_differ_by_more_than_colour() -> None:
     looks = {(p.get("style"), p.get("stroke-dasharray")) for p in lines}
     assert len(looks) == 8
     assert len({p.get("stroke-dasharray") for p in lines[:8]}) > 3
+
+
+def looks(svg: ElementTree.Element) -> dict[str, tuple[str | None, str | None]]:
+    """Colour and dash of each curve, by the name that its points give."""
+    lines = [p for p in svg.iter(f"{SPACE}path") if p.get("class") == "line"]
+    series = [g for g in svg.iter(f"{SPACE}g") if g.get("class") == "series"]
+    names = [(g.findtext(f".//{SPACE}title") or "").rpartition(", ")[0] for g in series]
+    styles = [(p.get("style"), p.get("stroke-dasharray")) for p in lines]
+    return dict(zip([name.rpartition(", ")[0] for name in names], styles, strict=True))
+
+
+def test_a_model_has_one_colour_and_dash_in_all_charts_of_the_page() -> None:
+    groups = grouped(eight().evaluations)
+    drawings = [drawn(figure.chart) for group in groups for figure in together(group.members)]
+    assert len(drawings) == 4, "two threats, each against steps and against sizes"
+    first = looks(drawings[0])
+    assert set(first) == {one.model.name for one in eight().evaluations}
+    assert len(set(first.values())) == 4
+    for svg in drawings[1:]:
+        assert looks(svg) == first
+        assert not texts(svg, "name"), "the legend beside it names them"
+
+
+def test_the_chart_of_all_models_has_the_strongest_attack_of_each() -> None:
+    first, second = (one for one in four().evaluations if one.threat.text == "l2:0.5")
+    one = replace(first, steps_curve=first.steps_curve[::-1])
+    (group,) = grouped([one, replace(second, steps_curve=second.steps_curve[1:], eps_curve=None)])
+    (steps,) = together(group.members)
+    by_name = {c.name: c.value for c in steps.chart.curves}
+    assert by_name[first.model.name] == first.steps_curve[0].value, "pgd broke more than mim"
+    assert by_name[second.model.name] == second.steps_curve[1].value
+    assert "These are mim and pgd" in steps.caption
+    flat = [replace(c, value=(0.1,) * len(c.x)) for c in first.steps_curve]
+    (group,) = grouped([replace(e, steps_curve=tuple(flat)) for e in (first, second)])
+    assert [one.title for one in together(group.members)] == ["Accuracy against perturbation size"]
+    alone = grouped([first])
+    assert together(alone[0].members) == []
+
+
+def test_a_model_without_a_curve_is_named_beside_the_chart() -> None:
+    *some, last = (one for one in eight().evaluations if one.threat.text == "l2:1")
+    (group,) = grouped([*some, replace(last, eps_curve=None)])
+    sizes = together(group.members)[0]
+    assert len(sizes.chart.curves) == 3
+    assert sizes.caption.endswith(f"No curve: {last.model.name}.")
 
 
 def test_nothing_to_draw_gives_no_chart() -> None:

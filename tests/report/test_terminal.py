@@ -27,7 +27,8 @@ from tests.report.sample import (
 )
 
 from besiege.bench.work_estimate import Event, Stage
-from besiege.core.errors import Finding
+from besiege.core.errors import Finding, Level
+from besiege.metrics.values import AttackQueries
 from besiege.report import bar, table
 
 
@@ -144,11 +145,13 @@ def test_where_no_attack_finished_nothing_is_known() -> None:
 
 def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     text = printed(four())
-    head = [" ".join(line.split()) for line in text.splitlines()[2:7]]
+    head = [" ".join(line.split()) for line in text.splitlines()[4:9]]
+    assert text.startswith("1 note: W24 (explained below)")
     assert head[0] == "model threat clean robust 95 % strongest"
-    assert head[1].startswith("zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]")
-    assert head[4].startswith("zoo:digits-natural linf:8/255 96.5 % 11.8 % [8.8, 15.4]")
-    assert text.count("W24") == 1
+    assert head[1].startswith("zoo:digits-pgd-at linf:8/255 96.5 % 74.8 % [70.2, 79.0]")
+    assert head[2].startswith("zoo:digits-natural linf:8/255 96.5 % 11.8 % [8.8, 15.4]")
+    assert head[3].startswith("zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]")
+    assert text.count("W24") == 2 and text.count("The interval is 6.6 points wide.") == 1
     assert "alone: broken by this attack only" not in text
 
 
@@ -156,6 +159,45 @@ def test_the_attacks_of_several_evaluations_are_listed_on_request() -> None:
     file = io.StringIO()
     Console(file=file, width=80).print(table(four(), details=True))
     assert file.getvalue().count("against") >= 4 and "alone:" in file.getvalue()
+
+
+def warned(*findings: tuple[str, str, Level]) -> tuple[Finding, ...]:
+    return tuple(Finding(id, seen, "Do better.", level) for id, seen, level in findings)
+
+
+def test_the_top_says_which_rules_fired() -> None:
+    given = warned(
+        ("W24", "precise.", "note"), ("W05", "more.", "warning"), ("W11", "zero.", "warning")
+    )
+    lines = printed(figures(evaluation(warnings=given))).splitlines()
+    said = "2 warnings: W05, W11; 1 note: W24 (explained below)"
+    assert lines.index(said) < lines.index("") and lines[0].startswith("zoo:digits-natural")
+    assert "explained below" not in printed(figures(evaluation(warnings=())))
+    stopped = printed(figures(evaluation(warnings=warned(("W14", "it wavers.", "stop")))))
+    assert "1 stop (not to be quoted): W14 (explained below)" in stopped
+
+
+def test_a_rule_is_named_once_with_all_that_it_saw() -> None:
+    given = warned(
+        ("W05", "'pgd' gained 3 points.", "warning"),
+        ("W05", "'mim' gained 2 points.", "warning"),
+        ("W05", "'bim' gained 9 points.", "note"),
+    )
+    text = printed(figures(evaluation(warnings=given)))
+    assert text.count("W05 warning") == 1 and "W05 note" not in text
+    assert all(f"'{name}' gained" in text for name in ("pgd", "mim", "bim"))
+
+
+def test_what_differs_in_numbers_only_is_said_once() -> None:
+    evaluations = [
+        replace(one, warnings=warned(("W24", f"known to +-{n}.{n} points.", "note")))
+        for n, one in enumerate(four().evaluations, 3)
+    ]
+    text = " ".join(printed(figures(*evaluations)).split())
+    assert text.count("points.") == 1 and "Known to +-5.5 points." in text
+    assert "(zoo:digits-pgd-at against linf:8/255; alike in all others)" in text
+    fewer = [*evaluations[:2], replace(evaluations[2], warnings=()), evaluations[3]]
+    assert "alike in all" not in printed(figures(*fewer))
 
 
 def test_a_warning_of_some_evaluations_names_them() -> None:
@@ -194,7 +236,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
 def cascade(console: Console) -> None:
     """Two attacks of a suite: one runs and ends, the other fails; the model draws by chance."""
     name = "each_target(pgd(steps=20, loss=margin, schedule=cosine), 3)"
-    sign = Finding("W14", "the model wavers.", "Make it deterministic.", "error")
+    sign = Finding("W14", "the model wavers.", "Make it deterministic.", "stop")
     with bar("zoo:x", console) as tell:
         tell(Event(60, 200, "clean images", findings=(sign,)))
         tell(Event(80, 200, "apgd", Stage("apgd", 1383, 700, 0.5, 61.0)))
@@ -215,7 +257,7 @@ def test_a_terminal_keeps_what_each_attack_left(width: int) -> None:
     assert "apgd 1,383 120 2 min 05 s" in shown
     assert any(line.endswith("120 FAILED 2.0 s") for line in shown)
     assert any("apgd: 700 of 1,383 left" in line and "50 %" in line for line in shown)
-    assert any(line.startswith("W14 error: The model wavers. Make it") for line in shown)
+    assert any(line.startswith("W14 stop: The model wavers. Make it") for line in shown)
     assert "left" in shown[-1] or not shown[-1], "the bars are gone at the end"
 
 
@@ -225,7 +267,7 @@ def test_a_log_keeps_it_too() -> None:
     text = file.getvalue()
     assert "zoo:x: apgd broke 1,263 of 1,383 images in 2 min 05 s" in text
     assert "loss=margin, schedule=cosine), 3) failed on some of 120 images" in text
-    assert text.startswith("W14 error: The model wavers. Make it deterministic.")
+    assert text.startswith("W14 stop: The model wavers. Make it deterministic.")
 
 
 def test_report_never_imports_torch() -> None:
@@ -250,3 +292,36 @@ def test_the_smallest_changes_are_a_table_of_their_own() -> None:
     assert "all, one after the other - 0.5 0.5 0.5 0.459" in lines
     assert "* smallest perturbations." in text and "broke most" not in text
     assert "optimality" not in printed(smallest_run(1))
+
+
+def test_autoattack_is_said_to_be_an_independent_implementation() -> None:
+    said = " ".join(printed(suite()).split())
+    assert "standard: An independent implementation of AutoAttack, not its authors' code." in said
+    assert "independent" not in printed(figures())
+
+
+def black_box(limit: int | None = 500) -> Figures:
+    """Two query-based attacks, and one with gradients where there is no limit."""
+    asked = tuple(AttackQueries(text, 383, 1234.5, 310.0, 200.0) for text in ("square", "nes"))
+    texts = ["square", "nes", *([] if limit else ["pgd"])]
+    threatened = replace(threat("linf:0.15 score", 0.15), access="score", queries=limit)
+    attacks = [attack(text, 69) for text in texts]
+    return figures(evaluation(threat=threatened, attacks=attacks, queries=asked))
+
+
+def test_query_based_attacks_show_queries_instead_of_passes() -> None:
+    said = printed(black_box(), 100)
+    flat = " ".join(said.split())
+    assert "queries time" in flat and "1,234 (310)" in said and "passes" not in said
+    assert "queries: mean (median) per correctly classified image, at most 500 each." in flat
+    mixed = " ".join(printed(black_box(None), 100).split())
+    assert "passes queries time" in mixed and "at most" not in mixed
+    assert "44.1 - 3.2s" in mixed and "- 1,234 (310) 3.2s" in mixed
+    assert "queries" not in printed(figures(), 100)
+
+
+def test_without_a_budget_black_box_medians_are_after_queries() -> None:
+    (found,) = smallest_run().evaluations
+    assert "median after passes" in printed(figures(found))
+    asked = tuple(AttackQueries(one.text, 9, 1.0, 1.0, None) for one in found.attacks)
+    assert "median after queries" in printed(figures(replace(found, queries=asked)))

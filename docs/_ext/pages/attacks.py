@@ -127,6 +127,7 @@ def suites_page() -> str:
             f"## {name}",
             f"{found.about.capitalize()}. Its attacks, {found.facts['how']}:",
             "\n".join(f"1. `{text}`" for text in suite.attacks),
+            *([suite.origin] if suite.origin else []),
             block(
                 f"besiege evaluate zoo:digits-pgd-at --data digits --threat linf:0.15 "
                 f"--suite {name}",

@@ -118,7 +118,8 @@ def defenses_page() -> str:
         "# Defenses",
         "A defense is a layer in front of a model, written after a plus sign: "
         "`zoo:digits-natural+bits(depth=3)`. Several layers are applied in order. "
-        "[Your own defense](../own-defense.md) is a class of a few lines.",
+        "`besiege defenses` prints this list. [Your own defense](../own-defense.md) is a class of "
+        "a few lines.",
         *parts,
     )
 

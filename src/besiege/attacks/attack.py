@@ -10,15 +10,15 @@ from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
 from besiege.core.attack_registry import ATTACKS
-from besiege.core.errors import AttackError, InputError
+from besiege.core.errors import AttackError, BesiegeError, InputError, UnknownNameError
 from besiege.core.fields import check_fields
 from besiege.core.identity import code, plain
 from besiege.core.oracle import Access
 from besiege.core.registry import Registry
 from besiege.core.siege import Siege
 from besiege.core.text import bounded, from_file, read, short
-from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm
-from besiege.core.vocabulary import Vocabulary
+from besiege.core.threat import ALL_GOALS, ALL_NORMS, Goal, Norm, Threat
+from besiege.core.vocabulary import UnknownParameter, UnknownWord, Vocabulary
 from besiege.core.vocabulary import parameters as parameters_of
 
 T = TypeVar("T")
@@ -109,8 +109,11 @@ def names() -> list[str]:
     return ATTACKS.names()
 
 
-def parse(source: str | Attack) -> Attack:
+def parse(source: str | Attack, threat: Threat | None = None) -> Attack:
     """An attack from its text, such as ``pgd(steps=100)`` or ``path/to/file.py:MyAttack``.
+
+    Parameters of other libraries are answered with what replaces them, in terms of the budget
+    where a threat is given.
 
     Examples
     --------
@@ -126,40 +129,38 @@ def parse(source: str | Attack) -> Attack:
         )
     try:
         value = _from_file(bounded(source)) if ".py:" in source else LANGUAGE.read(source)
-    except InputError as problem:
-        raise AttackError(str(problem)) from None
+    except (InputError, UnknownNameError) as problem:
+        raise _answered(problem, threat) from None
     if not isinstance(value, Attack):
         raise AttackError(f"'{short(source)}' is not an attack but a {type(value).__name__}")
     return value
 
 
-def configured(attack: Attack, source: str, parameters: dict[str, Any]) -> Attack:
+def configured(
+    attack: Attack, source: str, parameters: dict[str, Any], threat: Threat | None = None
+) -> Attack:
     """The attack with some parameters replaced; unknown names raise an error with near matches."""
-    for name in parameters:
-        if name in _ELSEWHERE and name not in {f.name for f in parameters_of(attack)}:
-            raise AttackError(
-                f"the attack '{source}' has no parameter '{name}': {_ELSEWHERE[name]}"
-            )
-    given = {k: LANGUAGE.read(v) if _is_slot(attack, k, v) else v for k, v in parameters.items()}
     try:
+        given = {
+            k: LANGUAGE.read(v) if _is_slot(attack, k, v) else v for k, v in parameters.items()
+        }
         LANGUAGE.preset_arguments(source.lstrip("( ").partition("(")[0].strip(") "), given)
         changed: Attack = LANGUAGE.call(attack, source, [], given)
-    except InputError as problem:
-        raise AttackError(str(problem)) from None
+    except (InputError, UnknownNameError) as problem:
+        raise _answered(problem, threat) from None
     return changed
 
 
-_STEP = "the step size is the schedule, a fraction of the budget: schedule='constant(0.1)'"
-_BUDGET = "the budget is part of the threat: threat='linf:8/255'"
-_ELSEWHERE = {
-    **dict.fromkeys(("alpha", "step", "step_size", "eps_step", "eps_iter"), _STEP),
-    **dict.fromkeys(("eps", "epsilon", "norm"), _BUDGET),
-    "batch_size": "the batch size is batch=",
-    "device": "the attack runs on the model's device: move the model",
-    "verbose": "progress=True shows a progress bar",
-    "targeted": "give targets=, or a goal in the threat: 'linf:8/255 targeted:random'",
-}
-"""Parameters of other libraries, and what replaces them here."""
+def _answered(problem: BesiegeError, threat: Threat | None) -> BesiegeError:
+    """The error that a user sees: in the words of this library for habits of another one."""
+    from besiege.attacks import habits  # it uses this module
+
+    if isinstance(problem, UnknownParameter):
+        return AttackError(habits.translated(problem, threat) or str(problem))
+    if isinstance(problem, UnknownNameError):
+        said = habits.renamed(problem.name) if isinstance(problem, UnknownWord) else None
+        return problem if said is None else UnknownNameError(said)
+    return AttackError(str(problem))
 
 
 def spelled(value: object) -> Any:

@@ -25,11 +25,14 @@ class Suite:
         What the suite is for.
     others : mapping
         Lists of norms that have their own.
+    origin : str
+        Whose code it is, and where it differs from the published one.
     """
 
     attacks: tuple[str, ...]
     told: str
     others: Mapping[Norm, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    origin: str = ""
 
     def attacks_for(self, norm: Norm) -> tuple[str, ...]:
         """The attacks for a norm."""
@@ -45,6 +48,18 @@ _MANY_STARTS = "apgdt(steps=60, targets=3, order='distance', loss=probability_ma
 _STEERED = "each_target(fmn(steps=50), 3)"
 _SMALL_STEPS = "fmn(schedule=falling(0.3, 0.003))"
 
+_INDEPENDENT = "An independent implementation of AutoAttack, not its authors' code."
+_FAB = (
+    "FAB takes one forward pass fewer in every step, shrinks its perturbation strongly at first "
+    "and not at all at last, and ends with a final search."
+)
+_SQUARE = (
+    "Square draws windows and signs for every image separately, reaches the last row and column, "
+    "and draws again where a window would change nothing."
+)
+_APGD = "APGD follows the papers where the code differs from them."
+_AS_CODED = "standard@reference runs every attack as the reference code does."
+
 SUITES: Mapping[str, Suite] = MappingProxyType(
     {
         "quick": Suite(
@@ -56,6 +71,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             ("apgd", "apgdt", "fabt", "square"),
             "AutoAttack, the standard of the literature (Croce and Hein 2020; in l1 2021)",
             MappingProxyType({L1: ("apgd(restarts=5)", "apgdt(targets=5)", "fabt", "square")}),
+            " ".join((_INDEPENDENT, _FAB, _SQUARE, _APGD, _AS_CODED)),
         ),
         "standard@reference": Suite(
             ("apgd@croce", "apgdt@croce", "fabt@croce", "square@croce-code"),
@@ -70,6 +86,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                     )
                 }
             ),
+            f"{_INDEPENDENT} `besiege show fabt@croce` and its other attacks say what still "
+            "differs, which is mostly rounding.",
         ),
         "plus": Suite(
             (
@@ -81,6 +99,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "fabt",
             ),
             "AutoAttack with more restarts and losses, to double-check a result",
+            origin=" ".join((_INDEPENDENT, _FAB, _SQUARE, _APGD)),
         ),
         "rand": Suite(
             (
@@ -89,6 +108,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "averaged(square(steps=1000), 20)",
             ),
             "AutoAttack for stochastic models: every answer is a mean of 20",
+            origin=" ".join((_INDEPENDENT, _SQUARE, _APGD)),
         ),
         "score": Suite(
             ("square", "nattack"),
@@ -123,8 +143,27 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
 )
 
 
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {"autoattack": "standard", "aa": "standard", "autoattack+": "plus", "aa+": "plus"}
+)
+"""What other libraries call a suite, without capitals, hyphens and underscores."""
+
+
+def suite_name(text: str) -> str:
+    """The name of a suite as it is listed here; any other text is returned as it is.
+
+    Examples
+    --------
+    >>> suite_name("AutoAttack"), suite_name("quick"), suite_name("fgsm, pgd")
+    ('standard', 'quick', 'fgsm, pgd')
+    """
+    return OTHER_NAMES.get(text.casefold().replace("-", "").replace("_", ""), text)
+
+
 def suite(name: str) -> Suite:
     """Look up a suite by name."""
-    if name not in SUITES:
-        raise UnknownNameError(f"no suite is called '{name}': {near(name, SUITES)}")
-    return SUITES[name]
+    known = suite_name(name)
+    if known not in SUITES:
+        names = [*SUITES, *OTHER_NAMES]
+        raise UnknownNameError(f"no suite is called '{name}': {near(name, names)}")
+    return SUITES[known]

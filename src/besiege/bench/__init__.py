@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.bench.comparison import PairedComparison, compare_runs
     from besiege.bench.estimating import Estimate, estimate
     from besiege.bench.evaluations import Evaluation
     from besiege.bench.single import evaluate
     from besiege.bench.spec import Request
     from besiege.bench.store import Store
 
-__all__ = ["Estimate", "Evaluation", "Request", "Store", "estimate", "evaluate"]
+__all__ = [
+    "Estimate",
+    "Evaluation",
+    "PairedComparison",
+    "Request",
+    "Store",
+    "compare_runs",
+    "estimate",
+    "evaluate",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "comparison": "PairedComparison compare_runs",
         "estimating": "Estimate estimate",
         "evaluations": "Evaluation",
         "single": "evaluate",

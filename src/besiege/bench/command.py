@@ -6,6 +6,7 @@ from pathlib import Path
 
 from besiege.bench.spec import Request
 from besiege.core.shell import shell
+from besiege.core.threat import CLASS
 
 _NOT_OPTIONS = ("model", "data", "threat", "command", "textual")
 _SHARD = 100
@@ -22,6 +23,8 @@ def command_of(request: Request, out: Path | None = None) -> str:
     }
     if request.suite is not None:
         changed.pop("attacks", None)
+    if request.goal is not None and request.goal.startswith(CLASS):
+        changed["target_class"] = changed.pop("goal").removeprefix(CLASS)
     if len(request.substitute) < 2:
         changed.pop("fuse", None)
     if not request.textual:
@@ -37,6 +40,6 @@ def command_of(request: Request, out: Path | None = None) -> str:
         if name == "attacks" and not isinstance(value, str):
             value = ", ".join(value)
         for one in value if isinstance(value, tuple) else [value]:
-            parts += [f"--{name}", one]
+            parts += [f"--{name.replace('_', '-')}", one]
     parts += [] if out is None else ["--out", out]
     return shell(parts)

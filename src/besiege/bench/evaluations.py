@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from besiege.bench.plan import Plan
 from besiege.bench.reading import gather
 from besiege.bench.store import Store
 from besiege.bench.summaries import summary_of
+from besiege.bench.words import in_lines
 from besiege.core.errors import Finding, InputError, UnknownNameError, VictimError, near
 from besiege.core.text import check_whole
 from besiege.metrics.cascade import fates, first_place
@@ -27,6 +28,9 @@ from besiege.metrics.evidence import Evidence
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows, filled_with
 from besiege.metrics.values import EvaluationFigures, RunFigures
+
+if TYPE_CHECKING:
+    from besiege.bench.comparison import PairedComparison
 
 _LEADING = ("attack", "sample", "file", "label", "prediction", "success", "first")
 """Columns that stand first in a table of rows."""
@@ -159,11 +163,81 @@ class Evaluation:
 
         return export([self], path, attack=attack, force=force)
 
+    def compare(
+        self, other: Comparable, *others: Comparable, common: bool = False
+    ) -> PairedComparison:
+        """Compare this result with others, sample by sample: which model is more robust?
+
+        Parameters
+        ----------
+        other, others : Evaluation, Evaluations or path
+            Results of the same threat on the same samples, or run folders with such results.
+        common : bool
+            Compare results on other samples of the same data, on the samples that all have.
+
+        Returns
+        -------
+        PairedComparison
+            Printed, it says the result in sentences; ``pairs`` has the differences with intervals
+            and p-values, and the ids of the samples on which two models differ.
+
+        Examples
+        --------
+        >>> import besiege
+        >>> one, two = besiege.evaluate(
+        ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
+        ...     "digits",
+        ...     threat="linf:0.15",
+        ...     attacks="pgd",
+        ...     count=50,
+        ...     curve=False,
+        ... )
+        >>> (pair,) = one.compare(two).pairs
+        >>> pair.first, pair.clear
+        ('zoo:digits-pgd-at', True)
+        """
+        return _compared((self, other, *others), common)
+
     def _evidence(self) -> Evidence:
         return gather(Store(self.folder), self._plan).evidence
 
     def _with_files(self, rows: Rows) -> Rows:
         return with_file_names(rows, Store(self.folder), self._plan.data.digest)
+
+    def compare(
+        self, other: Comparable, *others: Comparable, common: bool = False
+    ) -> PairedComparison:
+        """Compare this result with others, sample by sample: which model is more robust?
+
+        Parameters
+        ----------
+        other, others : Evaluation, Evaluations or path
+            Results of the same threat on the same samples, or run folders with such results.
+        common : bool
+            Compare results on other samples of the same data, on the samples that all have.
+
+        Returns
+        -------
+        PairedComparison
+            Printed, it says the result in sentences; ``pairs`` has the differences with intervals
+            and p-values, and the ids of the samples on which two models differ.
+
+        Examples
+        --------
+        >>> import besiege
+        >>> one, two = besiege.evaluate(
+        ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
+        ...     "digits",
+        ...     threat="linf:0.15",
+        ...     attacks="pgd",
+        ...     count=50,
+        ...     curve=False,
+        ... )
+        >>> (pair,) = one.compare(two).pairs
+        >>> pair.first, pair.clear
+        ('zoo:digits-pgd-at', True)
+        """
+        return _compared((self, other, *others), common)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""
@@ -172,14 +246,7 @@ class Evaluation:
         return Path(write_page(self.folder, path))
 
     def __repr__(self) -> str:
-        figures = self.figures
-        lines = [f"{figures.model.name} on {figures.data.name}, {figures.threat.text}"]
-        lines.append(f"  clean     {self.clean}")
-        known = self.robust or "unknown: no image was judged under every attack"
-        lines.append(f"  robust    {known}")
-        lines += [f"  {text}  {rate}" for text, rate in self.by_attack.items()]
-        lines += [f"  {finding}" for finding in self.warnings]
-        return "\n".join(lines)
+        return in_lines(self.figures)
 
     def _repr_html_(self) -> str:
         from besiege.report import fragment
@@ -280,6 +347,10 @@ class Evaluations(Sequence[Evaluation]):
             )
         return Evaluations(found)
 
+    def compare(self, *others: Comparable, common: bool = False) -> PairedComparison:
+        """Compare these results with each other, and with others (see `Evaluation.compare`)."""
+        return _compared((self, *others), common)
+
     def export(self, path: Path | str, *, attack: str | None = None, force: bool = False) -> Path:
         """Write the results into a file, of the kind that its suffix names.
 
@@ -288,6 +359,10 @@ class Evaluations(Sequence[Evaluation]):
         from besiege.bench.exports import export
 
         return export(list(self), path, attack=attack, force=force)
+
+    def compare(self, *others: Comparable, common: bool = False) -> PairedComparison:
+        """Compare these results with each other, and with others (see `Evaluation.compare`)."""
+        return _compared((self, *others), common)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""
@@ -307,6 +382,29 @@ class Evaluations(Sequence[Evaluation]):
         from besiege.report import fragment
 
         return str(fragment(self.figures))
+
+
+Comparable = Evaluation | Evaluations | Path | str
+"""A result, several, or the run folder of some."""
+
+
+def _compared(results: Sequence[Comparable], common: bool) -> PairedComparison:
+    from besiege.bench.comparable import Candidate, candidate_of, candidates_of
+    from besiege.bench.comparison import compare
+
+    candidates: list[Candidate] = []
+    for number, result in enumerate(results):
+        if isinstance(result, (Path, str)):
+            candidates += candidates_of([result])
+        elif isinstance(result, (Evaluation, Evaluations)):
+            for one in [result] if isinstance(result, Evaluation) else result:
+                candidates.append(candidate_of(one.folder, one._plan, one.figures, number))
+        else:
+            raise InputError(
+                "results of besiege.evaluate and run folders can be compared, but not "
+                f"{type(result).__name__}"
+            )
+    return compare(candidates, common=common)
 
 
 def _named(evaluation: Evaluation, what: str) -> str:

@@ -33,7 +33,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         for text, attack in zip(request.attacks or (), resolved.attacks, strict=True)
     ]
     classes = probe(victim, first)
-    _fits(data, classes)
+    _fits(data, classes, threat.target)
     if all(spec.access == "gradient" and spec.source is None for spec in specs):
         must_keep_images(victim, first)
     shards = described(data, request.shard, victim, resolved.scaled)
@@ -46,7 +46,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
             split=data.split,
             count=len(data),
             total=data.total,
-            seed=request.seed if len(data) < data.total else None,
+            seed=data.chosen_by if len(data) < data.total else None,
             # Images that are not decoded yet are read once, for the digests of their shards.
             digest=data.digest if data.decoded else key_of({"shards": [s.digest for s in shards]}),
             class_names=tuple(data.class_names),
@@ -63,8 +63,8 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     )
 
 
-def _fits(data: Data, classes: int) -> None:
-    """Refuse labels that the victim does not have."""
+def _fits(data: Data, classes: int, target: int | None) -> None:
+    """Refuse labels, and a target class, that the victim does not have."""
     highest = int(data.labels.max())
     if highest >= classes:
         row = int(data.labels.argmax())
@@ -72,6 +72,10 @@ def _fits(data: Data, classes: int) -> None:
             f"the data have the label {highest} (sample {int(data.ids[row])}), but the model has "
             f"{classes} classes, 0 to {classes - 1}: it was trained on other data, or the labels "
             "start at 1"
+        )
+    if target is not None and target >= classes:
+        raise InputError(
+            f"the target class is {target}, but the model has {classes} classes, 0 to {classes - 1}"
         )
 
 

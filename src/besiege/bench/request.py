@@ -17,11 +17,12 @@ from besiege.bench.knowledge import beginnings, each, read_fuse, read_substitute
 from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data, usual_size
 from besiege.bench.spec import Request
+from besiege.bench.target import aimed, goal_of, left, settled
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, check_whole
-from besiege.core.threat import Access, Goal, Norm, Threat
+from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.approach import on_substitute
@@ -65,6 +66,8 @@ def requested(
     threat: str | Threat,
     attacks: Attacks | None = None,
     suite: Attacks | None = None,
+    goal: str | None = None,
+    target_class: int | str | None = None,
     curve: str | bool = "short",
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
@@ -83,6 +86,7 @@ def requested(
         threat=threat if isinstance(threat, str) else str(Threat.parse(threat)),
         attacks=attacks if isinstance(attacks, str) else None,
         suite=suite if isinstance(suite, str) else None,
+        goal=goal_of(goal, target_class),
         curve=read_curve(curve),
         substitute=tuple(m if isinstance(m, str) else Classifier.of(m).name for m in models),
         fuse=read_fuse(fuse),
@@ -157,8 +161,10 @@ def resolve(
     if not named:
         attacks, suite = usual(threat, not request.substitute)
         chosen, chained = read_attacks(attacks, suite, threat)
-    data = read_data(request, given.data, victim)
-    know_classes(victim, data.classes, data.labels)
+    everything = read_data(request, given.data, victim)
+    know_classes(victim, everything.classes, everything.labels)
+    threat = settled(threat, request.goal, everything)
+    data = left(everything, threat.target)
     complete = request.model_copy(
         update={
             "data": request.data or data.name,
@@ -173,7 +179,7 @@ def resolve(
     scaled = victim.box != (0.0, 1.0) and not isinstance(given.data, tuple)
     models = given.substitute or request.substitute
     # Images of a folder are decoded only if an attack starts from them.
-    starts = beginnings(data) if any(one.uses_starts for one in chosen.values()) else None
+    starts = beginnings(everything) if any(one.uses_starts for one in chosen.values()) else None
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
         read_substitute(models, request.fuse, victim, data),
@@ -194,10 +200,12 @@ def resolve(
 def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> Threat:
     """The threat, with goal and access where they are given separately."""
     allowed = Threat.parse(threat)
-    if goal is not None:
+    if goal is not None and goal.startswith(CLASS):
+        allowed = aimed(allowed, goal)
+    elif goal is not None:
         goals = {g.value: g for g in Goal if g is not Goal.GIVEN}
         if goal not in goals:
-            raise ThreatError(f"the goal is '{goal}': {near(goal, goals)}")
+            raise ThreatError(f"the goal is '{goal}': {near(goal, [*goals, f'{CLASS}3'])}")
         if allowed.goal not in (Goal.UNTARGETED, goals[goal]):
             raise ThreatError(f"the threat '{threat}' and the goal '{goal}' disagree: give one")
         allowed = replace(allowed, goal=goals[goal])
@@ -208,10 +216,11 @@ def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> T
         if allowed.access not in (Access.GRADIENT, levels[access]):
             raise ThreatError(f"the threat '{threat}' and the access '{access}' disagree: give one")
         allowed = replace(allowed, access=levels[access])
-    if allowed.goal is Goal.GIVEN:
+    if allowed.goal is Goal.GIVEN and allowed.target is None and goal is None:
         raise ThreatError(
-            "an evaluation has no targets of its own: use targeted:random, targeted:least-likely "
-            "or targeted:second, or besiege.attack with targets="
+            "an evaluation has no targets of its own: use targeted:random, targeted:least-likely, "
+            "targeted:second or one class for all images, targeted:class=3, or besiege.attack with "
+            "targets="
         )
     return allowed
 
@@ -237,7 +246,7 @@ def read_attacks(
         raise AttackError("no attack is listed: write for example attacks='pgd'")
     chosen: dict[str, Attack] = {}
     for one in given:
-        attack = parse(one)
+        attack = parse(one, threat)
         same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
         if same is not None:
             both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"

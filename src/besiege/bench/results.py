@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
 from besiege.bench.summaries import Summary, comparison, ordered, summary_of
-from besiege.core.errors import DataError
+from besiege.core.errors import DataError, Finding
 from besiege.metrics.comparing import compared, difference
 from besiege.metrics.values import SCHEMA, Earlier, EvaluationFigures, RunFigures
 
@@ -28,11 +28,8 @@ def summarise(folder: Path | str) -> RunFigures:
     summaries = [summary_of(store, plan) for plan in run.current]
     evaluations = tuple(
         replace(
-            mine.figures,
-            made=mine.plan.made,
-            commit=mine.plan.commit,
+            complete_figures(mine, summaries),
             history=tuple(_earlier(summary_of(store, old), mine) for old in run.earlier(mine.plan)),
-            warnings=ordered([*mine.figures.warnings, *compared(comparison(mine, summaries))]),
         )
         for mine in summaries
     )
@@ -43,6 +40,16 @@ def summarise(folder: Path | str) -> RunFigures:
         run.versions,
         all(evaluation.complete for evaluation in evaluations),
         evaluations,
+    )
+
+
+def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
+    """The figures of an evaluation with its date, and with findings from its run folder."""
+    return replace(
+        mine.figures,
+        made=mine.plan.made,
+        commit=mine.plan.commit,
+        warnings=ordered([*mine.figures.warnings, *compared(comparison(mine, others))]),
     )
 
 
@@ -84,6 +91,7 @@ def typed(content: dict[str, Any]) -> RunFigures:
     evaluations = [
         {
             **{n: v for n, v in one.items() if n in own},
+            "warnings": [Finding.stored(warning) for warning in one["warnings"]],
             "others": {n: v for n, v in one.items() if n not in own},
         }
         for one in content["evaluations"]

@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     suite: str | Attack | Sequence[str | Attack] | None
     goal: str | None
     access: str | None
+    target_class: int | str | None
     queries: int | None
     curve: str | bool
     count: int | None
@@ -104,6 +105,7 @@ def evaluate(
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     suite: str | Attack | Sequence[str | Attack] | None = None,
     goal: str | None = None,
+    target_class: int | str | None = None,
     access: str | None = None,
     queries: int | None = None,
     curve: str | bool = "short",
@@ -145,6 +147,9 @@ def evaluate(
     goal : str, optional
         ``untargeted`` (the default), ``targeted:random``, ``targeted:least-likely`` or
         ``targeted:second``.
+    target_class : int or str, optional
+        The class that every image must become, by number or name. Images of that class are left
+        out.
     access : str, optional
         ``gradient``, ``score`` or ``decision``; by default all that the model grants.
     queries : int, optional
@@ -205,6 +210,7 @@ def evaluate(
             attacks=attacks,
             suite=suite,
             goal=goal,
+            target_class=target_class,
             access=access,
             queries=queries,
             curve=curve,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from besiege.attacks.suites import suite_name
 from besiege.core.errors import InputError
 from besiege.core.text import quoted
 
@@ -98,6 +99,12 @@ class Request(Value):
     """The command or call that reproduces it."""
     textual: bool = True
     """Whether texts name model and data, so that the request can be repeated."""
+
+    @field_validator("suite")
+    @classmethod
+    def _named(cls, suite: str | None) -> str | None:
+        """One name for every suite: ``autoattack`` finds the run folder of ``standard``."""
+        return None if suite is None else suite_name(suite)
 
     @classmethod
     def of(cls, **fields: Any) -> Request:

@@ -106,7 +106,7 @@ class Record:
         record = cls(
             content["identity"],
             content["totals"],
-            tuple(Finding(**finding) for finding in content["findings"]),
+            tuple(map(Finding.stored, content["findings"])),
             content["provenance"],
             content["failure"],
             content["files"],
@@ -208,7 +208,7 @@ class Store:
             if not isinstance(content, dict):
                 raise DamagedError("has a record.json that is no record")
             record = Record.from_json(content)
-            if record.key != key:
+            if content["key"] != key:
                 raise DamagedError("is the record of another task")
             wanted = record.files if files is None else set(files).intersection(record.files)
             return record, {name: _checked(folder, name, record) for name in wanted}

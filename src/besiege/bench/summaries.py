@@ -101,7 +101,7 @@ def _computed(gathered: Gathered) -> Summary:
             str(threat.norm),
             None if threat.eps is None else float(threat.eps),
             threat.written,
-            str(threat.goal),
+            threat.aim,
             str(threat.access),
             plan.request.queries,
             plan.request.substitute,
@@ -131,8 +131,9 @@ def comparison(mine: Summary, others: list[Summary]) -> Comparison:
     beside: list[Outline] = []
     for other in _comparable(mine, others):
         their, same_seed = other.outline, other.plan.request.seed == plan.request.seed
-        # Random targets are equal for equal seeds only; given targets may always differ.
-        if threat.goal is not Goal.GIVEN and (threat.goal is not Goal.RANDOM or same_seed):
+        # Random targets are equal for equal seeds only; those given for each image may differ.
+        one_class = threat.goal is not Goal.GIVEN or threat.target is not None
+        if one_class and (threat.goal is not Goal.RANDOM or same_seed):
             beside.append(their)
         fixed = mine.outline.eps is not None and their.eps is not None
         if fixed and same_seed and their.norm == mine.outline.norm and not other.plan.chained:
@@ -147,7 +148,7 @@ def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
         theirs, their = other.plan, Threat.parse(other.plan.threat)
         if (
             theirs.name != plan.name
-            and (their.goal, their.access) == (threat.goal, threat.access)
+            and (their.aim, their.access) == (threat.aim, threat.access)
             and theirs.model.digest == plan.model.digest
             and theirs.shards == plan.shards
             and theirs.request.queries == plan.request.queries
@@ -264,7 +265,6 @@ def _unpacked(packed: dict[str, list[str]]) -> Rows:
 
 
 def ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Every finding once, errors first."""
+    """Every finding once, the most serious first."""
     unique = {(one.id, one.seen): one for one in findings}
-    order = {"error": 0, "warning": 1, "note": 2}
-    return tuple(sorted(unique.values(), key=lambda one: (order[one.level], one.id)))
+    return tuple(sorted(unique.values(), key=lambda one: one.rank))

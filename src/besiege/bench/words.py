@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from besiege.attacks.suites import SUITES
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered
 from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Threat
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.figures import expected_accuracy
-from besiege.metrics.values import Draws
+from besiege.metrics.intervals import Rate
+from besiege.metrics.values import Draws, EvaluationFigures, Sizes
 
 
 def in_words(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
     """What the attacker may do, the model crafted on, and how a stochastic model was judged."""
     threat = Threat.parse(plan.threat)
-    allowed = threat_in_words(threat, plan.model.box, plan.request.queries, plan.data.shape)
+    about = plan.model.box, plan.request.queries, plan.data.shape, plan.data.class_names
+    allowed = threat_in_words(threat, *about)
     return allowed + _transfer(plan) + _chance(plan, evidence, chance)
 
 
@@ -50,8 +55,24 @@ def _transfer(plan: Plan) -> str:
     return f" The attacker also has a model of its own: {several}." if several else ""
 
 
+def class_in_words(number: int, names: Sequence[str]) -> str:
+    """A class by number and, where it has another one, name.
+
+    Examples
+    --------
+    >>> class_in_words(3, ["plane", "car", "bird", "cat"]), class_in_words(1, ["0", "1"])
+    ('class 3 (cat)', 'class 1')
+    """
+    name = names[number] if number < len(names) else str(number)
+    return f"class {number}" if name == str(number) else f"class {number} ({name})"
+
+
 def threat_in_words(
-    threat: Threat, box: tuple[float, float], queries: int | None, shape: tuple[int, ...]
+    threat: Threat,
+    box: tuple[float, float],
+    queries: int | None,
+    shape: tuple[int, ...],
+    class_names: Sequence[str] = (),
 ) -> str:
     """A threat as sentences."""
     if threat.eps is None:
@@ -71,8 +92,40 @@ def threat_in_words(
         "score": "The attacker sees only the model's scores for every class.",
         "decision": "The attacker sees only the class that the model predicts.",
     }[str(threat.access)]
+    if threat.target is not None:
+        one = class_in_words(threat.target, class_names)
+        goals[Goal.GIVEN] = f"Only {one} counts as a success; its own images are left out."
     limit = "" if queries is None else f" The attacker has at most {queries} queries per image."
     return f"{what} {goals[threat.goal]} {sees}{limit}"
+
+
+def in_lines(found: EvaluationFigures) -> str:
+    """The result as Python prints it: one line for each figure, attack and warning."""
+    lines = [f"{found.model.name} on {found.data.name}, {found.threat.text}"]
+    lines.append(f"  clean     {found.clean}")
+    if found.distances is not None:
+        sizes, norm = found.distances, found.threat.norm
+        share = Rate.of(sizes.count - sizes.all.unbroken, sizes.count)
+        lines.append(f"  smallest  {_found(sizes.all, sizes.count)}, {share} (in {norm})")
+        lines += [f"  {one.text}  {_found(one, sizes.count)}" for one in sizes.attacks]
+    else:
+        known = found.robust or "unknown: no image was judged under every attack"
+        lines.append(f"  robust    {known}")
+        rates = {one.text: one.accuracy for one in found.attacks if one.accuracy is not None}
+        lines += [f"  {text}  {rate}" for text, rate in rates.items()]
+    return "\n".join([*lines, *(f"  {finding}" for finding in found.warnings)])
+
+
+def _found(sizes: Sizes, count: int) -> str:
+    """The median smallest perturbation, and for how many images one was found."""
+    median = "infinite" if sizes.median is None else f"{sizes.median:.4g}"
+    return f"median {median}, found for {count - sizes.unbroken} of {count} images"
+
+
+def origin(suite: str | None) -> str:
+    """Whose code a named suite is, and where it differs from the published one; else empty."""
+    known = None if suite is None else SUITES.get(suite)
+    return "" if known is None else known.origin
 
 
 def incomplete(gathered: Gathered) -> list[Finding]:
@@ -85,7 +138,7 @@ def incomplete(gathered: Gathered) -> list[Finding]:
                 f"'{attack}' failed on part of the samples: {failure}",
                 "These samples count as not attacked, never as robust. Run the same command again "
                 "to repeat it.",
-                "error",
+                "stop",
             )
         )
     curve = gathered.plan.curve
@@ -96,6 +149,6 @@ def incomplete(gathered: Gathered) -> list[Finding]:
         if curve is not None and set(gathered.missing) == {curve.attack.title}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))
         else:
-            found.append(Finding("UNFINISHED", seen, advice, "error"))
+            found.append(Finding("UNFINISHED", seen, advice, "stop"))
     redo = "Run the same command again to repeat it."
-    return found + [Finding("DAMAGED", f"{text}.", redo, "error") for text in gathered.damaged]
+    return found + [Finding("DAMAGED", f"{text}.", redo, "stop") for text in gathered.damaged]

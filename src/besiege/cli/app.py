@@ -39,10 +39,13 @@ _COMMANDS = {
         "status": "Print how much of a run is done, also while it is running.",
         "report": "Print the table of a run and write its page again, from its records.",
         "history": "List the results of a run over time: the current ones, and what they replaced.",
+        "compare": "Compare models on the same images: who withstands more, and can these images "
+        "tell?",
         "export": "Write the results of a run into a file for other programs.",
     },
     _LOOK: {
         "attacks": "List the attacks: norms, goals and the access to the model that they need.",
+        "defenses": "List the defenses: layers that transform an image before the model sees it.",
         "show": "Explain one attack, model, data set or other name.",
         "models": "List the models and architectures, and how a model is written.",
         "data": "List the named data sets, and where they are stored.",
@@ -247,4 +250,4 @@ def _overview() -> None:
         console.print(title)
         console.print(Text(f"  {line}\n", "bold"))
     console.print("`besiege --help` lists the commands and explains how things are written;")
-    console.print("`besiege models`, `data` and `attacks` list what is available.")
+    console.print("`besiege models`, `data`, `attacks` and `defenses` list what is available.")

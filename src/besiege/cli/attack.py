@@ -142,7 +142,8 @@ def attack(
         from besiege.defenses import load
 
         where = prepare(device, threads)
-        allowed, chosen = Threat.parse(threat), parse(attack)  # cheap checks come first
+        allowed = Threat.parse(threat)  # cheap checks come first
+        chosen = parse(attack, allowed)
         if chosen.needs_substitute:
             raise InputError(
                 f"'{chosen}' needs a substitute, and this command has no option for one: use "

@@ -115,6 +115,7 @@ def besieged(
     watch: Callable[[Event], None] | None = None,
 ) -> Outcome:
     """Attack images and judge the result, both exact and as a PNG stores it."""
+    target = threat.target if target is None else target
     threat = _checked(threat, target, victim, math.prod(inputs.data.shape))
     data = _labelled(victim, inputs.data, seed)
     how = approach(victim, attack, threat, Knowledge(), queries=queries)
@@ -155,8 +156,8 @@ def _checked(threat: Threat, target: int | None, victim: Victim, values: int) ->
         if threat.goal is Goal.GIVEN:
             raise ThreatError("the goal is 'targeted:given': name the class with --target")
         return threat
-    if threat.goal not in (Goal.UNTARGETED, Goal.GIVEN):
-        raise ThreatError(f"--target and the goal '{threat.goal}' disagree: give one")
+    if threat.goal not in (Goal.UNTARGETED, Goal.GIVEN) or threat.target not in (None, target):
+        raise ThreatError(f"--target and the goal '{threat.aim}' disagree: give one")
     return replace(threat, goal=Goal.GIVEN)
 
 

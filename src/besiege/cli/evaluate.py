@@ -17,6 +17,7 @@ from besiege.bench.answered import answered
 from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.spec import Machine, Request
+from besiege.bench.target import goal_of
 from besiege.cli import screen
 from besiege.cli.gates import GateOptions, Gating, gating
 from besiege.cli.grammar import (
@@ -78,6 +79,7 @@ def evaluate(
     attacks: Annotated[str | None, Parameter(metavar="A,B")] = None,
     suite: Annotated[str | None, Parameter(completer=known_suites, metavar="NAME")] = None,
     goal: Goals | None = None,
+    target_class: Annotated[str | None, Parameter(metavar="CLASS")] = None,
     access: Accesses | None = None,
     queries: Count = None,
     substitute: Annotated[
@@ -128,6 +130,8 @@ def evaluate(
         standard@reference, plus, rand, score, decision, minimum, or a list separated by commas.
     goal
         Goal of the attacker; by default any wrong class counts as a success.
+    target_class
+        Class that every image must become, by number or name; images of that class are left out.
     access
         Access of the attacker to the model; by default all that the model grants.
     queries
@@ -175,7 +179,7 @@ def evaluate(
             threat=allowed,
             attacks=attacks,
             suite=suite,
-            goal=goal,
+            goal=goal_of(goal, target_class),
             access=access,
             queries=queries,
             curve="none" if no_curve else curve or "short",

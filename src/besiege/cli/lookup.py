@@ -41,23 +41,25 @@ def look_up(name: str) -> Found:
     >>> look_up("digits").kind
     'data set'
     """
+    from besiege.attacks.suites import OTHER_NAMES, suite_name
+
     light = _light()
-    if name in light:
-        return light[name]
+    if (known := suite_name(name)) in light:
+        return light[known]
     heavy = _heavy()
     if name in heavy:
         return heavy[name]
     if any(sign in name for sign in ("(", ".py:", "@")):
         return _written(name)
-    close = near(name, [*light, *heavy])
+    close = near(name, [*light, *heavy, *OTHER_NAMES])
     if not close.startswith("did you mean"):
-        close = "besiege attacks, besiege models and besiege data list all names"
+        close = "besiege attacks, defenses, models and data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
 
 
 def _light() -> dict[str, Found]:
     """The objects that can be described without torch."""
-    from besiege.attacks.suites import SUITES
+    from besiege.attacks.suites import OTHER_NAMES, SUITES
     from besiege.data.catalogue import CATALOGUE as DATA
     from besiege.models.catalogue import CATALOGUE, listing, zoo_card
     from besiege.models.public import PUBLIC
@@ -78,6 +80,9 @@ def _light() -> dict[str, Found]:
         listed: dict[str, Any] = {"attacks": list(suite.attacks)}
         listed |= {f"in {norm}": list(others) for norm, others in suite.others.items()}
         listed["how"] = "each attack runs on the images that withstood the ones before"
+        called = [other for other, known in OTHER_NAMES.items() if known == name]
+        listed |= {"also called": called} if called else {}
+        listed |= {"origin": suite.origin} if suite.origin else {}
         found[name] = Found("suite", name, suite.told, listed)
     for name, entry in DATA.items():
         found[name] = Found(
@@ -103,7 +108,7 @@ def _heavy() -> dict[str, Found]:
     from besiege.defenses.layers import LAYERS
     from besiege.training.recipes import RECIPES
 
-    found = {name: _made("defense", name, kind) for name, kind in LAYERS.items()}
+    found = {name: _layer(name, kind, defaults(kind)) for name, kind in LAYERS.items()}
     found |= {name: _made("piece", name, kind) for name, kind in PIECES.items()}
     for name, plan in RECIPES.items():
         settings = {key: str(value) for key, value in plan.settings().items() if key != "name"}
@@ -119,12 +124,18 @@ def _heavy() -> dict[str, Found]:
 
 
 def _written(text: str) -> Found:
-    """An attack in its text form, with the parameters of that text."""
+    """An attack or a layer in its text form, with the parameters of that text."""
     from besiege.attacks.attack import parse
     from besiege.core.presets import PRESETS
+    from besiege.core.vocabulary import parameters
+    from besiege.defenses.layers import LANGUAGE, LAYERS
 
     if text in PRESETS:
         return _preset(PRESETS.get(text))
+    if text.partition("(")[0].strip() in LAYERS:
+        layer = LANGUAGE.read(text)
+        values = {f.name: LANGUAGE.text(getattr(layer, f.name)) for f in parameters(layer)}
+        return _layer(text, layer, values)
     return _attack(text, parse(text))
 
 
@@ -177,16 +188,35 @@ def _attack(name: str, attack: Any) -> Found:
 
 def _made(kind: str, name: str, cls: Any) -> Found:
     """A class of values, with the defaults of its fields."""
+    text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
+    facts = {"slot": _slot(cls)} if kind == "piece" else published(name)
+    return Found(kind, name, text, facts, defaults(cls))
+
+
+def defaults(cls: Any) -> dict[str, str]:
+    """The parameters of a class of values with their defaults, as text."""
     from besiege.attacks.attack import LANGUAGE
     from besiege.core.vocabulary import parameters
 
-    text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
     usual = {}
     for f in parameters(cls):
         value = f.default_factory() if f.default_factory is not MISSING else f.default
         usual[f.name] = "required" if value is MISSING else LANGUAGE.text(value)
-    facts = {"slot": _slot(cls)} if kind == "piece" else published(name)
-    return Found(kind, name, text, facts, usual)
+    return usual
+
+
+def _layer(name: str, layer: Any, values: Mapping[str, str]) -> Found:
+    """A layer, by its class or with the parameters of its text."""
+    from besiege.cli.defenses import described
+
+    kind = layer if isinstance(layer, type) else type(layer)
+    about = described(name, kind)
+    facts = {
+        "gradient": about["gradient"],
+        "stochastic": about["stochastic"],
+        "written": f"MODEL+{name}",
+    }
+    return Found("defense", name, _made("defense", name, kind).about, facts, values)
 
 
 def _slot(cls: type) -> str:

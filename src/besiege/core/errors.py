@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
-Level = Literal["error", "warning", "note"]
+Level = Literal["stop", "warning", "note"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""The levels of findings, the most serious first."""
 
 
 class BesiegeError(Exception):
@@ -62,18 +64,41 @@ class GateError(BesiegeError):
     """Figures that no gate can be decided on: not complete, or not to be quoted."""
 
 
+class ComparisonError(BesiegeError):
+    """Evaluations that cannot be compared: other samples, other threats, or only one of them."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A warning about a result: which rule fired, what was seen, what to do about it.
 
-    The ids are those of the rules in ``docs/warnings.md``. An ``error`` means that a figure must
-    not be quoted, a ``warning`` that it may be overstated; a ``note`` is for information.
+    The ids are those of the rules in ``docs/warnings.md``. A ``stop`` means that a figure must not
+    be quoted, a ``warning`` that it may be overstated; a ``note`` is for information.
+
+    Examples
+    --------
+    >>> print(Finding("W13", "the model returns probabilities.", "Return logits."))
+    W13: the model returns probabilities. Return logits.
     """
 
     id: str
     seen: str
     advice: str
     level: Level = "warning"
+
+    @classmethod
+    def stored(cls, content: Mapping[str, Any]) -> Finding:
+        """A finding from a record or a figures file.
+
+        Earlier versions wrote ``error`` for ``stop``.
+        """
+        level = content.get("level", "warning")
+        return cls(**{**content, "level": "stop" if level == "error" else level})
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """The key to sort findings by: the most serious first, then by id."""
+        return LEVELS.index(self.level), self.id
 
     def __str__(self) -> str:
         return f"{self.id}: {self.seen} {self.advice}"

@@ -5,12 +5,45 @@ Craft and judge apply them to one batch, the metrics to all rows; thresholds and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import exp, lgamma, log
 from typing import Final
 
 from besiege.core.errors import Finding
 
+TITLES: Final[Mapping[str, str]] = {
+    "W01": "Zero budget",
+    "W02": "Monotone budget",
+    "W03": "Large budget",
+    "W04": "Single step",
+    "W05": "More steps",
+    "W06": "More restarts",
+    "W07": "Loss trace",
+    "W08": "Better without gradients",
+    "W11": "Vanished gradient",
+    "W13": "Probabilities",
+    "W14": "Different answers",
+    "W15": "No better than chance",
+    "W16": "Outside the rules",
+    "W17": "Not reproduced",
+    "W18": "Lost in rounding",
+    "W20": "Smaller in another norm",
+    "W21": "Broken within the budget after all",
+    "W22": "An undefended model stands",
+    "W23": "Another loss breaks far more",
+    "W24": "Precision",
+    "W28": "Unusual budget",
+    "W38": "Optimises at test time",
+    "W39": "Few classes",
+    "W40": "No starting point",
+    "W41": "Depends on the batch",
+    "W42": "Small probes",
+    "W43": "Code that cannot be read",
+    "DAMAGED": "A record cannot be read",
+    "FAILED": "An attack failed",
+    "UNFINISHED": "Records are missing",
+}
+"""What every rule is about, as in ``docs/warnings.md``."""
 FEW: Final = 20
 """With fewer samples, a share is too uncertain to warn about."""
 _TAIL: Final = 0.025
@@ -45,7 +78,7 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
         f"hardly more than guessing would ({100 * guess:.1f} %).",
         "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
         "channels, and the order of the classes.",
-        "error",
+        "stop",
     )
 
 
@@ -71,5 +104,5 @@ def reproduced(lost: int, claimed: int, attack: str) -> Iterator[Finding]:
             "queried again.",
             "They are not counted, and these samples left early: their robustness is "
             "overstated. The model is not deterministic, or the attack breaks the rules.",
-            "error",
+            "stop",
         )

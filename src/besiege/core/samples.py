@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,23 @@ class Samples:
         """The same samples on a device."""
         targets = None if self.targets is None else self.targets.to(device)
         return Samples(self.images.to(device), self.labels.to(device), self.ids.to(device), targets)
+
+    def toward(self, target: int | None) -> Samples:
+        """The same samples with one target class for all; None leaves them as they are.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Samples.of(torch.zeros(2, 1, 1, 1), torch.tensor([0, 1])).toward(3).targets
+        tensor([3, 3])
+        """
+        if target is None:
+            return self
+        if self.targets is not None and bool((self.targets != target).any()):
+            raise InputError(f"targets were given, and the threat has the class {target}: give one")
+        aimed = replace(self, targets=torch.full_like(self.labels, target))
+        aimed.check_classes(None)
+        return aimed
 
     @classmethod
     def of(

@@ -10,7 +10,7 @@ from itertools import count
 from typing import NamedTuple, TypeVar
 
 from besiege.core.errors import Finding, InputError, ThreatError, near
-from besiege.core.text import number, short
+from besiege.core.text import MOST, check_whole, number, short, whole
 
 E = TypeVar("E", bound=Enum)
 
@@ -86,8 +86,15 @@ class Access(IntEnum):
         return self.name.lower()
 
 
+CLASS = "targeted:class="
+"""The beginning of a goal that is one class for every image; its number follows."""
+
+
 class Goal(Enum):
-    """What counts as a success: any error, or one class chosen by a rule."""
+    """What counts as a success: any error, or one class chosen by a rule.
+
+    `GIVEN` targets come with the images, or the threat names one class for all (`Threat.target`).
+    """
 
     UNTARGETED = "untargeted"
     RANDOM = "targeted:random"
@@ -126,6 +133,8 @@ class Threat:
         What counts as a success.
     access : Access
         What the victim answers.
+    target : int, optional
+        The class that every image must become; the goal is then `Goal.GIVEN`.
 
     Examples
     --------
@@ -135,6 +144,8 @@ class Threat:
     Threat('l2:0.5 targeted:random score')
     >>> Threat.parse("linf").eps is None
     True
+    >>> Threat.parse("linf:8/255 targeted:class=3").target
+    3
     """
 
     norm: Norm
@@ -143,15 +154,17 @@ class Threat:
     access: Access = Access.GRADIENT
     written: str | None = field(default=None, compare=False, repr=False)
     """The budget as it was written; equal budgets may be written in several ways."""
+    target: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "norm", _member(Norm, self.norm, "norm"))
         object.__setattr__(self, "goal", _member(Goal, self.goal, "goal"))
+        self._check_target()
         if not isinstance(self.access, Access):
             raise ThreatError(f"access is {self.access!r}, but one of {[*Access]} is expected")
         if self.eps is None:
             return
-        eps = _exact(self.eps)
+        eps = as_fraction(self.eps)
         object.__setattr__(self, "eps", eps)
         self._check_size(eps)
         if self.written is None or number(self.written) != eps:
@@ -161,6 +174,20 @@ class Threat:
                 f"the l0 budget is {_show(eps)}, but it counts changed pixel values: "
                 "write a whole number, for example 'l0:20'"
             )
+
+    def _check_target(self) -> None:
+        """Refuse a target class beside another goal; it makes an untargeted goal a given one."""
+        if self.target is None:
+            return
+        try:
+            check_whole(self.target, "the target class", 0)
+        except InputError as problem:
+            raise ThreatError(str(problem)) from None
+        if self.goal not in (Goal.UNTARGETED, Goal.GIVEN):
+            raise ThreatError(
+                f"the target class is {self.target}, but the goal is '{self.goal}': give one"
+            )
+        object.__setattr__(self, "goal", Goal.GIVEN)
 
     def _check_size(self, eps: Fraction) -> None:
         """Refuse a budget that is not positive, or that float32 images cannot use."""
@@ -191,29 +218,36 @@ class Threat:
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
         levels = {str(a): a for a in Access}
+        targets = {word: _class(word, text) for word in words[1:] if word.startswith(CLASS)}
         for word in words[1:]:
-            if word not in goals and word not in levels:
+            if word not in goals and word not in levels and word not in targets:
                 raise ThreatError(
                     f"'{short(word)}' in the threat '{text}' is neither a goal nor an access: "
-                    + near(word, [*goals, *levels])
+                    + near(word, [*goals, f"{CLASS}3", *levels])
                 )
-        chosen = [goals[word] for word in words[1:] if word in goals]
+        chosen = [goals.get(word, Goal.GIVEN) for word in words[1:] if word not in levels]
         granted = [levels[word] for word in words[1:] if word in levels]
         if len(chosen) > 1 or len(granted) > 1:
             raise ThreatError(f"the threat '{text}' names two goals or two accesses: choose one")
         goal, access = [*chosen, Goal.UNTARGETED][0], [*granted, Access.GRADIENT][0]
-        return cls(norm, eps, goal, access, budget if colon else None)
+        target = next(iter(targets.values()), None)
+        return cls(norm, eps, goal, access, budget if colon else None, target)
 
     def __str__(self) -> str:
         text = str(self.norm) if self.eps is None else f"{self.norm}:{self.written}"
         if self.goal is not Goal.UNTARGETED:
-            text += f" {self.goal}"
+            text += f" {self.aim}"
         if self.access is not Access.GRADIENT:
             text += f" {self.access}"
         return text
 
     def __repr__(self) -> str:
         return f"Threat('{self}')"
+
+    @property
+    def aim(self) -> str:
+        """The goal as text, with the class where there is one."""
+        return str(self.goal) if self.target is None else f"{CLASS}{self.target}"
 
     @property
     def radius(self) -> float:
@@ -235,7 +269,7 @@ class Threat:
             return
         advice = "Use a smaller one"
         if self.norm is not L1:
-            meant = Threat(self.norm, _exact(self.eps) / 255)
+            meant = Threat(self.norm, as_fraction(self.eps) / 255)
             advice = f"If it is in units of 1/255, write '{meant}'"
         raise ThreatError(
             f"the budget of '{self}' is {self.radius:g}, but {far:.4g} turns any image into any "
@@ -250,7 +284,7 @@ class Threat:
         seen = f"the budget {self} spans half of the pixel range {box} or more."
         advice = "Any image fits such a budget; use a smaller one."
         if self.radius >= width:
-            meant = _show(_exact(self.eps) / 255)
+            meant = _show(as_fraction(self.eps) / 255)
             advice = f"If it is in units of 1/255, write 'linf:{meant}' instead."
         return [Finding("W28", seen, advice)]
 
@@ -263,6 +297,16 @@ def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
         raise ThreatError(f"'{short(str(name))}'{where} is not a {what}: {known}") from None
 
 
+def _class(word: str, text: str) -> int:
+    try:
+        return whole(word.removeprefix(CLASS), "the class", 0, MOST)
+    except InputError:
+        raise ThreatError(
+            f"'{short(word)}' in the threat '{text}' does not name a class: write its number, for "
+            f"example '{CLASS}3'; target_class= takes names, too"
+        ) from None
+
+
 def _parse_eps(budget: str, text: str) -> Fraction:
     try:
         return number(budget)
@@ -273,7 +317,14 @@ def _parse_eps(budget: str, text: str) -> Fraction:
         ) from None
 
 
-def _exact(eps: Fraction | float) -> Fraction:
+def as_fraction(eps: Fraction | float) -> Fraction:
+    """A size as an exact fraction.
+
+    Examples
+    --------
+    >>> as_fraction(8 / 255), as_fraction(0.3)
+    (Fraction(8, 255), Fraction(3, 10))
+    """
     if isinstance(eps, Fraction):
         return eps
     try:

@@ -21,6 +21,26 @@ _EXACT, _FLOAT32 = 2**53, 3.4e38
 """The largest whole number that a float represents exactly, and the largest float32 number."""
 
 
+class UnknownParameter(InputError):
+    """A parameter that a named value does not have, and the call that gave it."""
+
+    def __init__(
+        self, thing: Any, source: str, args: list[Any], given: dict[str, Any], name: str
+    ) -> None:
+        known = [f.name for f in parameters(thing)]
+        super().__init__(f"'{source}' has no parameter '{name}': {near(name, known)}")
+        self.thing, self.source, self.given = thing, source, given
+        self.positional, self.name = args, name
+
+
+class UnknownWord(UnknownNameError):
+    """A name that the language does not have."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class Vocabulary:
     """A language of registered names.
 
@@ -59,7 +79,7 @@ class Vocabulary:
         if not is_dataclass(value) or isinstance(value, type):
             return repr(value)
         name = self.name_of(value)
-        standard = self._find(name)
+        standard = self.find(name)
         shown: list[str] = []
         for first, f in enumerate(parameters(value)):
             given = getattr(value, f.name)
@@ -90,7 +110,7 @@ class Vocabulary:
         known = {f.name: f for f in parameters(thing)}
         for name, value in given.items():
             if name not in known:
-                raise InputError(f"'{source}' has no parameter '{name}': {near(name, known)}")
+                raise UnknownParameter(thing, source, args, given, name)
             if not _is_number(value, known[name]):
                 shown = short(self.text(value))
                 raise InputError(
@@ -109,19 +129,20 @@ class Vocabulary:
             reason = f"it needs an {missing[1]}, such as {source}(pgd)" if missing else str(problem)
             raise InputError(f"'{source}' cannot be built: {reason}") from None
 
-    def _find(self, name: str) -> Any:
+    def find(self, name: str) -> Any:
+        """The class or value of a registered name; None without one."""
         return next((r.get(name) for r in self.registries if name in r), None)
 
     def make(self, name: str, args: list[Any], given: dict[str, Any]) -> Any:
         """The value of a call of a registered name, or of a preset such as ``pgd@madry``."""
         name, _, form = name.partition("@")
-        thing = self._find(name)
+        thing = self.find(name)
         if thing is None:
             close = near(name, self.names())
             if not close.startswith("did you mean"):
                 close = near(name, self.registries[0].names())  # not all names of the language
             kinds = " or ".join(registry.kind for registry in self.registries)
-            raise UnknownNameError(f"no {kinds} is called '{short(name)}': {close}")
+            raise UnknownWord(f"no {kinds} is called '{short(name)}': {close}", name)
         if not form:
             return self.call(thing, name, args, given)
         fixed = self.preset_arguments(f"{name}@{form}", given)
@@ -137,7 +158,7 @@ class Vocabulary:
         if "@" not in name:
             return {}
         preset = presets.find(name)
-        thing = self._find(preset.attack)
+        thing = self.find(preset.attack)
         fixed = read_arguments(preset.arguments, self.make)
         known = {f.name for f in parameters(thing)} - {*presets.FREE, *_required(thing)}
         for one, value in given.items():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
+from besiege.core import notebook
 from besiege.core.errors import Finding, InputError
 from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave, Record
@@ -220,10 +221,10 @@ def attack(
     >>> result.success.shape
     torch.Size([16])
     """
-    chosen = parse(attack)
-    if parameters:
-        chosen = configured(chosen, str(attack), parameters)
     allowed = Threat.parse(threat)
+    chosen = parse(attack, allowed)
+    if parameters:
+        chosen = configured(chosen, str(attack), parameters, allowed)
     if targets is not None and allowed.goal is Goal.UNTARGETED:
         allowed = replace(allowed, goal=Goal.GIVEN)
     victim = load(model) if isinstance(model, str) else Classifier.of(model)
@@ -326,9 +327,21 @@ def craft_and_judge(
 
 @contextmanager
 def _bar(wanted: bool, title: str, samples: int) -> Iterator[Callable[[Record], None] | None]:
-    """A progress bar on standard error that counts broken samples and passes."""
+    """A progress bar that counts broken samples and passes; one line in a notebook."""
     if not wanted:
         yield None
+        return
+    if (cell := notebook.line()) is not None:
+        said = ""
+
+        def tell(record: Record) -> None:
+            nonlocal said
+            broken, passes = int(record.success.sum()), _passes(record)
+            said = f"{title}: {broken} of {samples} broken, {passes:,} passes"
+            cell.show(said)
+
+        yield tell
+        cell.show(said or title, last=True)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -343,7 +356,10 @@ def _bar(wanted: bool, title: str, samples: int) -> Iterator[Callable[[Record], 
         task = bar.add_task(title, total=samples, passes=0)
 
         def watch(record: Record) -> None:
-            passes = int(record.meter.forwards.sum() + record.meter.backwards.sum())
-            bar.update(task, completed=int(record.success.sum()), passes=passes)
+            bar.update(task, completed=int(record.success.sum()), passes=_passes(record))
 
         yield watch
+
+
+def _passes(record: Record) -> int:
+    return int(record.meter.forwards.sum() + record.meter.backwards.sum())

@@ -48,7 +48,7 @@ def check(
     """Raise an error where attack, threat, victim and samples do not fit together."""
     substitute, starts = terms.knowledge.substitute, terms.knowledge.starts
     fits(attack, threat, min(threat.access, victim.access), substitute is not None)
-    _has_targets(threat, samples)
+    _has_targets(threat, samples.toward(threat.target))
     if victim.stochastic:
         _check_stochastic(attack, threat)
     if attack.needs_substitute and substitute is None:
@@ -106,7 +106,7 @@ def fits(
     if threat.goal not in attack.goals:
         goals = ", ".join(sorted(map(str, attack.goals)))
         raise ThreatError(
-            f"the attack '{attack}' has the goals {goals}, not {threat.goal}"
+            f"the attack '{attack}' has the goals {goals}, not {threat.aim}"
             f"{_example(attack, threat, granted)}; {_offer(threat, granted, has_substitute)}"
         )
     if threat.eps is None and not attack.minimal:
@@ -126,7 +126,9 @@ def _example(attack: Attack, threat: Threat, granted: Access) -> str:
     """The same threat with the first goal that the attack supports at this access."""
     unseen = (Goal.LEAST_LIKELY, Goal.SECOND) if granted is Access.DECISION else ()
     goals = [goal for goal in Goal if goal in attack.goals and goal not in unseen]
-    return f": write for example threat='{replace(threat, goal=goals[0])}'" if goals else ""
+    if not goals:
+        return ""
+    return f": write for example threat='{replace(threat, goal=goals[0], target=None)}'"
 
 
 def check_goal(threat: Threat, granted: Access) -> None:

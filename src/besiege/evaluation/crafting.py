@@ -112,6 +112,7 @@ def craft(
         What the attack may use besides the victim: images to start from, and a substitute whose
         gradients are no queries.
     """
+    samples = samples.toward(threat.target)
     keep, leave = keep_and_leave(victim, attack, threat, keep, leave)
     known = knowledge or Knowledge()
     terms = Terms(keep, leave, queries, watch=watch, knowledge=known)

@@ -173,7 +173,7 @@ def judge(
         Seed and number of the draws of a stochastic victim; the attack saw other draws.
     """
     with victim.held(), full_precision(victim.device):
-        samples = samples.to(victim.device)
+        samples = samples.toward(threat.target).to(victim.device)
         images = crafted.images
         goal = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
         valid = goal.boxed(images)
@@ -283,7 +283,7 @@ def _unstable(victim: Victim) -> Finding:
         "the model gave different answers to the same images.",
         "It is stochastic (dropout, noise, batch statistics?): its figures are not repeatable, "
         f"and robustness is overstated. {advice}",
-        "error",
+        "stop",
     )
 
 

@@ -37,7 +37,7 @@ def preflight(victim: Victim, samples: Samples) -> list[Finding]:
                 "the model gave different answers to the same image.",
                 "It is stochastic: declare it with stochastic=True and attack within a budget; "
                 "answers from the ledger are not used again.",
-                "error",
+                "stop",
             )
         ]
     if len(images) > 1 and differ(alone[0], batched):

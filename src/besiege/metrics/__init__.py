@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from besiege.metrics.evidence import Evidence, Trial
     from besiege.metrics.intervals import Rate, clopper_pearson
     from besiege.metrics.optimality import area, envelope, global_optimality, local_optimality
+    from besiege.metrics.paired import Difference
     from besiege.metrics.registry import Case, Figure, Row, Section, register
     from besiege.metrics.rows import Rows
     from besiege.metrics.values import EvaluationFigures, RunFigures
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Case",
     "Curve",
+    "Difference",
     "EvaluationFigures",
     "Evidence",
     "Figure",
@@ -49,6 +51,7 @@ __getattr__, __dir__ = lazily(
         "evidence": "Evidence Trial",
         "intervals": "Rate clopper_pearson",
         "optimality": "area envelope global_optimality local_optimality",
+        "paired": "Difference",
         "registry": "Case Figure Row Section register",
         "rows": "Rows",
         "values": "EvaluationFigures RunFigures",

@@ -1,4 +1,4 @@
-"""Warning rules that compare an evaluation with others of the same run folder."""
+"""Evaluations beside each other: aligned by sample, and the warning rules that need several."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from besiege.core.errors import Finding
 from besiege.metrics.distances import NORMS
@@ -16,6 +17,8 @@ from besiege.metrics.paired import Difference
 from besiege.metrics.rows import Rows, places
 from besiege.metrics.searches import ROUNDING, beyond
 from besiege.metrics.warnings import TOLERANCE
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,78 @@ def _nearest(evidence: Evidence) -> Rows:
     return Rows({"sample": ids, **found})
 
 
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """Several evaluations of one threat, aligned by sample.
+
+    Attributes
+    ----------
+    samples : array
+        Ids of the samples, ascending: each has the same label in all evaluations that have it.
+    values : array of shape (evaluations, samples)
+        With a budget, 1 where an image withstood every attack, and 0 where not. Without one, the
+        smallest perturbation. Larger is more robust.
+    known : array of shape (evaluations, samples)
+        Whether the image was judged under every attack.
+    """
+
+    samples: Ids
+    values: NDArray[np.float64]
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, outlines: Sequence[Outline], common: bool = False) -> Aligned:
+        """The samples of any of these evaluations, or those that all of them have."""
+        tables = [one.outcomes for one in outlines]
+        ids = np.concatenate([table["sample"] for table in tables])
+        labels = np.concatenate([table["label"] for table in tables])
+        samples, first, where, count = np.unique(ids, True, True, True)
+        agree = np.ones(len(samples), bool)
+        agree[where[labels != labels[first][where]]] = False
+        if common:
+            agree &= count == len(outlines)
+        samples = samples[agree]
+        found = [_valued(one, samples) for one in outlines]
+        values = np.array([values for values, _ in found])
+        return cls(samples, values, np.array([known for _, known in found]))
+
+    def difference(self, first: int, second: int) -> Difference | None:
+        """The difference of two evaluations by their places; None without common samples."""
+        both = self.known[first] & self.known[second]
+        one, other = self.values[first][both], self.values[second][both]
+        return Difference.of(one > other, other > one) if both.any() else None
+
+    def better(self, first: int, second: int) -> Ids:
+        """Ids of the samples on which the first of two evaluations is the more robust one."""
+        both = self.known[first] & self.known[second]
+        ids: Ids = self.samples[both & (self.values[first] > self.values[second])]
+        return ids
+
+    def alone(self, place: int, best: bool = True) -> Ids:
+        """Ids of the samples on which one evaluation is the most, or the least, robust of all."""
+        others = np.delete(self.values, place, 0)
+        most, least = others.max(0), others.min(0)
+        extreme = self.values[place] > most if best else self.values[place] < least
+        ids: Ids = self.samples[self.known.all(0) & extreme]
+        return ids
+
+
+def _valued(outline: Outline, samples: Ids) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The values of some samples, and whether they are known."""
+    table = outline.outcomes
+    values, known = np.zeros(len(samples)), np.zeros(len(samples), bool)
+    if outline.eps is None:
+        table, column = outline.smallest, "distance"
+        judged = np.ones(table.count, bool)
+    else:
+        column, judged = "robust", table["known"]
+    where = places(samples, table["sample"])
+    there = where >= 0
+    values[where[there]] = table[column][there]
+    known[where[there]] = judged[there]
+    return values, known
+
+
 def difference(mine: Outline, other: Outline) -> Difference | None:
     """The difference between two evaluations on the samples that both were judged on.
 
@@ -111,18 +186,7 @@ def difference(mine: Outline, other: Outline) -> Difference | None:
     """
     if (mine.eps is None) != (other.eps is None):
         return None
-    if mine.eps is None:
-        one, two = mine.smallest, other.smallest
-        where = places(two["sample"], one["sample"])
-        here, there = one["distance"][where >= 0], two["distance"][where[where >= 0]]
-        first, second = here > there, there > here
-    else:
-        one, two = mine.outcomes, other.outcomes
-        where = places(two["sample"], one["sample"])
-        both = (where >= 0) & one["known"] & two["known"][where]
-        both &= one["label"] == two["label"][where]
-        first, second = one["robust"][both], two["robust"][where[both]]
-    return Difference.of(first, second) if len(first) else None
+    return Aligned.of((mine, other)).difference(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +278,7 @@ def w22_undefended(comparison: Comparison) -> Iterator[Finding]:
             "withstood the same attacks there.",
             "The attacks do not even break a model without a defense: accuracy under them does "
             "not show robustness.",
-            "error",
+            "stop",
         )
 
 

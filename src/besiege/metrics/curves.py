@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.rows import places
 
 Numbers = NDArray[np.float64]
 
@@ -55,8 +56,10 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
     return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
 
 
-def bands(hits: NDArray[np.int64], count: int, level: float = 0.95) -> tuple[Numbers, Numbers]:
-    """Clopper-Pearson intervals of many counts at once."""
+def bands(
+    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float = 0.95
+) -> tuple[Numbers, Numbers]:
+    """Clopper-Pearson intervals of many counts at once, of one total or of one each."""
     from scipy.special import betaincinv  # slow to import, and kept figures do without
 
     hits = np.asarray(hits)
@@ -94,13 +97,11 @@ def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve |
     last = max(asked, int(seen.max(initial=0)))
     # A success that only the judge saw counts at the end of the run.
     ended = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
-    fell = dict(zip(trial.rows["sample"].tolist(), ended.tolist(), strict=True))
     before = evidence.standing(evidence.before(trial)) & covered
-    ends = [
-        np.inf if fell.get(sample, -1) < 0 else float(fell[sample])
-        for sample in evidence.clean["sample"][before].tolist()
-    ]
-    return survival(np.arange(last + 1, dtype=np.float64), np.array(ends), int(covered.sum()))
+    # All of these were judged: a sample that is covered and was not attacked fell before.
+    fell = ended[places(trial.rows["sample"], evidence.clean["sample"][before])]
+    ends = np.where(fell < 0, np.inf, fell.astype(np.float64))
+    return survival(np.arange(last + 1, dtype=np.float64), ends, int(covered.sum()))
 
 
 def against_budget(evidence: Evidence, trials: Sequence[Trial] | None = None) -> Curve | None:

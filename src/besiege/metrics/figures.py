@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from besiege.metrics.curves import Curve, against_budget, against_queries, against_steps
 from besiege.metrics.distances import NORMS, quantile, smallest
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import Case
+from besiege.metrics.representatives import representatives
 from besiege.metrics.rows import places
 from besiege.metrics.values import AttackCurve, AttackFigures, BudgetCurve, Cost, Picture
 
@@ -188,24 +190,26 @@ def gallery(evidence: Evidence) -> tuple[Picture, ...]:
     """
     if evidence.eps is None and not evidence.chained:
         return _gallery_at_median(evidence)
-    clean = {record["sample"]: record for record in evidence.clean.records()}
-    chosen: dict[int, tuple[Trial, int]] = {}
-    for trial in sorted(evidence.trials, key=evidence.accuracy):
-        for row in np.flatnonzero(evidence.broken(trial)).tolist():
-            sample = int(trial.rows["sample"][row])
-            if sample in clean:
-                chosen.setdefault(sample, (trial, row))
-    ranked = sorted(chosen, key=lambda s: hashlib.sha256(str(s).encode()).digest())
-    turns: dict[int, int] = {}
-    turned: list[tuple[int, int, int]] = []
-    for sample in ranked:
-        label = int(clean[sample]["label"])
-        turns[label] = turns.get(label, 0) + 1
-        turned.append((turns[label], len(turned), sample))
+    broken = representatives(evidence)
+    hashes = [hashlib.sha256(str(sample).encode()).digest() for sample in broken["sample"].tolist()]
+    ranked = np.array(sorted(range(broken.count), key=hashes.__getitem__), np.int64)
+    # The order of a class after class: all first ones by their rank, then all second ones.
+    turns = _turns(broken["label"][ranked])
+    shown = broken.where(ranked[np.argsort(turns, kind="stable")[:_PICTURES]])
+    seen = evidence.clean.where(places(evidence.clean["sample"], shown["sample"])).records()
     return tuple(
-        _picture(evidence.norm, clean[sample], *chosen[sample])
-        for _, _, sample in sorted(turned)[:_PICTURES]
+        _picture(evidence.norm, clean, evidence.trials[one["trial"]], one["row"])
+        for clean, one in zip(seen, shown.records(), strict=True)
     )
+
+
+def _turns(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many equal labels stand before each label."""
+    order = np.argsort(labels, kind="stable")
+    grouped = labels[order]
+    turns = np.empty(len(labels), np.int64)
+    turns[order] = np.arange(len(labels)) - np.searchsorted(grouped, grouped)
+    return turns
 
 
 def _gallery_at_median(evidence: Evidence) -> tuple[Picture, ...]:

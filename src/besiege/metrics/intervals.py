@@ -48,6 +48,34 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
     return low, high
 
 
+def count_for(share: float, half: float, level: float = 0.95) -> int:
+    """About how many samples give an interval of ``half`` to each side of a share.
+
+    The exact interval at that share, averaged over both sides; rounded up to two digits, since the
+    share of other samples is not known better.
+
+    Examples
+    --------
+    >>> count_for(0.5, 0.03), count_for(0.5, 0.01), count_for(0.0, 0.01)
+    (1100, 9800, 190)
+    """
+    if not 0 < half < 0.5:
+        raise InputError(f"the half width is {half}, but it must be between 0 and 0.5")
+
+    def too_few(count: int) -> bool:
+        low, high = clopper_pearson(round(share * count), count, level)
+        return high - low > 2 * half
+
+    below, above = 0, 1
+    while too_few(above):
+        below, above = above, 2 * above
+    while above - below > max(1, above // 1000):
+        middle = (below + above) // 2
+        below, above = (middle, above) if too_few(middle) else (below, middle)
+    step = int(10 ** max(0, len(str(above)) - 2))
+    return -(-above // step) * step
+
+
 @dataclass(frozen=True, repr=False)
 class Rate:
     """A share of a number of samples, with its interval: ``hits`` of ``count``.

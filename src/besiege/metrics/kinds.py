@@ -50,7 +50,7 @@ def w22_undefended(evidence: Evidence) -> Iterator[Finding]:
             "at the usual budget.",
             "The accuracy of such a model is known to fall to nearly 0: the attacks or the "
             "evaluation are faulty. Check the preprocessing, the budget's units and the gradients.",
-            "error",
+            "stop",
         )
 
 

@@ -7,8 +7,9 @@ nothing about the difference, and an interval of two separate rates would be too
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from besiege.core.errors import InputError
 
 LEVEL, POWER = 0.95, 0.9
-_HAIR = 1e-9
+_HALVINGS = 60
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ def paired_interval(
     It holds the differences ``d`` that the score test does not reject. With ``b`` and ``c`` samples
     that only the first and only the second has, of ``n``, that test compares
     ``(b - c - n d)^2`` with ``z^2 n (2 q + d (1 - d))``, where ``q`` is the most likely probability
-    of the second kind for that ``d``.
+    of the second kind for that ``d``. It covers 95 % where a handful of samples differ, and more
+    where fewer do.
 
     Examples
     --------
@@ -119,27 +121,32 @@ def paired_interval(
         raise InputError(
             f"{only_first} and {only_second} differing samples of {count} cannot be: give counts"
         )
-    from scipy.optimize import brentq
-    from scipy.stats import norm
-
-    z = float(norm.ppf((1 + level) / 2))
+    z = _quantile((1 + level) / 2)
     b, c, n = float(only_first), float(only_second), float(count)
 
-    def score(d: float) -> tuple[float, float]:
+    def deviates(d: float) -> bool:
+        """Whether the score test rejects the difference `d`."""
         linear = (2 * n - b + c) * d - b - c
         root = math.sqrt(max(linear * linear + 8 * n * c * d * (1 - d), 0.0))
         q = (root - linear) / (4 * n)
-        return b - c - n * d, math.sqrt(max(n * (2 * q + d * (1 - d)), 0.0))
-
-    def beyond(d: float, sign: float) -> float:
-        distance, deviation = score(d)
-        return sign * distance - z * deviation
+        return abs(b - c - n * d) > z * math.sqrt(max(n * (2 * q + d * (1 - d)), 0.0))
 
     value = (b - c) / n
-    # The value itself is a root where no two samples differ, and never the end of the interval.
-    low = -1.0 if value <= -1 else brentq(beyond, -1.0, value - _HAIR, args=(1.0,))
-    high = 1.0 if value >= 1 else brentq(beyond, value + _HAIR, 1.0, args=(-1.0,))
-    return float(low), float(high)
+    return _end(deviates, value, -1.0), _end(deviates, value, 1.0)
+
+
+def _end(is_outside: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The end of an interval between a point inside it and one that may be outside."""
+    if not is_outside(outside):
+        return outside
+    for _ in range(_HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (inside, middle) if is_outside(middle) else (middle, outside)
+    return inside
+
+
+def _quantile(share: float) -> float:
+    return NormalDist().inv_cdf(share)  # importing that of scipy takes half a second
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -180,14 +187,12 @@ def samples_needed(difference: Difference, comparisons: int = 1) -> int | None:
     ----------
     Miettinen 1968; the correction is that of Fleiss et al. 2003.
     """
-    from scipy.stats import norm
-
     size = abs(difference.value)
     if size == 0:
         return None
     differing = (difference.only_first + difference.only_second) / difference.count
     level = (1 - LEVEL) / comparisons
-    spread = float(norm.ppf(1 - level / 2)) * math.sqrt(differing)
-    spread += float(norm.ppf(POWER)) * math.sqrt(max(differing - size * size, 0.0))
+    spread = _quantile(1 - level / 2) * math.sqrt(differing)
+    spread += _quantile(POWER) * math.sqrt(max(differing - size * size, 0.0))
     plain = (spread / size) ** 2
     return math.ceil(plain / 4 * (1 + math.sqrt(1 + 4 / (plain * size))) ** 2)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from besiege.metrics import figures
 from besiege.metrics.cascade import cascade_figures
+from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.distances import distance_figures
+from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.stochastic import chance_figures
 from besiege.metrics.values import Draws, EvaluationFigures, Stage
@@ -67,6 +69,18 @@ SHIPPED = (
     Figure("eps_curve", lambda case: figures.budget_figures(case.evidence), 52),
     Figure("eps_curves", lambda case: figures.budget_curves(case.evidence), 53),
     Figure(
+        "by_class",
+        lambda case: class_figures(case.evidence),
+        55,
+        Section("Accuracy by class", "by_class.html"),
+    ),
+    Figure(
+        "confusion",
+        lambda case: confusion_figures(case.evidence),
+        56,
+        Section("What broken images were classified as", "confusion.html"),
+    ),
+    Figure(
         "gallery",
         lambda case: figures.gallery(case.evidence),
         60,
@@ -76,6 +90,7 @@ SHIPPED = (
     Figure("history", None, 75, Section("Earlier results", "history.html", notebook=True)),
     Figure("threat", None, 80, Section("What the attacker may do", "threat.html")),
     Figure("cost", figures.cost_figures, 90),
+    Figure("queries", query_figures, 91),
 )
 for one in SHIPPED:
     _FIGURES.add(one.name, one)

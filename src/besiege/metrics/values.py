@@ -63,6 +63,20 @@ class AttackFigures:
 
 
 @dataclass(frozen=True)
+class AttackQueries:
+    """Queries per image of one query-based attack, over the ``count`` images that it attacked.
+
+    ``to_break`` is the median number up to the first success, over the images it broke.
+    """
+
+    text: str
+    count: int
+    mean: float
+    median: float
+    to_break: float | None
+
+
+@dataclass(frozen=True)
 class Stage:
     """One attack of the list: ``before`` is ``broken + left + unknown``."""
 
@@ -156,6 +170,49 @@ class Distances:
     broken: int
     all: Sizes
     attacks: tuple[AttackSizes, ...]
+
+
+@dataclass(frozen=True)
+class ClassFigures:
+    """The accuracy of one class, without and under attack.
+
+    ``robust`` is None where no image of the class was judged under every attack; ``median``, the
+    median smallest perturbation, is None with a budget or where it is infinite.
+    """
+
+    label: int
+    clean: Rate | None
+    robust: Rate | None
+    median: float | None
+
+
+@dataclass(frozen=True)
+class Became:
+    """The number of broken images of a class that were classified as another."""
+
+    label: int
+    prediction: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """What broken images were classified as.
+
+    Attributes
+    ----------
+    count : int
+        The number of broken images.
+    distinct : int
+        The number of different pairs of classes.
+    pairs : tuple of Became
+        The most frequent pairs, most frequent first. A stochastic model may give a broken image its
+        own class on average.
+    """
+
+    count: int
+    distinct: int
+    pairs: tuple[Became, ...]
 
 
 @dataclass(frozen=True)
@@ -302,6 +359,9 @@ class EvaluationFigures:
     made: str | None = None
     commit: str | None = None
     history: tuple[Earlier, ...] = ()
+    queries: tuple[AttackQueries, ...] = ()
+    by_class: tuple[ClassFigures, ...] = ()
+    confusion: Confusion | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self, name: str) -> Any:

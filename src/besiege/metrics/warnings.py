@@ -16,7 +16,7 @@ from besiege.core.errors import Finding, Level
 from besiege.core.threat import Norm
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
-from besiege.metrics.intervals import Rate
+from besiege.metrics.intervals import Rate, count_for
 from besiege.metrics.kinds import (
     w08_without_gradients,
     w22_undefended,
@@ -31,10 +31,9 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """The findings of all rules about an evaluation, errors first."""
+    """The findings of all rules about an evaluation, the most serious first."""
     found = [finding for rule in RULES for finding in rule(evidence)]
-    order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda finding: (order[finding.level], finding.id))
+    return sorted(found, key=lambda finding: finding.rank)
 
 
 def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
@@ -51,7 +50,7 @@ def w01_zero_budget(evidence: Evidence) -> Iterator[Finding]:
             "the clean samples.",
             "The model gives different answers to the same image, or the search changed the "
             "model: no figure here can be trusted.",
-            "error",
+            "stop",
         )
 
 
@@ -246,7 +245,7 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
             "These attacks say nothing about the samples they did not break: a part of the model "
             "(rounding, argmax, detach) has no gradient. Make that part a besiege.defenses.Layer "
             "with a surrogate, see 'your own defense'.",
-            "error",
+            "stop",
         )
 
 
@@ -266,7 +265,7 @@ def w16_validity(evidence: Evidence) -> Iterator[Finding]:
                 f"{bad} images that '{trial.text}' claimed as successes are not finite, outside "
                 "the box or beyond the budget.",
                 "They are not counted. The attack is faulty: fix it before quoting its figures.",
-                "error",
+                "stop",
             )
 
 
@@ -280,19 +279,24 @@ def w17_reproduced(evidence: Evidence) -> Iterator[Finding]:
             yield from rules.reproduced(lost, claimed, f"'{trial.text}'")
 
 
-def w24_few_samples(evidence: Evidence) -> Iterator[Finding]:
-    """An interval wider than three points each way cannot separate most models."""
+def w24_precision(evidence: Evidence) -> Iterator[Finding]:
+    """The precision of the figure, and the number of images that a better one takes."""
     known = evidence.covered_by_all()
     count = int(known.sum())
     if not count or evidence.eps is None:
         return
     rate = Rate.of(int(evidence.standing()[known].sum()), count)
     half = (rate.high - rate.low) / 2
-    if half > 0.03:
+    finer = [points for points in (3, 1) if 100 * half > points * 1.05]
+    if finer:
+        takes = " and ".join(
+            f"{count_for(rate.value, points / 100):,} for ±{points}" for points in finer
+        )
         yield Finding(
             "W24",
-            f"with {count} samples, the robust accuracy is known to ±{100 * half:.1f} points.",
-            "That is too coarse to compare models: use 1,000 samples for ±3 points, 10,000 for ±1.",
+            f"with {count:,} images, the robust accuracy is known to ±{100 * half:.1f} points.",
+            f"To tell closer models apart, use more: about {takes}.",
+            "note",
         )
 
 
@@ -327,7 +331,7 @@ RULES: Sequence[Rule] = (
     w21_consistency,
     w22_undefended,
     w23_loss,
-    w24_few_samples,
+    w24_precision,
     w28_budget,
     w39_few_classes,
     w42_small_probes,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
+from besiege.core.threat import CLASS
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference
-from besiege.metrics.values import AttackFigures, Descent, Earlier
+from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier, ThreatFigures
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.formats import budget_unit, distance, interval, listed, p_value, share
 
@@ -44,7 +46,7 @@ def robust(evaluation: Evaluation) -> Rate | None:
 
 def errors(evaluation: Evaluation) -> list[Finding]:
     """The warnings because of which figures must not be quoted."""
-    return [warning for warning in evaluation.warnings if warning.level == "error"]
+    return [warning for warning in evaluation.warnings if warning.level == "stop"]
 
 
 def is_minimal(evaluation: Evaluation) -> bool:
@@ -62,6 +64,11 @@ def median_change(evaluation: Evaluation) -> float | None:
     curve = evaluation.eps_curve
     stated = [curve.median] if curve else [a.median_distance for a in counted(evaluation)]
     return min((m for m in stated if m is not None and math.isfinite(m)), default=None)
+
+
+def counted_in(evaluation: Evaluation) -> str:
+    """What the cost of attacks is counted in: queries, or passes where one uses gradients."""
+    return "queries" if len(evaluation.queries) == len(evaluation.attacks) else "passes"
 
 
 def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:
@@ -252,13 +259,20 @@ def troubles(evaluation: Evaluation) -> list[str]:
 
 
 def sample_choice(evaluation: Evaluation) -> str:
-    """The images that were used, in words."""
-    data = evaluation.data
+    """The images of an evaluation, in words."""
+    return choice(evaluation.data, evaluation.threat)
+
+
+def choice(data: DataFigures, threat: ThreatFigures) -> str:
+    """The images of a data set that were chosen for a threat, in words."""
     where = f"{data.name} ({data.split})" if data.split else data.name
     count, total = data.count, data.total
     if total is None or count == total:
         return f"all {count:,} images of {where}"
     chosen = "" if data.seed is None else f", chosen with seed {data.seed}"
+    if threat.goal.startswith(CLASS):
+        target = class_in_words(int(threat.goal.removeprefix(CLASS)), data.class_names)
+        chosen += f", without those of {target}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 

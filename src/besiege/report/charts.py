@@ -1,14 +1,16 @@
-"""The charts of an evaluation: accuracy against steps, queries and perturbation size."""
+"""The charts of evaluations: accuracy against steps, queries and perturbation size."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from besiege.metrics.values import AttackCurve, EvaluationFigures
+from besiege.report.answer import is_cascade
 from besiege.report.drawing import BANDS
-from besiege.report.formats import budget_unit, distance
+from besiege.report.formats import budget_unit, distance, listed
+from besiege.report.grouping import Member
 from besiege.report.plot import Chart, Curve, Mark
 
 WIDE, NARROW = 720, 340
@@ -47,13 +49,22 @@ class Figure:
         return sum(map(len, self.chart.curves))
 
     @property
-    def rows(self) -> list[tuple[str, str, float, float, float]]:
-        """The drawn points: curve, x, value and interval in percent."""
-        return [
-            (curve.name, self.chart.x_text(x), 100 * value, 100 * low, 100 * high)
+    def rows(self) -> dict[str, list[tuple[str, float, float, float]]]:
+        """The drawn points of each curve: x, value and interval in percent."""
+        return {
+            curve.name: [
+                (self.chart.x_text(x), 100 * value, 100 * low, 100 * high)
+                for x, value, low, high in zip(
+                    curve.x, curve.value, curve.low, curve.high, strict=True
+                )
+            ]
             for curve in self.chart.drawn
-            for x, value, low, high in zip(curve.x, curve.value, curve.low, curve.high, strict=True)
-        ]
+        }
+
+    @property
+    def listed(self) -> int:
+        """The number of points that are drawn."""
+        return sum(map(len, self.chart.drawn))
 
 
 def charts(evaluation: EvaluationFigures) -> list[Figure]:
@@ -62,11 +73,101 @@ def charts(evaluation: EvaluationFigures) -> list[Figure]:
     return [figure for figure in found if figure is not None]
 
 
+def together(members: Sequence[Member]) -> list[Figure]:
+    """The charts of several models under one threat, each with a curve per model."""
+    if len(members) < 2:
+        return []
+    found = (
+        _sizes_of_all(members),
+        _progress_of_all(members, lambda one: _on_the_model(one.evaluation), "steps", "step"),
+        _progress_of_all(members, lambda one: one.evaluation.queries_curve, "queries", "query"),
+    )
+    return [figure for figure in found if figure is not None]
+
+
+def _sizes_of_all(members: Sequence[Member]) -> Figure | None:
+    """Accuracy against perturbation size, by the best of all attacks on each model."""
+    given = [(one, one.evaluation.eps_curve) for one in members]
+    curves = [_styled(one, Curve.of(curve)) for one, curve in given if curve is not None]
+    curves = [curve for curve in curves if len(curve)]
+    if len(curves) < 2:
+        return None
+    threat = members[0].evaluation.threat
+    marks = [] if threat.eps is None else [Mark(threat.eps, f"budget {threat.eps_text}")]
+    title = "Accuracy against perturbation size"
+    caption = (
+        "For each model, the share of images whose smallest perturbation found is larger than a "
+        "size."
+    )
+    chart = Chart(
+        f"{title}, all models",
+        curves,
+        f"perturbation size, {threat.norm}",
+        "size",
+        True,
+        budget_unit(threat),
+        marks,
+        named=False,
+    )
+    return Figure(title, caption + _without(members, curves), chart)
+
+
+def _progress_of_all(
+    members: Sequence[Member],
+    curves_of: Callable[[Member], Sequence[AttackCurve]],
+    what: str,
+    one: str,
+) -> Figure | None:
+    """Accuracy while the strongest attack on each model runs, of those with such a curve.
+
+    None where no curve falls: these attacks had nothing left to break.
+    """
+    chosen = []
+    for member in members:
+        broken = {attack.text: attack.broken for attack in member.evaluation.attacks}
+        known = [curve for curve in curves_of(member) if curve.x]
+        if known:
+            chosen.append((member, max(known, key=lambda curve: broken.get(curve.attack, 0))))
+    if len(chosen) < 2 or all(curve.value[0] == curve.value[-1] for _, curve in chosen):
+        return None
+    curves = [_styled(member, Curve.of(curve)) for member, curve in chosen]
+    names = dict.fromkeys(curve.attack for _, curve in chosen)
+    by = next(iter(names)) if len(names) == 1 else "its strongest attack with such a curve"
+    caption = f"Accuracy of each model while {by} runs."
+    if len(names) > 1:
+        caption += f" These are {listed([*names])}; the evaluations say which is whose."
+    if any(is_cascade(member.evaluation) for member, _ in chosen):
+        caption += " In a suite, an attack starts with what those before it left."
+    title = f"Accuracy against {what}"
+    uneven = _uneven(curves)
+    named = f"{what} of the attack" + (", logarithmic" if uneven else "")
+    chart = Chart(f"{title}, all models", curves, named, one, by_tens=uneven, named=False)
+    return Figure(title, caption + _without(members, curves), chart)
+
+
+def _styled(member: Member, curve: Curve) -> Curve:
+    return replace(curve, name=member.name, style=member.style)
+
+
+def _without(members: Sequence[Member], curves: Sequence[Curve]) -> str:
+    """A sentence about models that have no curve, and about bands that are not drawn."""
+    drawn = {curve.name for curve in curves}
+    missing = [member.name for member in members if member.name not in drawn]
+    text = f" No curve: {listed(missing)}." if missing else ""
+    if len(curves) > BANDS:
+        text += " The intervals are with each evaluation."
+    return text
+
+
 def steps_chart(evaluation: EvaluationFigures) -> Figure | None:
     """Accuracy against the steps of each attack on the model itself."""
+    return _progress(_on_the_model(evaluation), "steps", "step")
+
+
+def _on_the_model(evaluation: EvaluationFigures) -> list[AttackCurve]:
+    """The curves against steps, without those of attacks on a substitute."""
     elsewhere = {a.text for a in evaluation.attacks if a.transfer}
-    here = [curve for curve in evaluation.steps_curve if curve.attack not in elsewhere]
-    return _progress(here, "steps", "step")
+    return [curve for curve in evaluation.steps_curve if curve.attack not in elsewhere]
 
 
 def queries_chart(evaluation: EvaluationFigures) -> Figure | None:
@@ -87,10 +188,14 @@ def _progress(given: Sequence[AttackCurve], what: str, one: str) -> Figure | Non
     if len(curves) > BANDS:
         caption += " The intervals of so many curves are only in the data below."
     title = f"Accuracy against {what}"
-    ends = [curve.x[-1] for curve in curves]
-    uneven = max(ends) > UNEVEN * max(1.0, min(ends))
+    uneven = _uneven(curves)
     named = f"{what} of the attack" + (", logarithmic" if uneven else "")
     return Figure(title, caption, Chart(title, curves, named, one, by_tens=uneven))
+
+
+def _uneven(curves: Sequence[Curve]) -> bool:
+    ends = [curve.x[-1] for curve in curves]
+    return max(ends) > UNEVEN * max(1.0, min(ends))
 
 
 def eps_chart(evaluation: EvaluationFigures) -> Figure | None:

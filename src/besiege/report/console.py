@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -21,6 +22,10 @@ class Harmless(Console):
     >>> Harmless(width=40).print(Text("a \x1b]0;title"))
     a \x1b]0;title
     """
+
+    def __init__(self, **options: Any) -> None:
+        # In a notebook rich would put every line into markup of its own, wherever it should go.
+        super().__init__(**{"force_jupyter": False, **options})
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

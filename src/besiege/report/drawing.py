@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from besiege.report.formats import number
+from besiege.report.strokes import colour, path, segment, stroke, symbol, text_at
 
 if TYPE_CHECKING:
     from besiege.report.plot import Chart, Curve, Mark
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
 BANDS = 3
 """Largest number of curves whose intervals are drawn: more would cover each other."""
 
-# Blue and orange come first: colour-blind readers distinguish this pair best.
-COLOURS = ("#0b66b0", "#b85200", "#1b7f5c", "#8f4a8c", "#6b5b1e", "#5b6570")
-DASHES = ("", "7 4", "2 4", "10 4 2 4", "5 2", "1 3")
 _EM = 12.0  # font size, in units of the drawing
+_GAP = 26.0  # between points that can be reached
 _GLYPH = 0.6  # upper estimate of the mean width of a letter, so that labels do not overlap
 
 
@@ -46,10 +45,14 @@ class Drawing:
 
     def __init__(self, chart: Chart, curves: Sequence[Curve], width: int) -> None:
         self.chart, self.curves, self.width = chart, curves, width
+        self.styles = [
+            order if curve.style is None else curve.style for order, curve in enumerate(curves)
+        ]
         longest = max(_span(curve.name) for curve in curves)
         # Names are at the ends of their curves if there is room, else in rows above.
-        self.direct = 1 < len(curves) <= 6 and width >= 560
-        self.rows = [] if self.direct or len(curves) == 1 else self._legend_rows()
+        named = chart.named and len(curves) > 1
+        self.direct = named and len(curves) <= 6 and width >= 560
+        self.rows = self._legend_rows() if named and not self.direct else []
         self.left = 44.0
         self.right = width - (min(longest, 170.0) + 22 if self.direct else 16.0)
         self.x_low = min(0.0, *(curve.x[0] for curve in curves))
@@ -77,11 +80,10 @@ class Drawing:
         parts = [*self._grid(), *self._marks()]
         # Where there are many curves, only the first ones have a band.
         banded = len(self.curves) if len(self.curves) <= BANDS else self.chart.banded
-        parts += [self._band(order, curve) for order, curve in enumerate(self.curves[:banded])]
-        for order, curve in enumerate(self.curves):
-            parts.append(self._line(order, curve))
-        for order, curve in enumerate(self.curves):
-            parts.append(self._points(order, curve))
+        styled = [*zip(self.styles, self.curves, strict=True)]
+        parts += [self._band(style, curve) for style, curve in styled[:banded]]
+        parts += [self._line(style, curve) for style, curve in styled]
+        parts += [self._points(style, curve) for style, curve in styled]
         parts += self._names()
         return (
             f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" role="group" '
@@ -95,8 +97,8 @@ class Drawing:
     def _grid(self) -> Iterator[str]:
         for share in (0.0, 0.25, 0.5, 0.75, 1.0):
             y = self.y(share)
-            yield _segment(self.left, y, self.right, y, "axis" if share == 0 else "grid")
-            yield _text(self.left - 8, y + 4, f"{100 * share:.0f}", "tick", "end")
+            yield segment(self.left, y, self.right, y, "axis" if share == 0 else "grid")
+            yield text_at(self.left - 8, y + 4, f"{100 * share:.0f}", "tick", "end")
         scale = self.chart.unit or 1
         room = (self.right - self.left) / 74
         ticks = nice_ticks(self.x_low * scale, self.x_high * scale, max(2, int(room)))
@@ -105,12 +107,12 @@ class Drawing:
         for tick in ticks:
             x = self.x(tick / scale)
             text = f"{number(tick)}/{scale}" if scale != 1 and tick else number(tick)
-            yield _segment(x, self.bottom, x, self.bottom + 4, "axis")
+            yield segment(x, self.bottom, x, self.bottom + 4, "axis")
             half = _span(text) / 2
-            yield _text(min(x, self.width - half), self.bottom + 18, text, "tick", "middle")
+            yield text_at(min(x, self.width - half), self.bottom + 18, text, "tick", "middle")
         middle = (self.left + self.right) / 2
-        yield _text(middle, self.bottom + 38, self.chart.x_title, "title", "middle")
-        yield _text(4, 14, "accuracy, %", "title", "start")
+        yield text_at(middle, self.bottom + 38, self.chart.x_title, "title", "middle")
+        yield text_at(4, 14, "accuracy, %", "title", "start")
 
     def _mark_labels(self) -> list[tuple[Mark, float, int]]:
         """Each mark with the middle and the row of its label, so that labels do not overlap."""
@@ -135,8 +137,8 @@ class Drawing:
         for mark, middle, row in self.labels:
             base = self.top - 7 - 17 * (floors - 1 - row)
             x = self.x(mark.x)
-            yield _segment(x, base + 4, x, self.bottom, f"mark {mark.kind}")
-            yield _text(middle, base, mark.label, f"label {mark.kind}", "middle")
+            yield segment(x, base + 4, x, self.bottom, f"mark {mark.kind}")
+            yield text_at(middle, base, mark.label, f"label {mark.kind}", "middle")
 
     def _corners(self, curve: Curve, column: Sequence[float]) -> list[tuple[float, float]]:
         corners = []
@@ -148,28 +150,27 @@ class Drawing:
             corners.append((self.x(self.x_high), self.y(column[-1])))
         return corners
 
-    def _band(self, order: int, curve: Curve) -> str:
+    def _band(self, style: int, curve: Curve) -> str:
         high, low = self._corners(curve, curve.high), self._corners(curve, curve.low)
-        path = _path([*high, *reversed(low)])
+        around = path([*high, *reversed(low)])
         return (
-            f'<path class="band" {_colour(order)} d="{path}Z" fill="currentColor" opacity="0.14"/>'
+            f'<path class="band" {colour(style)} d="{around}Z" fill="currentColor" opacity="0.14"/>'
         )
 
-    def _line(self, order: int, curve: Curve) -> str:
-        return _stroke(order, _path(self._corners(curve, curve.value)))
+    def _line(self, style: int, curve: Curve) -> str:
+        return stroke(style, path(self._corners(curve, curve.value)))
 
-    def _points(self, order: int, curve: Curve) -> str:
+    def _points(self, style: int, curve: Curve) -> str:
         """Points with a tooltip; a few per curve, since the table has all of them."""
-        parts = [f'<g {_colour(order)} class="series">']
-        for row in _spread([self.x(x) for x in curve.x], 26.0):
+        parts = [f'<g {colour(style)} class="series">']
+        for row in _spread([self.x(x) for x in curve.x], _GAP if self.chart.named else 2 * _GAP):
             words = escape(self.chart.words(curve, row))
             x, y = self.x(curve.x[row]), self.y(curve.value[row])
             parts.append(
-                f'<g class="point" tabindex="0" role="img" aria-label="{words}">'
-                f"<title>{words}</title>"
+                f'<g class="point" tabindex="0" role="img"><title>{words}</title>'
                 f'<circle class="reach" cx="{x:.1f}" cy="{y:.1f}" r="11" fill="transparent"/>'
-                f"{_symbol(order, x, y)}"
-                + _text(self.width - 4, 14, self._readout(curve, row), "readout", "end")
+                f"{symbol(style, x, y)}"
+                + text_at(self.width - 4, 14, self._readout(curve, row), "readout", "end")
                 + "</g>"
             )
         return "".join([*parts, "</g>"])
@@ -196,25 +197,27 @@ class Drawing:
         if self.direct:
             ends = [self.y(curve.value[-1]) for curve in self.curves]
             for order, y in enumerate(_apart(ends, 16.0, self.top, self.bottom)):
+                mine = colour(self.styles[order])
                 end = self.right if self.chart.step else self.x(self.curves[order].x[-1])
                 x = self.right + 8
                 # A dotted line leads from the end of a curve to its name.
                 yield (
-                    f'<path {_colour(order)} class="lead" stroke="currentColor" fill="none" '
+                    f'<path {mine} class="lead" stroke="currentColor" fill="none" '
                     f'opacity="0.5" stroke-dasharray="1 3" d="M{end + 2:.1f} {ends[order]:.1f}'
                     f'H{self.right:.1f}L{x - 1:.1f} {y:.1f}"/>'
                 )
                 name = _cut(self.curves[order].name, self.width - x - 4)
-                yield f"<g {_colour(order)}>{_text(x + 2, y + 4, name, 'name', 'start')}</g>"
+                yield f"<g {mine}>{text_at(x + 2, y + 4, name, 'name', 'start')}</g>"
             return
         for number_of_row, row in enumerate(self.rows):
             y = 34.0 + 20 * number_of_row
             for order, x in row:
-                sample = _stroke(order, f"M{x:.1f} {y - 4:.1f}H{x + 26:.1f}")
+                style = self.styles[order]
+                sample = stroke(style, f"M{x:.1f} {y - 4:.1f}H{x + 26:.1f}")
                 name = _cut(self.curves[order].name, self.width - x - 34)
                 yield (
-                    f"{sample}<g {_colour(order)}>{_symbol(order, x + 13, y - 4)}"
-                    f"{_text(x + 32, y, name, 'name', 'start')}</g>"
+                    f"{sample}<g {colour(style)}>{symbol(style, x + 13, y - 4)}"
+                    f"{text_at(x + 32, y, name, 'name', 'start')}</g>"
                 )
 
 
@@ -225,68 +228,6 @@ def _span(text: str) -> float:
 def _cut(text: str, room: float) -> str:
     most = int(room / (_GLYPH * _EM))
     return text if len(text) <= most else text[: max(most - 1, 1)] + "…"
-
-
-def _colour(order: int) -> str:
-    which = order % len(COLOURS)
-    return f'style="color:var(--series-{which + 1},{COLOURS[which]})"'
-
-
-def _stroke(order: int, path: str) -> str:
-    # The seventh curve has the colour of the first, and another dash.
-    dash = DASHES[(order + order // len(COLOURS)) % len(DASHES)]
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return (
-        f'<path class="line" {_colour(order)} fill="none" stroke="currentColor" stroke-width="2" '
-        f'stroke-linejoin="round"{dashes} d="{path}"/>'
-    )
-
-
-def _path(corners: Sequence[tuple[float, float]]) -> str:
-    """An SVG path along these corners, without repeated ones."""
-    texts = [f"{x:.1f} {y:.1f}" for x, y in corners]
-    kept = [text for row, text in enumerate(texts) if not row or text != texts[row - 1]]
-    return "M" + "L".join(kept)
-
-
-def _segment(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    faint = ' opacity="0.15"' if kind == "grid" else ""
-    dash = {"mark median": "2 3", "mark budget": "6 3"}.get(kind)
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return (
-        f'<path class="{kind}" d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="currentColor" '
-        f'fill="none"{faint}{dashes}/>'
-    )
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str) -> str:
-    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="{kind}" {where}>{escape(text)}</text>'
-
-
-def _shapes() -> tuple[Callable[[float, float], str], ...]:
-    def polygon(*corners: tuple[float, float]) -> Callable[[float, float], str]:
-        return lambda x, y: (
-            '<path class="dot" d="M'
-            + "L".join(f"{x + dx:.1f} {y + dy:.1f}" for dx, dy in corners)
-            + 'Z"/>'
-        )
-
-    return (
-        lambda x, y: f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="3"/>',
-        polygon((-2.8, -2.8), (2.8, -2.8), (2.8, 2.8), (-2.8, 2.8)),
-        polygon((0, -3.8), (3.6, 2.6), (-3.6, 2.6)),
-        polygon((0, -4), (4, 0), (0, 4), (-4, 0)),
-        polygon((0, 3.8), (3.6, -2.6), (-3.6, -2.6)),
-        polygon((-4, -1.6), (4, -1.6), (4, 1.6), (-4, 1.6)),
-    )
-
-
-_SHAPES = _shapes()
-
-
-def _symbol(order: int, x: float, y: float) -> str:
-    return _SHAPES[order % len(_SHAPES)](x, y)
 
 
 def _spread(places: Sequence[float], gap: float) -> list[int]:

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from besiege.bench.folder import telling
+from besiege.bench.words import origin
 from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
-from besiege.report import answer, formats
-from besiege.report.charts import charts
+from besiege.report import answer, by_class, formats
+from besiege.report.card import card_style
+from besiege.report.charts import charts, together
+from besiege.report.findings import counted, rules
+from besiege.report.grouping import Member, grouped
 from besiege.report.pictures import ROOM, Pictures, gallery
+from besiege.report.strokes import swatch
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _FIRST = 6  # pictures shown at first; the others are folded
+
+OPEN = 3
+"""Largest number of evaluations that are all open; of more, one is open at a time."""
 
 
 def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
@@ -68,19 +77,30 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
 def rendered(figures: RunFigures, pictures: Pictures) -> str:
     """The page as text."""
     evaluations = formats.checked(figures).evaluations
-    room = ROOM // len(evaluations)
-    sections = []
-    for order, evaluation in enumerate(evaluations, 1):
-        shown = gallery(evaluation.gallery, pictures, evaluation.threat.box, room)
-        sections.append(_section(evaluation, order, first=shown[:_FIRST], rest=shown[_FIRST:]))
+    room, order, single = ROOM // len(evaluations), count(1), len(evaluations) == 1
+    groups: list[dict[str, Any]] = [
+        {
+            "anchor": f"threat-{number}",
+            "title": group.title,
+            "sections": [
+                _illustrated(one, next(order), single, pictures, room) for one in group.members
+            ],
+            "charts": together(group.members),
+        }
+        for number, group in enumerate(grouped(evaluations), 1)
+    ]
+    sections = [one for group in groups for one in group["sections"]]
     return (
         _environment()
         .get_template("page.html")
         .render(
             figures=figures,
             sections=sections,
+            groups=groups,
+            folded=len(sections) > OPEN,
             matrix=_matrix(sections),
-            styles=_styles("parts", "page"),
+            styles=_styles("parts", "warnings", "page"),
+            **_fired([section["e"] for section in sections]),
         )
     )
 
@@ -109,22 +129,52 @@ def fragment(figures: RunFigures) -> str:
     True
     """
     evaluations = formats.checked(figures).evaluations
-    sections = [_section(one, order, notebook=True) for order, one in enumerate(evaluations, 1)]
+    members = [member for group in grouped(evaluations) for member in group.members]
+    single = len(members) == 1
+    sections = [_section(one, order, single, notebook=True) for order, one in enumerate(members, 1)]
     return (
         _environment()
         .get_template("fragment.html")
         .render(
-            figures=figures, sections=sections, matrix=_matrix(sections), styles=_styles("parts")
+            figures=figures,
+            sections=sections,
+            matrix=_matrix(sections),
+            styles=card_style(_styles("parts", "warnings")),
+            **_fired([section["e"] for section in sections]),
         )
     )
 
 
+def _fired(evaluations: Sequence[EvaluationFigures]) -> dict[str, Any]:
+    """The rules that fired on the page, and their number at each level in words."""
+    found = rules(evaluations)
+    return {"rules": found, "counted": counted(found)}
+
+
+def _illustrated(
+    member: Member, order: int, single: bool, pictures: Pictures, room: int
+) -> dict[str, Any]:
+    """The values of one evaluation, with its pictures."""
+    one = member.evaluation
+    shown = gallery(one.gallery, pictures, one.threat.box, room)
+    pages = {"first": shown[:_FIRST], "rest": shown[_FIRST:]}
+    return _section(member, order, single, pictures=pages)
+
+
 def _section(
-    evaluation: EvaluationFigures, order: int, notebook: bool = False, **pictures: Any
+    member: Member,
+    order: int,
+    single: bool,
+    *,
+    notebook: bool = False,
+    pictures: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The values of one evaluation that the templates use."""
+    evaluation = member.evaluation
     section = {
         "anchor": f"evaluation-{order}",
+        "name": member.name,
+        "style": member.style,
         "e": evaluation,
         "unit": formats.budget_unit(evaluation.threat),
         "robust": answer.robust(evaluation),
@@ -141,18 +191,33 @@ def _section(
         "since": _held(formats.sentence(answer.since(evaluation))),
         "verdicts": [answer.verdict(old.change) for old in evaluation.history],
         "charts": charts(evaluation),
+        "single": single,
+        **_fired([evaluation]),
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},
         "descent": answer.descent(evaluation),
         "in_turn": answer.IN_TURN,
-        **pictures,
+        "classes": by_class.listing(evaluation),
+        "confused": by_class.confused(evaluation),
+        "counted_in": answer.counted_in(evaluation),
+        "origin": origin(evaluation.suite),
+        "asked": {one.text: one for one in evaluation.queries},
+        **(pictures or {}),
     }
     return {**section, "parts": [*_parts(section, evaluation, notebook)]}
 
 
+class _Part(NamedTuple):
+    """A registered section of an evaluation, rendered."""
+
+    name: str
+    title: str
+    body: Markup
+
+
 def _parts(
     section: dict[str, Any], evaluation: EvaluationFigures, notebook: bool
-) -> Iterator[tuple[str, Markup]]:
-    """Title and body of the registered sections that are not empty."""
+) -> Iterator[_Part]:
+    """The registered sections that are not empty."""
     environment = _environment()
     for figure in registered():
         part = figure.section
@@ -167,7 +232,7 @@ def _parts(
         )
         title = part.title if isinstance(part.title, str) else part.title(evaluation)
         if body.strip():
-            yield title, Markup(body)  # templates escape their values
+            yield _Part(figure.name, title, Markup(body))  # templates escape their values
 
 
 def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
@@ -199,8 +264,8 @@ def _held(text: str) -> str:
 
 
 def _breakable(name: str) -> str:
-    """A name as markup that a narrow page breaks after punctuation only."""
-    return re.sub(r"([/:.,_(=]+)(?=\w)", r"\1<wbr>", html.escape(name))
+    """A name as markup that a narrow page breaks after punctuation only, and not inside numbers."""
+    return re.sub(r"([/:,_(=+]+|\.(?!\d))(?=\w)", r"\1<wbr>", html.escape(name))
 
 
 def _prose(text: str) -> str:
@@ -247,5 +312,6 @@ def _environment() -> Environment:
         first=lambda text: re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0],
         listed=formats.listed,
         spread=_joined(str),
+        swatch=lambda style: Markup(swatch(style)),
     )
     return found

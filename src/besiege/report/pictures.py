@@ -57,12 +57,16 @@ class Shown:
 
     @property
     def size(self) -> str:
-        """The CSS size, about 128 units wide; small images are scaled by a whole number."""
+        """CSS variables: the width, about 128 units, the ratio of the sides, and the pixels across.
+
+        Small images are scaled by a whole number.
+        """
         longest = max(self.width, self.height)
         scale = _SIDE // longest if longest <= _SIDE else _SIDE / longest
         # At least 16 units, so that a single row of pixels is visible.
         width, height = (max(16, round(scale * side)) for side in (self.width, self.height))
-        return f"width:{width}px;aspect-ratio:{width}/{height}"
+        across = max(1, self.width // self.reduced)
+        return f"--wide:{width}px;--ratio:{width}/{height};--across:{across}px"
 
     @property
     def fine(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from besiege.metrics.values import AttackCurve, BudgetCurve
 from besiege.report.drawing import Drawing
@@ -15,13 +16,17 @@ DRAWN = 400
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracies with their intervals, in ascending order of x."""
+    """Accuracies with their intervals, in ascending order of x.
+
+    ``style`` is the number of its colour, dash and symbol; by default its place in the chart.
+    """
 
     name: str
     x: Sequence[float]
     value: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    style: int | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -29,7 +34,8 @@ class Curve:
     def at(self, rows: Sequence[int]) -> Curve:
         """The curve at these points."""
         columns = (self.x, self.value, self.low, self.high)
-        return Curve(self.name, *([column[row] for row in rows] for column in columns))
+        x, value, low, high = ([column[row] for row in rows] for column in columns)
+        return Curve(self.name, x, value, low, high, self.style)
 
     @classmethod
     def of(cls, given: AttackCurve | BudgetCurve) -> Curve:
@@ -70,6 +76,8 @@ class Chart:
         Whether the horizontal axis is logarithmic, from zero: for curves of very different lengths.
     banded : int
         Number of curves whose intervals are drawn where there are too many for all.
+    named : bool
+        Whether the drawing names its curves; otherwise the page has a legend of them.
     """
 
     title: str
@@ -81,17 +89,19 @@ class Chart:
     marks: Sequence[Mark] = ()
     by_tens: bool = False
     banded: int = 0
+    named: bool = True
 
-    @property
+    @cached_property
     def drawn(self) -> list[Curve]:
         """The curves that have points, with fewer points where there are many."""
         return [thinned(curve) for curve in self.curves if len(curve)]
 
     def words(self, curve: Curve, row: int) -> str:
-        """One point in words."""
+        """One point in words, with the curve's name where there are several."""
         x = f"{self.x_word} {self.x_text(curve.x[row])}"
         value, low, high = (100 * c[row] for c in (curve.value, curve.low, curve.high))
-        return f"{curve.name}, {x}: {value:.1f} % [{low:.1f}, {high:.1f}]"
+        name = f"{curve.name}, " if len(self.drawn) > 1 else ""
+        return f"{name}{x}: {value:.1f} % [{low:.1f}, {high:.1f}]"
 
     def x_text(self, value: float) -> str:
         """A value of the horizontal axis."""

@@ -1,4 +1,4 @@
-"""The progress of a run: bars with the time left on a terminal, plain lines elsewhere."""
+"""The progress of a run: bars on a terminal, one line in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.table import Column, Table
 from rich.text import Text
 
+from besiege.core import notebook
 from besiege.core.errors import Finding
 from besiege.report.console import Harmless
 from besiege.report.formats import seconds, sentence
@@ -35,9 +36,10 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     title : str
         The name of the evaluated model.
     console : Console, optional
-        Where to show it. A terminal has one bar for the running attack and one for all the work,
-        which disappear at the end, and a line for every finished attack. Elsewhere a line is
-        printed whenever an attack begins or ends.
+        Where to show it; by default below the cell of a notebook, or on standard error. A terminal
+        has one bar for the running attack and one for all the work, which disappear at the end,
+        and a line for every finished attack. A notebook has one line that is replaced. Elsewhere a
+        line is printed whenever an attack begins or ends.
 
     Yields
     ------
@@ -53,6 +55,10 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     >>> with bar("zoo:digits-natural", Console(file=io.StringIO())) as tell:
     ...     tell(Event(100, 400, "pgd"))
     """
+    if console is None and (cell := notebook.line()) is not None:
+        with _below(cell, title) as tell:
+            yield tell
+        return
     shown = Harmless(stderr=True) if console is None else console
     if not shown.is_terminal:
         yield _lines(title, shown)
@@ -67,6 +73,26 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     )
     with Progress(*columns, console=shown, transient=True, expand=True) as progress:
         yield _Shown(title, progress).tell
+
+
+@contextmanager
+def _below(cell: notebook.Line, title: str) -> Iterator[Callable[[Event], None]]:
+    """Show the progress below the cell of a notebook, with the findings made before the attacks."""
+    begin, findings = time.monotonic(), dict[str, None]()
+
+    def said(text: str) -> str:
+        return "\n".join([*findings, f"{title}: {text}"])
+
+    def tell(event: Event) -> None:
+        findings.update({_line(finding).plain: None for finding in event.findings})
+        share = event.done / event.total if event.total else None
+        about = event.text
+        if event.stage is not None and event.stage.share < 1:
+            about += f", {event.stage.left:,} of {event.stage.before:,} images left"
+        cell.show(said(about), share, last=bool(event.findings))
+
+    yield tell
+    cell.show(said(f"done in {seconds(time.monotonic() - begin)}"), last=True)
 
 
 class _Shown:
@@ -125,7 +151,7 @@ def _row(name: str, before: str, left: str, took: str, width: int, style: str) -
 
 def _line(finding: Finding) -> Text:
     """A finding made before the attacks, in the style of its level."""
-    style = {"error": "bold red", "warning": "yellow"}.get(finding.level, "dim")
+    style = {"stop": "bold red", "warning": "yellow"}.get(finding.level, "dim")
     return Text(f"{finding.id} {finding.level}: ", style).append(
         f"{sentence(finding.seen)} {finding.advice}", "not bold"
     )

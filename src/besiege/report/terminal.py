@@ -11,13 +11,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from besiege.core.errors import Finding
+from besiege.bench.words import origin
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import registered
 from besiege.metrics.values import AttackFigures, RunFigures, Sizes, Spread, Stage
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.answer import (
     Fall,
+    counted_in,
     descent,
     elsewhere,
     errors,
@@ -33,6 +34,7 @@ from besiege.report.answer import (
     troubles,
     typical,
 )
+from besiege.report.findings import Alike, rules, summary
 from besiege.report.formats import (
     broken_up,
     budget_unit,
@@ -46,10 +48,12 @@ from besiege.report.formats import (
     sentence,
     share,
 )
+from besiege.report.grouping import ranked
 
-_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_STYLES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
 _NAME = 12  # least width of the names of attacks; the last columns are left out for it
+_NAMES = 3  # names of evaluations in a warning; more are counted
 _NONE = "-"
 
 
@@ -100,17 +104,20 @@ class _Report:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        evaluations = self.figures.evaluations
+        evaluations = ranked(self.figures.evaluations)
         if not self.figures.complete:
             again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
             yield ""
+        signs = [*_signs(evaluations)]
         if len(evaluations) > 1:
+            yield from (*signs, "") if signs else ()
             yield from _several(evaluations, options.max_width, brief=not self.details)
             yield ""
         if self.details:
+            above = signs if len(evaluations) == 1 else []
             for evaluation in evaluations:
-                yield from _details(evaluation, options.max_width)
+                yield from _details(evaluation, options.max_width, above)
             yield Text(_legend(evaluations), "dim")
             yield ""
         if any(evaluation.warnings for evaluation in evaluations):
@@ -129,9 +136,17 @@ def _legend(evaluations: Sequence[Evaluation]) -> str:
         words.append("before, left: unbroken images before the attack and after it.")
     if not all(map(is_cascade, evaluations)):
         words.append("alone: broken by this attack only. median: perturbation size.")
-    words.append("passes: forward and backward passes per image.")
+    asked = [evaluation for evaluation in evaluations if evaluation.queries]
+    if any(len(evaluation.queries) < len(evaluation.attacks) for evaluation in evaluations):
+        words.append("passes: forward and backward passes per image.")
+    if asked:
+        limits = {evaluation.threat.queries for evaluation in asked} - {None}
+        most = f", at most {max(filter(None, limits)):,} each" if limits else ""
+        words.append(f"queries: mean (median) per correctly classified image{most}.")
+    suites = {e.suite: origin(e.suite) for e in evaluations if e.suite}
+    words += [f"{name}: {text.split('. ')[0]}." for name, text in suites.items() if text]
     if any(descent(evaluation, "1") for evaluation in evaluations):
-        words.append("after passes: '-' where fewer than half of the images were broken.")
+        words.append("median after: '-' where fewer than half of the images were broken.")
     return " ".join(words)
 
 
@@ -196,7 +211,7 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     rows.add_column("95 %", justify="right", no_wrap=True)
     rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for evaluation in sorted(evaluations, key=_by_threat_and_figure):
+    for evaluation in evaluations:
         rate = robust(evaluation)
         mark = Text("!", "bold red")
         rows.add_row(
@@ -211,18 +226,15 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
     return rows
 
 
-def _by_threat_and_figure(evaluation: Evaluation) -> tuple[str, float]:
-    """Evaluations under one threat together, the most robust one first."""
-    rate, median = robust(evaluation), median_change(evaluation)
-    value = median if is_minimal(evaluation) else None if rate is None else rate.value
-    return evaluation.threat.text, 1.0 if value is None else -value
-
-
-def _details(evaluation: Evaluation, width: int) -> Iterator[RenderableType]:
+def _details(
+    evaluation: Evaluation, width: int, above: Sequence[RenderableType]
+) -> Iterator[RenderableType]:
+    """One evaluation; `above` is shown between its name and its result."""
     yield Text(_name(evaluation), "bold", overflow="fold")
     yield Text(f"on {sample_choice(evaluation)}", "dim", overflow="fold")
     if transfer := elsewhere(evaluation):
         yield Text(transfer, "bold", overflow="fold")
+    yield from above
     for error in errors(evaluation):
         yield Text(f"DO NOT QUOTE THESE FIGURES ({error.id}): {sentence(error.seen)}", "bold red")
     for trouble in troubles(evaluation):
@@ -281,12 +293,14 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
     if is_cascade(evaluation):
         stages = evaluation.cascade
     middle = ["before", "broken", "left"] if any(stages) else ["broken", "alone", "median"]
-    headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, "passes", "time"]
+    costs = _costs(evaluation)
+    headings = ["accuracy", *([] if narrow else ["95 %"]), *middle, *costs, "time"]
     unit = budget_unit(evaluation.threat)
-    cells = [
-        _cells(attack, typical(evaluation, attack), stage, unit, narrow)
-        for attack, stage in zip(evaluation.attacks, stages, strict=True)
-    ]
+    cells = []
+    for place, (attack, stage) in enumerate(zip(evaluation.attacks, stages, strict=True)):
+        shown = _cells(attack, typical(evaluation, attack), stage, unit, narrow)
+        spent = [column[place] for column in costs.values()]
+        cells.append([*shown, *spent, _short(seconds(attack.seconds))])
     kept, room = _fitting(headings, cells, width)
     rows = _rows(width)
     rows.add_column("attack", overflow="fold")
@@ -302,6 +316,19 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
             *(Text(text, "" if whole else "bold red") for text in shown[:kept]),
         )
     return rows
+
+
+def _costs(evaluation: Evaluation) -> dict[str, list[str]]:
+    """The columns of costs: queries of query-based attacks, passes of the others."""
+    asked = {one.text: one for one in evaluation.queries}
+    passes, queries = [], []
+    for attack in evaluation.attacks:
+        rate, mine = attack.accuracy, asked.get(attack.text)
+        spent = each(attack.forwards + attack.backwards, rate.count) if rate else _NONE
+        passes.append(spent if mine is None else _NONE)
+        queries.append(_NONE if mine is None else f"{number(mine.mean)} ({number(mine.median)})")
+    columns = {"passes": passes, "queries": queries}
+    return {name: cells for name, cells in columns.items() if {*cells} != {_NONE}}
 
 
 def _sizes(evaluation: Evaluation, width: int) -> Table:
@@ -329,7 +356,7 @@ def _descent(evaluation: Evaluation, fall: Fall, width: int) -> Table:
     for name, row in fall.rows.items():
         medians = [*(median for median, _ in row.cells), row.in_all]
         cells.append((name, [_NONE if m is None else distance(m, unit) for m in medians]))
-    return _named("median after passes", headings, cells, width)
+    return _named(f"median after {counted_in(evaluation)}", headings, cells, width)
 
 
 def _named(
@@ -375,8 +402,6 @@ def _cells(
     return [
         *([f"{accuracy}\n{sure}"] if narrow else [accuracy, sure]),
         *middle,
-        each(attack.forwards + attack.backwards, rate.count) if rate else _NONE,
-        _short(seconds(attack.seconds)),
     ]
 
 
@@ -386,18 +411,35 @@ def _short(duration: str) -> str:
 
 
 def _warnings(evaluations: Sequence[Evaluation]) -> RenderableType:
-    """Every warning once, with the names of its evaluations if it does not concern all."""
-    concerned: dict[Finding, list[str]] = {}
-    for evaluation in evaluations:
-        for warning in evaluation.warnings:
-            concerned.setdefault(warning, []).append(_name(evaluation))
+    """Every rule once, with the names of its evaluations if it does not concern all."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for finding, about in concerned.items():
-        text = Text(f"{sentence(finding.seen)} {sentence(finding.advice)}")
-        if len(about) < len(evaluations):
-            text.append(f" ({listed(about)})", "dim")
-        name = f"{finding.id} {finding.level}" if finding.id[-1:].isdigit() else finding.id
-        grid.add_row(Text(name, _STYLES[finding.level]), text)
+    for rule in rules(evaluations):
+        label = rule.label
+        for group in rule.groups:
+            text = Text(f"{sentence(group.first.seen)} {sentence(group.first.advice)}")
+            if len(evaluations) > 1:
+                text.append(_concerned(group, evaluations), "dim")
+            grid.add_row(Text(label, _STYLES[rule.level]), text)
+            label = ""
     return grid
+
+
+def _concerned(group: Alike, evaluations: Sequence[Evaluation]) -> str:
+    """The evaluations of a finding, where it does not say the same of all."""
+    names = [_name(evaluations[place]) for place in group.evaluations]
+    if len(names) == len(evaluations) and not group.differ:
+        return ""
+    if len(names) == len(evaluations):
+        return f" ({names[0]}; alike in all others)"
+    if len(names) > _NAMES:
+        names = [*names[:_NAMES], f"{len(names) - _NAMES} more"]
+    return f" ({listed(names)})"
+
+
+def _signs(evaluations: Sequence[Evaluation]) -> Iterator[RenderableType]:
+    """Which rules fired, in one line above the results."""
+    found = rules(evaluations)
+    if found:
+        yield Text(f"{summary(found)} (explained below)", _STYLES[found[0].level])

@@ -1,0 +1,371 @@
+"""Compares evaluations sample by sample: which model is more robust, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from besiege.bench.comparable import (
+    Candidate,
+    attacks_of,
+    candidates_of,
+    names_of,
+    same_pixels,
+    sort_out,
+)
+from besiege.bench.file_names import with_file_names
+from besiege.bench.incomparable import must_meet
+from besiege.bench.store import Store
+from besiege.core.errors import Finding
+from besiege.core.threat import Goal, Threat
+from besiege.metrics.comparing import Aligned, Ids
+from besiege.metrics.distances import quantile
+from besiege.metrics.intervals import Rate
+from besiege.metrics.paired import LEVEL, Difference, holm, samples_needed
+from besiege.metrics.rows import Rows, places
+from besiege.metrics.values import DataFigures, EvaluationFigures, ThreatFigures, plain
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One evaluation of a comparison, on the samples of its group.
+
+    Attributes
+    ----------
+    name : str
+        The model's name; where two are equal, with the folder, the attacks or the date.
+    figures : EvaluationFigures
+        All its figures, on all its own samples.
+    folder : Path
+        Its run folder.
+    clean, robust : Rate
+        Its accuracies on the compared samples; robust is over those judged under every attack, and
+        None without such samples.
+    median : float, optional
+        The median smallest perturbation, where the threat has no budget.
+    only, all_but : array of int
+        Ids of the samples that only this model withstands, and of those that all others withstand;
+        without a budget, those with the largest and the smallest perturbation of all.
+    """
+
+    name: str
+    figures: EvaluationFigures
+    folder: Path
+    clean: Rate
+    robust: Rate | None
+    median: float | None
+    only: Ids
+    all_but: Ids
+
+    @property
+    def complete(self) -> bool:
+        """Whether all records of the evaluation exist."""
+        return self.figures.complete
+
+    @property
+    def stops(self) -> tuple[Finding, ...]:
+        """The findings because of which its figures must not be quoted."""
+        return tuple(f for f in self.figures.warnings if f.level == "stop")
+
+    def plain(self, images: bool = False) -> dict[str, Any]:
+        """The evaluation as JSON."""
+        return {
+            "name": self.name,
+            "model": self.figures.model.name,
+            "digest": self.figures.model.digest,
+            "evaluation": self.figures.name,
+            "folder": str(self.folder),
+            "made": self.figures.made,
+            "commit": self.figures.commit,
+            "attacks": [attack.text for attack in self.figures.attacks],
+            "suite": self.figures.suite,
+            "clean": plain(self.clean),
+            "robust": plain(self.robust),
+            "median": self.median,
+            "only": self.only.tolist() if images else len(self.only),
+            "all_but": self.all_but.tolist() if images else len(self.all_but),
+            "complete": self.complete,
+            "stops": plain(self.stops),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two evaluations of a group; the first is the more robust one.
+
+    Attributes
+    ----------
+    first, second : str
+        Their names.
+    change : Difference
+        The first less the second, with its interval and its own p-value.
+    p : float
+        The p-value corrected for the number of pairs of the whole comparison (Holm).
+    needed : int, optional
+        About how many samples would show a difference of this size; None where it is zero.
+    only_first, only_second : array of int
+        Ids of the samples that only the first, and only the second, withstands; without a budget,
+        those for which it needs the larger perturbation.
+    """
+
+    first: str
+    second: str
+    change: Difference
+    p: float
+    needed: int | None
+    only_first: Ids
+    only_second: Ids
+
+    @property
+    def clear(self) -> bool:
+        """Whether the samples show that the first is more robust than the second."""
+        return self.p < 1 - LEVEL
+
+    def plain(self, images: bool = False) -> dict[str, Any]:
+        """The pair as JSON."""
+        ids = {"only_first": self.only_first.tolist(), "only_second": self.only_second.tolist()}
+        return {
+            "first": self.first,
+            "second": self.second,
+            **plain(self.change),
+            "corrected_p": self.p,
+            "clear": self.clear,
+            "needed": self.needed,
+            **({"images": ids} if images else {}),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Evaluations of the same threat on the same samples, the most robust first.
+
+    Attributes
+    ----------
+    threat : ThreatFigures
+        What the attacker may do.
+    data : DataFigures
+        The samples; of several choices, the smallest one.
+    count : int
+        Number of samples.
+    evaluations : tuple of Compared
+        Sorted by robust accuracy, or by the median smallest perturbation.
+    pairs : tuple of Pair
+        All pairs.
+    notes : tuple of str
+        What differs besides the models.
+    """
+
+    threat: ThreatFigures
+    data: DataFigures
+    count: int
+    evaluations: tuple[Compared, ...]
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...]
+
+    @cached_property
+    def files(self) -> Mapping[int, str]:
+        """The files of the samples on which models differ, where images were read from files."""
+        ids = [ids for one in self.evaluations for ids in (one.only, one.all_but)]
+        ids += [ids for pair in self.pairs for ids in (pair.only_first, pair.only_second)]
+        asked = Rows({"sample": np.unique(np.concatenate(ids))})
+        for one in self.evaluations:
+            rows = with_file_names(asked, Store(one.folder), one.figures.data.digest)
+            if "file" in rows:
+                named = zip(rows["sample"].tolist(), rows["file"].tolist(), strict=True)
+                return {sample: str(file) for sample, file in named if file}
+        return {}
+
+    def plain(self, images: bool = False) -> dict[str, Any]:
+        """The group as JSON."""
+        files = self.files if images else {}
+        return {
+            "threat": self.threat.text,
+            "queries": self.threat.queries,
+            "data": {"name": self.data.name, "split": self.data.split, "count": self.count},
+            "evaluations": [one.plain(images) for one in self.evaluations],
+            "pairs": [pair.plain(images) for pair in self.pairs],
+            "notes": list(self.notes),
+            **({"files": {str(id): file for id, file in files.items()}} if images else {}),
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PairedComparison:
+    """Evaluations compared sample by sample; printed, it says the result in sentences.
+
+    Attributes
+    ----------
+    groups : tuple of Group
+        The evaluations that can be compared with each other: one threat, one set of samples.
+    left_out : tuple of (str, str)
+        Evaluations that were not compared, each with the reason.
+    """
+
+    groups: tuple[Group, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The pairs of all groups. P-values are corrected for their number."""
+        return tuple(pair for group in self.groups for pair in group.pairs)
+
+    @property
+    def evaluations(self) -> tuple[Compared, ...]:
+        """The evaluations of all groups."""
+        return tuple(one for group in self.groups for one in group.evaluations)
+
+    def plain(self, images: bool = False) -> dict[str, Any]:
+        """The comparison as JSON; with `images`, ids of the samples on which models differ."""
+        return {
+            "comparisons": len(self.pairs),
+            "groups": [group.plain(images) for group in self.groups],
+            "left_out": [{"evaluation": name, "why": why} for name, why in self.left_out],
+        }
+
+    def __repr__(self) -> str:
+        from besiege.report.comparison import in_words
+
+        return str(in_words(self))
+
+
+def compare_runs(
+    folders: Sequence[Path | str],
+    *,
+    models: Sequence[str] = (),
+    common: bool = False,
+    history: bool = False,
+) -> PairedComparison:
+    """Compare the evaluations of one or several run folders.
+
+    Parameters
+    ----------
+    folders : sequence of path
+        Run folders.
+    models : sequence of str
+        Only these models; by default all of them.
+    common : bool
+        Compare evaluations on other samples of the same data, on the samples that all have.
+    history : bool
+        Include earlier evaluations, which newer ones of the same request replaced.
+
+    Returns
+    -------
+    PairedComparison
+    """
+    return compare(candidates_of(folders, models, history), common=common)
+
+
+def compare(candidates: Sequence[Candidate], *, common: bool = False) -> PairedComparison:
+    """Compare evaluations; an error where one of their sources can be compared with no other."""
+    # A result and the folder that holds it are one evaluation.
+    candidates = list({(one.folder.resolve(), one.plan.name): one for one in candidates}.values())
+    found = sort_out(candidates, common)
+    must_meet(candidates, found.groups)
+    groups = [_group(group, common) for group in found.groups]
+    pairs = [pair for group in groups for pair in group.pairs]
+    corrected = iter(
+        replace(pair, p=p, needed=samples_needed(pair.change, len(pairs)))
+        for pair, p in zip(pairs, holm([pair.change.p for pair in pairs]), strict=True)
+    )
+    return PairedComparison(
+        tuple(replace(g, pairs=tuple(next(corrected) for _ in g.pairs)) for g in groups),
+        tuple((f"{one.title} in {one.folder}", why) for one, why in found.left_out),
+    )
+
+
+def _group(candidates: Sequence[Candidate], common: bool) -> Group:
+    aligned = Aligned.of([one.outline for one in candidates], common)
+    names = names_of(candidates)
+    shown = [_compared(one, aligned, n, names[n]) for n, one in enumerate(candidates)]
+    order = sorted(range(len(shown)), key=lambda place: _rank(shown[place]))
+    ranked = [shown[place] for place in order]
+    pairs = tuple(
+        pair
+        for one, other in combinations(order, 2)
+        if (pair := _pair(aligned, names, one, other)) is not None
+    )
+    smallest = min(candidates, key=lambda one: one.plan.data.count)
+    return Group(
+        candidates[0].figures.threat,
+        smallest.figures.data,
+        len(aligned.samples),
+        tuple(ranked),
+        pairs,
+        tuple(_notes(candidates, names, len(aligned.samples) if common else None)),
+    )
+
+
+def _compared(one: Candidate, aligned: Aligned, place: int, name: str) -> Compared:
+    values = aligned.values[place][aligned.known[place]]
+    clean = one.outline.outcomes
+    chosen = places(aligned.samples, clean["sample"]) >= 0
+    minimal = one.outline.eps is None
+    withstood = np.isinf(values) if minimal else values > 0
+    median = quantile(values) if minimal and len(values) else None
+    return Compared(
+        name,
+        one.figures,
+        one.folder,
+        Rate.of(int(clean["correct"][chosen].sum()), int(chosen.sum())),
+        Rate.of(int(withstood.sum()), len(values)) if len(values) else None,
+        median if median is None or np.isfinite(median) else None,
+        aligned.alone(place),
+        aligned.alone(place, best=False),
+    )
+
+
+def _rank(one: Compared) -> tuple[float, float]:
+    """The most robust first. A median that no budget reaches is larger than any other."""
+    if one.robust is None:
+        return np.inf, -one.clean.value
+    minimal = one.figures.threat.eps is None
+    median = np.inf if one.median is None else one.median
+    return (-median if minimal else -one.robust.value, -one.clean.value)
+
+
+def _pair(aligned: Aligned, names: Sequence[str], one: int, other: int) -> Pair | None:
+    """Two evaluations, the more robust one first; None without common samples."""
+    change = aligned.difference(one, other)
+    if change is None:
+        return None
+    if change.value < 0:
+        return _pair(aligned, names, other, one)
+    ids = aligned.better(one, other), aligned.better(other, one)
+    return Pair(names[one], names[other], change, change.p, None, *ids)
+
+
+def _notes(
+    candidates: Sequence[Candidate], names: Sequence[str], common: int | None
+) -> Iterator[str]:
+    """Sentences about what differs besides the models; `common` is the number of shared samples."""
+    first = candidates[0]
+    if len({_spelled(one) for one in candidates}) > 1:
+        by_attacks: dict[str, list[str]] = {}
+        for one, name in zip(candidates, names, strict=True):
+            by_attacks.setdefault(attacks_of(one), []).append(name)
+        each = "; ".join(f"{', '.join(group)} under {words}" for words, group in by_attacks.items())
+        yield (
+            f"Not the same attacks: {each}. Stronger attacks leave a lower accuracy, so a "
+            "difference may be that of the attacks."
+        )
+    seeds = {one.plan.request.seed for one in candidates}
+    if len(seeds) > 1 and Threat.parse(first.plan.threat).goal is Goal.RANDOM:
+        yield "Not the same target classes: they were chosen at random with different seeds."
+    if common is not None and common < max(one.plan.data.count for one in candidates):
+        yield f"Compared on the {common:,} images that all of them have."
+    elif not all(same_pixels(first, one) for one in candidates):
+        shapes = dict.fromkeys("x".join(map(str, one.plan.data.shape)) for one in candidates)
+        why = f"sizes {' and '.join(shapes)}" if len(shapes) > 1 else "their digests differ"
+        yield f"The images have the same ids and labels, but perhaps not the same pixels: {why}."
+
+
+def _spelled(one: Candidate) -> str:
+    """All that decides the attacks of an evaluation, as one text."""
+    parts = [[spec.spelled, spec.source, spec.advice, spec.starts] for spec in one.plan.attacks]
+    return str((parts, one.plan.chained))

@@ -1,0 +1,301 @@
+"""A comparison of evaluations in sentences and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from besiege.report.answer import choice
+from besiege.report.formats import (
+    broken_up,
+    budget_unit,
+    distance,
+    interval,
+    listed,
+    p_value,
+    points,
+    sentence,
+    share,
+)
+
+if TYPE_CHECKING:
+    from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
+    from besiege.metrics.comparing import Ids
+
+MOST = 6
+"""With more evaluations in a group, a matrix shows the pairs, and sentences only neighbours."""
+_NARROW = 76
+_CELL = 8
+"""Width of a cell of the matrix: a difference, a star and a gap."""
+
+
+# Sentences.
+
+
+def in_words(comparison: PairedComparison) -> str:
+    """The comparison in sentences, as it is printed in Python."""
+    lines = []
+    for group in comparison.groups:
+        several = len(comparison.groups) > 1
+        lines += [f"{_threat(group)}:"] if several else []
+        lines += [pair_sentence(pair, group, comparison) for pair in told(group)]
+        if rest := len(group.pairs) - len(told(group)):
+            lines.append(f"Neighbours only; {rest} other pairs are in `pairs`.")
+        lines += [*_troubles(group), *group.notes]
+    lines += [f"Not compared: {name} ({why})." for name, why in comparison.left_out]
+    return "\n".join(lines)
+
+
+def told(group: Group) -> Sequence[Pair]:
+    """The pairs that have a sentence: all, or of many evaluations the neighbours in the ranking."""
+    if len(group.evaluations) <= MOST:
+        return group.pairs
+    names = [one.name for one in group.evaluations]
+    beside = {frozenset(names[place : place + 2]) for place in range(len(names) - 1)}
+    return [pair for pair in group.pairs if {pair.first, pair.second} in beside]
+
+
+def pair_sentence(pair: Pair, group: Group, comparison: PairedComparison) -> str:
+    """Which of two models is more robust, by how much, and whether the images can tell.
+
+    Examples
+    --------
+    "A withstands more than B: +6.0 points [0.6, 12.9], p = 0.070: these 100 images cannot tell;
+    about 260 would."
+    """
+    quoted = {one.name for one in group.evaluations if one.stops}
+    doubt = " (Not to be quoted.)" if quoted & {pair.first, pair.second} else ""
+    change, minimal = pair.change, group.threat.eps is None
+    images = f"{change.count:,} images"
+    if change.only_first == change.only_second:
+        return _equal(pair, minimal) + doubt
+    more = "needs larger perturbations than" if minimal else "withstands more than"
+    size = points(change)
+    if minimal:
+        size = f"on {change.only_first:,} images, smaller ones on {change.only_second:,}; {size}"
+    sure = ("corrected " if len(comparison.pairs) > 1 else "") + p_value(pair.p)
+    text = f"{pair.first} {more} {pair.second}: {size}, {sure}"
+    if pair.clear:
+        return f"{text} on the same {images}.{doubt}"
+    return f"{text}: these {images} cannot tell{_enough(pair, group)}.{doubt}"
+
+
+def _equal(pair: Pair, minimal: bool) -> str:
+    change = pair.change
+    both, images = f"{pair.first} and {pair.second}", f"{change.count:,} images"
+    if minimal:
+        if change.only_first:
+            equally = f"each needs the larger perturbation on {change.only_first:,} of {images}"
+            return f"{both}: {equally}, so these cannot tell."
+        return f"{both} need the same perturbations on all {images}."
+    if change.only_first:
+        return (
+            f"{both} withstand equally many of {images}, each {change.only_first:,} that the other "
+            f"does not: {points(change)}, so these cannot tell."
+        )
+    return f"{both} withstand the same images, {points(change)} of {images}."
+
+
+def _enough(pair: Pair, group: Group) -> str:
+    """About how many images would tell, where that is known."""
+    if pair.needed is None or pair.needed <= pair.change.count:
+        return ""
+    digits = 1 - math.floor(math.log10(pair.needed))
+    about, total = round(pair.needed, digits), group.data.total
+    short = total is not None and about > total
+    where = f", but {_data(group)} has {total:,}" if short else ""
+    return f"; about {about:,} would{where}"
+
+
+def _threat(group: Group) -> str:
+    limit = group.threat.queries
+    return f"against {group.threat.text}" + (f", {limit:,} queries" if limit is not None else "")
+
+
+def _data(group: Group) -> str:
+    return f"{group.data.name} ({group.data.split})" if group.data.split else group.data.name
+
+
+def _samples(group: Group) -> str:
+    """The samples of a group in words."""
+    if group.count == group.data.count:
+        return choice(group.data, group.threat)
+    return f"{group.count:,} images of {_data(group)}"
+
+
+def _troubles(group: Group) -> Iterator[str]:
+    """Sentences about figures that must not be quoted, and about missing results."""
+    for one in group.evaluations:
+        judged = 0 if one.robust is None else one.robust.count
+        if not one.complete and judged < group.count:
+            yield f"! {one.name} is not complete: {judged:,} of {group.count:,} images are judged."
+    concerned: dict[str, list[tuple[str, str]]] = {}
+    for one in group.evaluations:
+        for finding in one.stops:
+            concerned.setdefault(finding.id, []).append((one.name, finding.seen))
+    for number, about in concerned.items():
+        names = listed([name for name, _ in about])
+        seen = sentence(about[0][1]) if len(about) == 1 else "besiege report RUN says why."
+        yield f"! Do not quote the figures of {names} ({number}): {seen}"
+
+
+# The table.
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """A comparison for the terminal; with `images`, the ids on which models differ."""
+
+    comparison: PairedComparison
+    images: bool = False
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        for group in self.comparison.groups:
+            yield Text(_threat(group), "bold", overflow="fold")
+            yield Text(f"on {_samples(group)}", "dim", overflow="fold")
+            yield ""
+            yield _standings(group, options.max_width)
+            yield ""
+            yield from self._pairs(group, options.max_width)
+            for trouble in _troubles(group):
+                yield Text(trouble, "bold red", overflow="fold")
+            for note in group.notes:
+                yield Text(note, "yellow", overflow="fold")
+            if group.notes or any(_troubles(group)):
+                yield ""
+        yield Text(self._legend(), "dim")
+        for name, why in self.comparison.left_out:
+            yield Text(f"Not compared: {name} ({why}).", "dim", overflow="fold")
+
+    def _pairs(self, group: Group, width: int) -> Iterator[RenderableType]:
+        if len(group.evaluations) > MOST:
+            yield from _matrix(group, width)
+        elif len(group.pairs) > 1:
+            yield _list(group)
+            yield ""
+        for pair in told(group):
+            text = pair_sentence(pair, group, self.comparison)
+            yield Text(text, "bold" if pair.clear else "", overflow="fold")
+            if self.images:
+                yield from _ids(f"only {pair.first}", pair.only_first, group)
+                yield from _ids(f"only {pair.second}", pair.only_second, group)
+        yield ""
+        if self.images and len(group.evaluations) > 2:
+            for one in group.evaluations:
+                yield from _ids(f"{one.name} and no other", one.only, group)
+                yield from _ids(f"all but {one.name}", one.all_but, group)
+            yield ""
+
+    def _legend(self) -> str:
+        groups, pairs = self.comparison.groups, self.comparison.pairs
+        minimal = [group.threat.eps is None for group in groups]
+        words = []
+        if not all(minimal):
+            words.append(
+                "only: images that no other withstands. all but: images that all others do."
+            )
+        if any(minimal):
+            words.append("Without a budget: images with the largest and the smallest perturbation.")
+        if any(len(group.evaluations) > MOST for group in groups):
+            words.append("Matrix: points that the column withstands more than the row, * p < 0.05.")
+        if len(pairs) > 1:
+            number = f"{len(pairs)} comparisons"
+            words.append(f"p is corrected for {number} (Holm), intervals are not.")
+        return " ".join(words)
+
+
+def _rows(width: int) -> Table:
+    gap = 1 if width < _NARROW else 2
+    return Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+
+
+def _standings(group: Group, width: int) -> Table:
+    """The evaluations, the most robust first."""
+    minimal, rows = group.threat.eps is None, _rows(width)
+    headings = ["median"] if minimal else ["robust", "95 %"]
+    headings += [] if width < _NARROW else ["clean", "only", "all but"]
+    rows.add_column("", justify="right", no_wrap=True)
+    rows.add_column("model", overflow="fold")
+    for heading in headings:
+        rows.add_column(heading, justify="right", no_wrap=True)
+    rows.add_column("", no_wrap=True)
+    cells = [_cells(one, minimal)[: len(headings)] for one in group.evaluations]
+    taken = [max(map(len, column)) + 2 for column in zip(headings, *cells, strict=True)]
+    for place, (one, shown) in enumerate(zip(group.evaluations, cells, strict=True), 1):
+        name = broken_up(one.name, max(width - sum(taken) - 8, 12))
+        mark = Text("!" if one.stops or not one.complete else "", "bold red")
+        rows.add_row(str(place), Text(name), Text(shown[0], "bold"), *shown[1:], mark)
+    return rows
+
+
+def _cells(one: Compared, minimal: bool) -> list[str]:
+    if minimal:
+        median = math.inf if one.median is None else one.median
+        first = [distance(median, budget_unit(one.figures.threat))]
+    else:
+        first = [share(one.robust), interval(one.robust)]
+    return [*first, share(one.clean), f"{len(one.only):,}", f"{len(one.all_but):,}"]
+
+
+def _list(group: Group) -> Table:
+    """All pairs by the numbers of the ranking."""
+    rank = {one.name: place for place, one in enumerate(group.evaluations, 1)}
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("pair", "points", "95 %", "p", "only first", "only second"):
+        rows.add_column(heading, justify="right", no_wrap=True)
+    for pair in group.pairs:
+        change = pair.change
+        value, ends = points(change).split(" points ")
+        rows.add_row(
+            f"{rank[pair.first]} - {rank[pair.second]}",
+            value,
+            ends,
+            Text(p_value(pair.p).removeprefix("p = ").removeprefix("p "), "bold" * pair.clear),
+            f"{change.only_first:,}",
+            f"{change.only_second:,}",
+        )
+    return rows
+
+
+def _matrix(group: Group, width: int) -> Iterator[RenderableType]:
+    """The difference of every pair, in blocks of as many columns as fit."""
+    names = [one.name for one in group.evaluations]
+    cells: dict[tuple[str, str], str] = {}
+    for pair in group.pairs:
+        star = "*" if pair.clear else ""
+        cells[pair.first, pair.second] = f"{100 * pair.change.value:+.1f}{star}"
+        cells[pair.second, pair.first] = f"{-100 * pair.change.value:+.1f}{star}"
+    fit = max((width - 4) // _CELL, 1)
+    for begin in range(0, len(names) - 1, fit):
+        columns = names[begin : begin + fit]
+        rows = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+        rows.add_column("", justify="right", no_wrap=True)
+        for place in range(begin, begin + len(columns)):
+            rows.add_column(str(place + 1), min_width=_CELL - 1, justify="right", no_wrap=True)
+        for place in range(begin + 1, len(names)):
+            row = [
+                cells.get((column, names[place]), "-") if begin + number < place else ""
+                for number, column in enumerate(columns)
+            ]
+            rows.add_row(Text(str(place + 1), "dim"), *row)
+        yield rows
+        yield ""
+
+
+def _ids(title: str, ids: Ids, group: Group) -> Iterator[RenderableType]:
+    """The samples by their ids, or by their files where images were read from files."""
+    if len(ids):
+        names = [group.files.get(sample, str(sample)) for sample in np.sort(ids).tolist()]
+        names = sorted(names) if group.files else names
+        text = f"{title} ({len(ids):,}): {', '.join(names)}"
+        yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
