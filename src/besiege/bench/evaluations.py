@@ -204,41 +204,6 @@ class Evaluation:
     def _with_files(self, rows: Rows) -> Rows:
         return with_file_names(rows, Store(self.folder), self._plan.data.digest)
 
-    def compare(
-        self, other: Comparable, *others: Comparable, common: bool = False
-    ) -> PairedComparison:
-        """Compare this result with others, sample by sample: which model is more robust?
-
-        Parameters
-        ----------
-        other, others : Evaluation, Evaluations or path
-            Results of the same threat on the same samples, or run folders with such results.
-        common : bool
-            Compare results on other samples of the same data, on the samples that all have.
-
-        Returns
-        -------
-        PairedComparison
-            Printed, it says the result in sentences; ``pairs`` has the differences with intervals
-            and p-values, and the ids of the samples on which two models differ.
-
-        Examples
-        --------
-        >>> import besiege
-        >>> one, two = besiege.evaluate(
-        ...     ["zoo:digits-natural", "zoo:digits-pgd-at"],
-        ...     "digits",
-        ...     threat="linf:0.15",
-        ...     attacks="pgd",
-        ...     count=50,
-        ...     curve=False,
-        ... )
-        >>> (pair,) = one.compare(two).pairs
-        >>> pair.first, pair.clear
-        ('zoo:digits-pgd-at', True)
-        """
-        return _compared((self, other, *others), common)
-
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""
         from besiege.report import write_page
@@ -359,10 +324,6 @@ class Evaluations(Sequence[Evaluation]):
         from besiege.bench.exports import export
 
         return export(list(self), path, attack=attack, force=force)
-
-    def compare(self, *others: Comparable, common: bool = False) -> PairedComparison:
-        """Compare these results with each other, and with others (see `Evaluation.compare`)."""
-        return _compared((self, *others), common)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""
