@@ -257,11 +257,25 @@ def _arch(draw: Draw) -> str:
 
 
 def _read(draw: Draw) -> list[str]:
-    words = [draw.choice(["status", "report"]), draw.choice(RUNS)]
+    words = [draw.choice(["status", "report", "history", "export"]), draw.choice(RUNS)]
+    if words[0] == "export":
+        return _export(draw, words)
     options: dict[str, Option] = {"--json": _flag, "--debug": _flag}
     if words[0] == "report":
         options |= {"--out": lambda draw: [_out(draw)], **_GATES}
     return [*words, *_some(draw, options, 2)]
+
+
+def _export(draw: Draw, words: list[str]) -> list[str]:
+    suffix = draw.choice(["csv", "parquet", "json", "tex", "md", "npz", "CSV", "x", "", "gz"])
+    options: dict[str, Option] = {
+        "--model": _of("zoo:digits-natural", "x", ""),
+        "--threat": lambda draw: [_threat(draw)],
+        "--attack": lambda draw: [draw.attack()],
+        "--earlier": _numbers,
+        "--force": _flag,
+    }
+    return [*words, f"{_out(draw)}.{suffix}", *_some(draw, options, 2)]
 
 
 def _look(draw: Draw) -> list[str]:

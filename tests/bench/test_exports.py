@@ -389,6 +389,17 @@ def test_an_existing_file_stays_unless_forced(one: besiege.Evaluation, tmp_path:
         one.export(link)
 
 
+def test_files_of_a_run_are_never_replaced(one: besiege.Evaluation, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(one.folder, tmp_path / "run"))
+    (rows, *_) = sorted((folder / "records").glob("*/rows.parquet"))
+    for path in (folder / "run.json", folder / "figures.json", rows, rows.with_name("new.csv")):
+        before = path.read_bytes() if path.exists() else None
+        with pytest.raises(StoreError, match="is a file of the run in"):
+            one.export(path, force=True)
+        assert (path.read_bytes() if path.exists() else None) == before
+    assert one.export(folder / "results.csv").exists(), "another file in the folder is fine"
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [

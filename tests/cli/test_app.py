@@ -78,6 +78,11 @@ def test_help_has_an_example_and_fits_80_columns(besiege: Besiege, command: str)
     assert "``" not in said.out and "Parameters\n---" not in said.out
 
 
+def test_the_help_of_a_command_has_all_of_its_text(besiege: Besiege) -> None:
+    for words in (("history", "--help"), ("help", "history"), ("--debug", "history", "--help")):
+        assert "A run keeps every evaluation." in besiege(*words).out, words
+
+
 def test_help_names_every_suite_and_the_usual_attacks(besiege: Besiege) -> None:
     said = " ".join(besiege("evaluate", "--help").out.replace("│", " ").split())
     for name in SUITES:

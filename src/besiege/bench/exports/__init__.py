@@ -106,8 +106,7 @@ def _writer(path: Path) -> Writer:
     if suffix not in known.values():
         ends = f"ends in '{path.suffix}'" if suffix else "has no suffix"
         raise UnknownNameError(
-            f"{path.name} {ends}, but the suffix decides what is written: "
-            f"{near(path.suffix, known)}"
+            f"{path} {ends}, but the suffix decides what is written: {near(path.suffix, known)}"
         )
     return EXPORTS.get(suffix)
 
@@ -120,3 +119,11 @@ def _must_be_free(path: Path, force: bool) -> None:
         raise StoreError(f"{path.parent} does not exist: create this folder first")
     if os.path.lexists(path) and not force:
         raise StoreError(f"{path} exists: choose another name, or replace it with force=True")
+    full = path.resolve()
+    for above in full.parents:
+        if (above / "run.json").is_file() and full.relative_to(above).parts[0] in _OF_A_RUN:
+            raise StoreError(f"{path} is a file of the run in {above}: choose another name")
+
+
+_OF_A_RUN = ("run.json", "figures.json", "records", "figures", "names", "damaged")
+"""Files and folders of a run folder that are never replaced."""
