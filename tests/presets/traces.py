@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, parse, spelled
 from besiege.attacks.combine import Combined
@@ -22,7 +22,7 @@ from besiege.core.attack_registry import ATTACKS
 from besiege.core.knowledge import Knowledge
 from besiege.core.presets import PRESETS, Preset
 from besiege.core.samples import Samples
-from besiege.core.threat import Access, Threat
+from besiege.core.threat import L0, Access, Threat
 from besiege.evaluation import craft
 from besiege.models import Classifier
 from besiege.testing.trial import shortened
@@ -52,11 +52,32 @@ def network(seed: int = 0) -> Classifier:
 
 
 @cache
-def samples() -> Samples:
+def samples(width: float = 1.0) -> Samples:
     """Images with saturated pixel values, labelled by the network."""
     images = torch.rand(ROWS, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     images = (1.4 * images - 0.2).clamp(0, 1)
-    return Samples.of(images, network()(images.double()).argmax(1), classes=5)
+    labels = network()(images.double()).argmax(1)
+    return Samples.of(images * width, labels, box=(0.0, width), classes=5)
+
+
+class Divided(nn.Module):
+    """A network of images in [0, 1] for pixel values from 0 to `width`."""
+
+    def __init__(self, net: nn.Module, width: float) -> None:
+        super().__init__()
+        self.net, self.width = net, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x / self.width)  # type: ignore[no-any-return]
+
+
+@cache
+def victim(seed: int = 0, width: float = 1.0) -> Classifier:
+    """The network, which receives pixel values from 0 to `width`."""
+    plain = network(seed)
+    if width == 1.0:
+        return plain
+    return Classifier(Divided(plain.module, width).eval(), box=(0.0, width), classes=5)
 
 
 def attack_of(preset: Preset) -> Attack:
@@ -66,39 +87,47 @@ def attack_of(preset: Preset) -> Attack:
     return parse(f"{preset.name}(pgd@madry(steps=4))" if combined else preset.name)
 
 
-def threats_of(preset: Preset, attack: Attack) -> list[Threat]:
+def threats_of(preset: Preset, attack: Attack, width: float = 1.0) -> list[Threat]:
     """The norms it was published with, its first goal, and budgets that fit the network."""
     published = [Threat.parse(text) for text in preset.threats]
     goal, found = published[0].goal, []
     for norm in dict.fromkeys(threat.norm for threat in published):
         threat = Threat.parse(f"{norm}:{BUDGETS[str(norm)]}")
-        eps = None if attack.minimal else threat.eps
+        eps = None if attack.minimal else threat.radius * (1.0 if norm is L0 else width)
         found.append(replace(threat, eps=eps, goal=goal, written=None))
     return found
 
 
-def trace(preset: Preset) -> dict[str, Any]:
-    """The parameters of a preset, and what a short run of it finds in every norm."""
+def trace(preset: Preset, width: float = 1.0) -> dict[str, Any]:
+    """The parameters of a preset, and what a short run of it finds in every norm.
+
+    Pixel values are from 0 to `width`; sizes are in units of it.
+    """
     attack = attack_of(preset)
-    runs = {str(threat): _run(preset, attack, threat) for threat in threats_of(preset, attack)}
+    named, threats = (threats_of(preset, attack, wide) for wide in (1.0, width))
+    runs = {
+        str(name): _run(preset, attack, threat, width)
+        for name, threat in zip(named, threats, strict=True)
+    }
     return {"attack": spelled(attack), "runs": runs}
 
 
-def _run(preset: Preset, attack: Attack, threat: Threat) -> dict[str, Any]:
-    substitute = network(1) if attack.needs_substitute else None
+def _run(preset: Preset, attack: Attack, threat: Threat, width: float) -> dict[str, Any]:
+    substitute = victim(1, width) if attack.needs_substitute else None
     if attack.access is Access.GRADIENT:
         attack = shortened(attack, SHORT | OTHERS.get(preset.attack, {}))
+    given = samples(width)
     crafted = craft(
-        network(),
+        victim(0, width),
         attack,
-        samples(),
+        given,
         threat,
         keep="last" if not attack.minimal else "smallest",
         leave="end",
         queries=None if attack.access is Access.GRADIENT else QUERIES,
-        knowledge=Knowledge(samples() if attack.uses_starts else None, substitute),
+        knowledge=Knowledge(given if attack.uses_starts else None, substitute),
     )
-    moved = (crafted.images - samples().images).double().flatten(1)
+    moved = (crafted.images - given.images).double().flatten(1) / width
     along = torch.rand(moved.shape[1], generator=torch.Generator().manual_seed(5)).double()
     return {
         "success": crafted.success.tolist(),
