@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import besiege
-from besiege.attacks.attack import parse
+from besiege.attacks.attack import parse, spelled
+from besiege.bench.planning import plan_of
+from besiege.bench.request import requested, resolve
 from besiege.bench.run import read_run
 from besiege.bench.store import Store
 from besiege.core.errors import AttackError
@@ -115,6 +118,21 @@ def test_the_last_query_examines_an_iterate(attack: str, queries: int) -> None:
     assert found.robust is not None
     assert found.robust.hits < found.clean.hits or queries == 2
     assert found.rows["queries"].max() <= queries
+
+
+def test_records_of_ascents_that_examined_nothing_are_not_found() -> None:
+    """Within a query limit earlier releases examined no image of these; others are unchanged."""
+    ask: dict[str, Any] = {"threat": "linf:0.15", "count": 4, "curve": "none"}
+
+    def spelled_of(attack: str, queries: int | None) -> dict[str, Any]:
+        request, objects = requested(NATURAL, "digits", attacks=attack, queries=queries, **ask)
+        return plan_of(resolve(request, objects)).attacks[0].spelled
+
+    for attack in ("dim", "sinifgsm", "repeat(dim, 2)"):
+        assert spelled_of(attack, None) == spelled(parse(attack))
+        assert spelled_of(attack, 20) == spelled(parse(attack)) | {"revision_within_queries": 2}
+    for attack in ("pgd", "pgd@madry", "repeat(mim, 2)"):
+        assert spelled_of(attack, 20) == spelled(parse(attack))
 
 
 def test_no_curve_against_steps_where_only_the_last_iterate_counts() -> None:

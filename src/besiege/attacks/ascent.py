@@ -106,6 +106,11 @@ class Ascent(Attack):
     def minimal(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
         return self.radius.searches
 
+    @property
+    def blind(self) -> bool:
+        """Whether only last iterates are examined: others do not count, or are seen transformed."""
+        return self.counts == "last" or self.direction.steers
+
     def run(self, siege: Siege) -> None:
         if self.minimal:
             siege = endless(siege)
@@ -122,10 +127,9 @@ class Ascent(Attack):
         pacing = self.schedule.init(x, siege.ball)
         sizing = self.radius.init(x, siege.ball)
         landing = self.place.init(x, siege.ball)
-        blind = self.counts == "last" or self.direction.steers
         for step in range(self.steps):
             loss = self._loss(siege, step)
-            if blind:
+            if self.blind:
                 self._spend_last(siege, x, loss)
             answer = self._ask(siege, x, loss, turning, step)
             x, answer, turning, pacing, sizing, landing = siege.settle(

@@ -116,13 +116,13 @@ class Several(Combined):
         return self.attacks
 
 
-def _leaves(attack: Attack) -> Iterator[Attack]:
+def leaves(attack: Attack) -> Iterator[Attack]:
     """The innermost attacks; the attack itself if it is not combined."""
     if not isinstance(attack, Combined):
         yield attack
         return
     for part in attack.parts:
-        yield from _leaves(part)
+        yield from leaves(part)
 
 
 def _must_be_attack(value: object, owner: object) -> None:
@@ -164,7 +164,7 @@ class EachTarget(Single):
         super().__post_init__()
         if getattr(self.attack, "aim", "goal") != "goal":
             raise ValueError(f"'{self.attack}' chooses its own class; each_target cannot aim it")
-        for part in _leaves(self.attack):
+        for part in leaves(self.attack):
             if part.access is Access.DECISION:
                 raise ValueError(
                     f"'{part}' sees labels only and cannot be aimed at the classes of "
