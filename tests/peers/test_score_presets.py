@@ -217,6 +217,8 @@ REALSAFE: list[tuple[str, str, str, int, int, float, dict[str, Any]]] = [
     ("spsa@realsafe-strength", "linf", "signs", 3, 250, 0.125, {"adam": True}),
     ("spsa@realsafe-code-l2", "l2", "signs", 4, 50, 0.27713, {"adam": True}),
     ("spsa@realsafe-strength-l2", "l2", "signs", 3, 250, 0.27713, {"adam": True}),
+    ("spsa@realsafe-strength-imagenet", "linf", "signs", 3, 250, 1 / 16, {"adam": True}),
+    ("spsa@realsafe-strength-imagenet-l2", "l2", "signs", 3, 250, 0.15811, {"adam": True}),
     ("rgf@cheng", "linf", "sphere", 12, 50, 0.1, {"paired": False}),
     ("rgf@cheng-l2", "l2", "sphere", 12, 50, 0.12212, {"paired": False}),
 ]

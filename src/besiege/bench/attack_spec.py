@@ -10,7 +10,7 @@ from besiege.attacks.attack import Attack, spelled, told
 from besiege.attacks.combine import Combined, leaves
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.spec import AttackSpec
-from besiege.core.presets import PRESETS
+from besiege.core import presets
 from besiege.core.threat import Threat
 from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.checking import check
@@ -38,7 +38,7 @@ def attack_spec(
     ascends = ascends and resolved.request.queries is None
     return AttackSpec(
         text=str(attack),
-        described=_described(attack, written or ""),
+        described=_described(attack, threat, resolved.victim.box, written or ""),
         spelled=_identity(attack, terms.queries),
         # Equal budgets can be written in several ways; keys use one of them.
         threat=str(replace(how.threat, written=None)),
@@ -72,7 +72,6 @@ def _identity(attack: Attack, queries: int | None) -> dict[str, Any]:
     return made
 
 
-def _described(attack: Attack, written: str) -> str:
+def _described(attack: Attack, threat: Threat, box: tuple[float, float], written: str) -> str:
     """One line about an attack: that of the preset which the user wrote, or its own."""
-    name = written.partition("(")[0].strip()
-    return PRESETS.get(name).source if name in PRESETS else told(attack)
+    return presets.described(written, threat, box[1] - box[0]) or told(attack)

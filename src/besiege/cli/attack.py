@@ -139,10 +139,12 @@ def attack(
         from besiege.cli.crafting import besieged, write
         from besiege.cli.machine import prepare
         from besiege.cli.pictures import read
+        from besiege.core.presets import check_norms
         from besiege.defenses import load
 
         where = prepare(device, threads)
         allowed, chosen = Threat.parse(threat), parse(attack)  # cheap checks come first
+        check_norms(attack, allowed)
         if chosen.needs_substitute:
             raise InputError(
                 f"'{chosen}' needs a substitute, and this command has no option for one: use "
@@ -159,6 +161,7 @@ def attack(
             queries=queries,
             batch=batch,
             watch=watch,
+            written=attack,
         )
         summary = write(outcome, out, png=png, exact=exact, every=every)
     if as_json:

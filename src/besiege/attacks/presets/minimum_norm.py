@@ -23,6 +23,7 @@ publish(
         "Moosavi-Dezfooli et al. 2016, authors' code: at most 50 steps, overshoot 0.02, the 10 "
         "likeliest classes, every step 1e-4 longer",
         threats=("l2",),
+        also=("linf",),
         default="steps stay in the box, are not 1e-4 longer, and a search removes the overshoot",
         differs=_CLIPPED,
         checks=(Check("foolbox", 48, about="l2"), Check("foolbox", 48, about="linf")),
@@ -115,7 +116,7 @@ publish(
         "steps=100, restarts=1, alpha_max=0.1, eta=1.05, beta=0.9, anneal=False, search=0, "
         "compat=True, targets=9, together=4",
         "Croce and Hein 2020 (AutoAttack): FAB-T, 100 steps for each of the 9 likeliest classes",
-        threats=("linf:8/255", "l2:0.5", "l1:12"),
+        threats=("linf", "l2", "l1"),
         default="as fab: one forward pass fewer in every step, annealed shrinking, a final search",
         differs="As fab@croce; in float32 48 (linf), 41 (l2) and 43 (l1) of 48 rows are equal. "
         "With a budget a row ends at its first success within it, not after the run.",
@@ -148,6 +149,7 @@ def _alma(name: str, steps: int, decay: float, first: float, check: Check, defau
         "relative=False, compat=True",
         f"Rony et al. 2021 (ALMA {norm}): {steps} steps, decay {decay}, first step {first} long",
         threats=(norm,),
+        free=(),  # other numbers of steps have another decay
         default=default,
         differs="Points that are misclassified by less than the tolerance of 1e-4 count as "
         "successes, up to 0.02 % nearer. Steps are nearly signs of gradients, so that rounding "

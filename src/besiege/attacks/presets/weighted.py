@@ -120,9 +120,11 @@ publish(
 )
 
 
-def _ead(rounds: int, steps: int, rule: str, first: str, rate: str, more: str) -> str:
+def _ead(
+    rounds: int, steps: int, rule: str, first: str, rate: str, more: str, kappa: int = 0
+) -> str:
     return (
-        f"rounds={rounds}, steps={steps}, beta=0.001, rule='{rule}', kappa=0, first={first}, "
+        f"rounds={rounds}, steps={steps}, beta=0.001, rule='{rule}', kappa={kappa}, first={first}, "
         f"rate={rate}, compat=True, {more}"
     )
 
@@ -156,13 +158,20 @@ publish(
             Check("independent", 48, about="60 steps, in float64"),
         ),
     ),
-    Preset(
-        "ead@su",
-        _ead(9, 1000, "l1", "0.01", "0.001", _FALLING),
-        "Su et al. 2018: EAD with the l1 rule, 9 weights from 0.01, rate 0.001",
-        threats=(*_L1, "l1 targeted:least-likely", "l2 targeted:least-likely"),
-        differs=_ABORT,
-        checks=(Check("independent", 48, about=f"30 steps, {_NEAR}"),),
+    *(
+        Preset(
+            f"ead@su{form}",
+            _ead(9, 1000, "l1", "0.01", "0.001", _FALLING, kappa),
+            f"Su et al. 2018: {how}",
+            threats=(*_L1, "l1 targeted:least-likely", "l2 targeted:least-likely"),
+            differs=_ABORT,
+            checks=(Check("independent", equal, about=f"30 steps, {_NEAR}{more}"),),
+        )
+        for form, kappa, how, equal, more in (
+            ("", 0, "EAD with the l1 rule, 9 weights from 0.01, rate 0.001", 48, ""),
+            ("-20", 20, "ead@su with confidence 20", 48, ", logits times 200, in float64"),
+            ("-40", 40, "ead@su with confidence 40", 48, ", logits times 400, in float64"),
+        )
     ),
     Preset(
         "ead@deepsec-en",
