@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import besiege
-from besiege.attacks.closing import Closing, State
+from besiege.attacks.closing import HiddenClasses, State
 from besiege.core.dice import Dice
 from besiege.core.siege import Siege
 from besiege.models import Classifier
@@ -598,14 +598,14 @@ def test_closing_in(attack: str, steps: int) -> None:
     def mine(case: Case) -> Tensor:
         given = {"targets": (case.labels + 1)[:ROWS] % 10, "ids": torch.arange(ROWS)}
         pool, reached = (starts(case), torch.arange(10)), torch.zeros_like(case.images[:ROWS])
-        usual = Closing.wait
+        usual = HiddenClasses.wait
 
-        def watched(self: Closing, siege: Siege, *rest: Any) -> State:
+        def watched(self: HiddenClasses, siege: Siege, *rest: Any) -> State:
             state = usual(self, siege, *rest)
             reached[siege.rows] = state.x
             return state
 
-        with mock.patch.object(Closing, "wait", watched):
+        with mock.patch.object(HiddenClasses, "wait", watched):
             ours(case, f"{attack}@ilyas", steps, f"linf:{NEAR}", 1, 1, starts=pool, **given)
         return reached
 

@@ -465,7 +465,7 @@ def coordinatewise(
     for _ in range(rounds):
         w, (m, v, n) = torch.zeros(x0.numel()), torch.zeros(3, x0.numel(), dtype=torch.float64)
         won = ever = False
-        before = torch.inf
+        before: Any = torch.inf
         for step in range(steps):
             at = drawn[turn][row]
             turn, k = turn + 1, min(a.many, len(w))
