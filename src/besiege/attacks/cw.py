@@ -39,7 +39,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L0, L2, Linf, Norm
 
 FIRST, RATE = 1.0, 0.5
@@ -144,7 +144,7 @@ class CW(Attack):
         answer = siege.gradient(
             x,
             steering(siege, sure=not self.compat),
-            through=unseen if self.hidden else None,
+            through=not_examined if self.hidden else None,
         )
         gap = short(siege, answer, self.kappa)
         won = siege.record.reached(siege.rows, answer.labels) & (gap <= 0)

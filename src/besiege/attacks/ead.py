@@ -27,7 +27,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.fields import number, one_of, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L1, L2, Linf, Norm
 
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3
@@ -226,7 +226,7 @@ class EAD(Attack):
         some = x if rows is None else x[rows]
         loss = steering(siege, sure=not self.compat)
         if hidden:
-            answer = siege.gradient(some, loss, through=unseen, rows=rows)
+            answer = siege.gradient(some, loss, through=not_examined, rows=rows)
         else:
             answer = siege.logits(some, rows=rows, loss=loss)
         return answer if rows is None else answer.blank(len(x)).put(rows, answer)

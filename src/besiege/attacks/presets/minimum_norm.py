@@ -81,7 +81,7 @@ publish(
         "0.1 % at the end",
         threats=("linf", "l2", "l1", "l0"),
         default="the radius also grows before the first success: with the published rule a row may "
-        "wait before the boundary for ever (22 of 24 digits of a natural network in l2)",
+        "never cross the boundary (22 of 24 digits of a natural network in l2)",
         differs="In l2 the paper's projection onto the ball: the foolbox version never projects, "
         "adv-lib's rescales. A success must lead by more than float32 rounds, which ends up to "
         "0.1 % farther: in float32 27 (linf) and 29 (l1) of 48 rows equal adv-lib's. The authors "

@@ -89,7 +89,7 @@ publish(
         default="the found distance, not the radius tried, ends a bracket; one-step attacks scan "
         "32 radii up to the farthest corner of the box; brackets are bisected until they are "
         "narrower than a thousandth",
-        differs="a misclassification by less than float32 rounds is no success; a scan continues "
+        differs="a lead smaller than float32 rounding does not count as a success; a scan goes on "
         "where theirs stops at a radius that fools the whole batch",
         checks=(
             Check("independent", ALL, about="distances of bim"),
@@ -105,7 +105,7 @@ publish(
         of="bim@su",
         differs="meant for iterative attacks: with a one-step attack the nine radii are multiples "
         "of 0.02, so that none above 0.18 is tried, and a row bisects only if it succeeded before "
-        "the ninth; a misclassification by less than float32 rounds is no success",
+        "the ninth; a lead smaller than float32 rounding does not count as a success",
         checks=(Check("independent", ALL, about="distances of bim, 10 steps"),),
     ),
 )
