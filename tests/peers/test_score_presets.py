@@ -532,8 +532,12 @@ def test_square_andriushchenko() -> None:
 NEAR, ROWS = 0.15, 8
 
 
-def closed(case: Case, attack: str, steps: int, starts: Tensor) -> Tensor:
-    """NES with the top class, or labels, image by image; where it is in the end."""
+def closed(case: Case, attack: str, steps: int, starts: Tensor, authors: bool = False) -> Tensor:
+    """NES with the top class, or labels, image by image; where it is in the end.
+
+    As in the authors' code probes may leave the box, and one end of a pair counts alone.
+    """
+    box = (-torch.inf, torch.inf) if authors else (0.0, 1.0)
     victim, shape, found = double(number_of(case), 1, 1), tuple(case.images.shape[1:]), []
     labels_only = attack == "nes_labels"
     sigma, careful, likely = (1e-3, 4, 0.8) if labels_only else (1e-5, 2, -0.2)
@@ -549,11 +553,13 @@ def closed(case: Case, attack: str, steps: int, starts: Tensor) -> Tensor:
         for step in range(steps):
             dice = dice_of(ROWS, attack).at(torch.tensor([row])).of("probes", step)
             u = directions(dice, "normal", shape, 50)[0]
-            ends = torch.stack(((x + sigma * u).clamp(0, 1), (x - sigma * u).clamp(0, 1)), 1)
+            ends = torch.stack(((x + sigma * u).clamp(*box), (x - sigma * u).clamp(*box)), 1)
             losses = (rates if labels_only else plain)(told, ends, dice)
             level, lacks = float(losses[losses > -torch.inf].mean()), torch.isinf(losses)
-            losses = torch.where(lacks, told(x[None]), losses)  # of a pair with one end
-            slope = (losses[:, 0] - losses[:, 1]) / torch.where(lacks.any(1), sigma, 2 * sigma)
+            # Of a pair with one end.
+            losses = torch.where(lacks, 0.0 if authors else told(x[None]), losses)
+            one = lacks.any(1) & (not authors)
+            slope = (losses[:, 0] - losses[:, 1]) / torch.where(one, sigma, 2 * sigma)
             g = 0.9 * g + 0.1 * (wide(slope, u) * (ends[:, 0] - ends[:, 1]) / (2 * sigma)).mean(0)
             past = [*past, level][-5:]
             if len(past) == 5 and past[-1] < past[0]:

@@ -55,8 +55,11 @@ class Constants:
 class Coordinates:
     """What a publication ran: ZOO."""
 
-    first: float
-    rate: float
+    boxed: bool = True
+    """Whether probes are clipped to the box, as ours are."""
+
+    first: float = 0.01
+    rate: float = 0.01
     by: str = "adam"
     tanh: bool = False
     abort: int = 0
@@ -141,9 +144,14 @@ class Search:
 
 
 def carlini(
-    case: Case, a: Constants, steps: int, targeted: bool = False, moves: Tensor | None = None
+    case: Case,
+    a: Constants,
+    steps: int,
+    targeted: bool = False,
+    moves: Tensor | None = None,
+    boxed: bool = True,
 ) -> Tensor:
-    """C&W in l2; with `moves`, ``[copies, rows, ...]``, OptMargin."""
+    """C&W in l2; with `moves`, ``[copies, rows, ...]``, OptMargin, its copies boxed or not."""
     x, net, (_, _, classes) = case.images, case.victim.module, goals(case, targeted)
     w = torch.atanh(a.edge * (2 * x - 1))
     search, d = Search(case, a.first), torch.zeros_like(x)
@@ -154,7 +162,7 @@ def carlini(
         adam = torch.optim.Adam([d], lr=a.rate)
         for step in range(steps):
             new = (torch.tanh(w + d) + 1) / 2
-            copies = (new + moves).clamp(0, 1)
+            copies = (new + moves).clamp(0, 1) if boxed else new + moves
             ahead = lead(net(copies.flatten(0, 1)).view(*copies.shape[:2], -1), classes, targeted)
             loss = (new - (torch.tanh(w) + 1) / 2).square().flatten(1).sum(1)
             loss = loss + search.c * (a.kappa - ahead).clamp_min(0).sum(0)
@@ -250,15 +258,15 @@ def test_cw_against_adv_lib(name: str) -> None:
     )
 
 
-def elastic(case: Case, a: Constants, steps: int, targeted: bool) -> Tensor:
-    """EAD by iterative shrinkage."""
+def elastic(case: Case, a: Constants, steps: int, targeted: bool, ahead: int = 0) -> Tensor:
+    """EAD by iterative shrinkage; its extrapolation may be some steps ahead."""
     x0, net, (_, _, classes) = case.images, case.victim.module, goals(case, targeted)
     search = Search(case, a.first)
 
     def value(at: Tensor) -> tuple[Tensor, Tensor]:
-        ahead = lead(net(at), classes, targeted)
-        hinge = search.c * (a.kappa - ahead).clamp_min(0)
-        return (at - x0).square().flatten(1).sum(1) + hinge, ahead
+        by = lead(net(at), classes, targeted)
+        hinge = search.c * (a.kappa - by).clamp_min(0)
+        return (at - x0).square().flatten(1).sum(1) + hinge, by
 
     for _ in range(a.rounds):
         search.begin()
@@ -269,13 +277,13 @@ def elastic(case: Case, a: Constants, steps: int, targeted: bool) -> Tensor:
             z = y.detach() - a.rate * ((1 - k / steps) ** 0.5 if a.decay else 1) * slope
             new = torch.where(z > x0 + a.beta, (z - a.beta).clamp_max(1), x0)
             new = torch.where(z < x0 - a.beta, (z + a.beta).clamp_min(0), new)
-            y, x = new + k / (k + 3) * (new - x), new
-            loss, ahead = value(x)
+            y, x = new + (k + ahead) / (k + ahead + 3) * (new - x), new
+            loss, by = value(x)
             away = (x - x0).abs().flatten(1).sum(1)
             if a.abort and k % max(1, steps // 10) == 0 and search.stalls(loss + a.beta * away):
                 break
             net_size = (x - x0).square().flatten(1).sum(1) + a.beta * away
-            good = (ahead > search.hair) & (ahead >= a.kappa)
+            good = (by > search.hair) & (by >= a.kappa)
             search.note(x, good, away if a.rule == "l1" else net_size)
         search.end()
     return search.image
@@ -473,7 +481,7 @@ def coordinatewise(
             probes = a.h * torch.nn.functional.one_hot(at, len(w)).float()
             moved = torch.cat((w[None], w + probes, w - probes)).view(-1, *x0.shape)
             wanted = shown(x0, moved, a.tanh)
-            x, pairs = wanted.clamp(0, 1), torch.arange(k)
+            x, pairs = wanted.clamp(0, 1) if a.boxed else wanted, torch.arange(k)
             ahead = lead(case.victim.module(x), label.expand(len(x)), False)
             gap, size = (-ahead).clamp_min(0), (x[0] - x0).double().square().sum()
             if a.abort and step % a.abort == 0:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.presets.traces import attack_of, recorded, trace
+from tests.presets.traces import FURTHER, attack_of, further, recorded, trace
 
 from besiege.attacks.attack import parse
 from besiege.attacks.combine import Combined
@@ -23,6 +24,40 @@ FIRST = {presets_of(name)[0].name for name in ATTACKS.names() if presets_of(name
 @pytest.mark.parametrize("name", PRESETS.names())
 def test_a_preset_has_not_moved(name: str) -> None:
     compare(trace(PRESETS.get(name)), recorded()[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("zoo@chen-imagenet", {"side": 40}),
+        ("zoo@chen-imagenet", {"important": False}),
+        ("zoo@chen-imagenet", {"reset": False}),
+        ("zoo@chen-imagenet-targeted", {"grow": ()}),
+        ("zoo@chen-mnist", {"abort": 0}),
+        ("zoo@chen-mnist", {"repeat": False}),
+        ("evolutionary@dong", {"side": 40}),
+        ("geoda@rahmati", {"side": 60}),
+        ("nattack@li", {"side": 24}),
+        ("prgf@cheng-data", {"low": 40}),
+        ("prgf@cheng-data", {"gamma": 2.0}),
+        ("bandits@ilyas", {"tile": 40}),
+        ("bandits@ilyas-l2", {"tile": 40}),
+        ("nes@ilyas", {"floor": 0.1}),
+        ("rgf@cheng", {"grow": False}),
+        ("apgdt@croce", {"targets": 8}),
+    ],
+)
+@pytest.mark.slow
+def test_a_trace_shows_what_small_images_do_not(name: str, given: dict[str, Any]) -> None:
+    changed: Any = replace(attack_of(PRESETS.get(name)), **given)  # type: ignore[type-var]
+    kept = [
+        replace(scene, given=tuple((n, v) for n, v in scene.given if n not in given))
+        for scene in FURTHER[name]
+    ]
+    runs = recorded()[name]["runs"]
+    assert any(
+        further(PRESETS.get(name), changed, scene) != runs[scene.about] for scene in reversed(kept)
+    )
 
 
 @pytest.mark.parametrize(

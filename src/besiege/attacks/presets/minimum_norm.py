@@ -34,8 +34,10 @@ publish(
         "Dong et al. 2020 (RealSafe): at most 100 steps, until the class changes",
         threats=("linf", "l2"),
         differs="Its code divides linf steps by the l2 norm of the gradient instead of the l1 "
-        "norm, which makes them longer, by up to the square root of the number of pixel values; "
-        "this is the paper's method. The 1e-4 and the clipping are as in deepfool@moosavi.",
+        "norm, which makes them longer, by up to the square root of the number of pixel values: "
+        "on 24 digits of two networks it ends at a mean of 0.459 instead of 0.092 and 0.760 "
+        "instead of 0.206. This is the paper's method. The 1e-4 and the clipping are as in "
+        "deepfool@moosavi.",
         checks=(Check("foolbox", 48, about="linf"), Check("foolbox", 48, about="l2")),
     ),
     Preset(
@@ -43,7 +45,9 @@ publish(
         "steps=50, overshoot=0.02, classes=10, search=0, boxed=False, compat=True",
         "Ling et al. 2019 (DEEPSEC), MNIST and CIFAR-10: at most 50 steps, overshoot 0.02",
         threats=("l2",),
-        differs="The 1e-4 and the clipping are as in deepfool@moosavi.",
+        differs="Its code steps once more after the crossing: on 24 digits of a natural and of a "
+        "PGD-trained network it ends at a mean of 0.4684 instead of 0.4677 and 0.825 instead of "
+        "0.808. Points are clipped to the box, as in its code.",
         checks=(Check("foolbox", 48, about="l2"),),
     ),
     Preset(
@@ -188,16 +192,18 @@ publish(
         default="pixel values move either way, gradients are weighed by the room of each, and half "
         "of the pixel values may differ",
         differs="The paper does not say plainly whether the map is of logits or of probabilities; "
-        "this is of logits.",
+        "this is of logits. With probabilities 47 instead of 38 of 48 digits reach their target, "
+        "with 3.1 instead of 4.4 pixel values.",
         checks=(Check("independent", 48, about="towards the likeliest wrong class"),),
     ),
     Preset(
         "jsma@deepsec",
-        "theta=1.0, gamma=0.1, both=False, room=False, outputs='logits', targets=9",
+        "theta=1.0, gamma=0.1, both=False, room=False, outputs='logits', targets=9, round_up=True",
         "Ling et al. 2019 (DEEPSEC), MNIST and CIFAR-10: theta 1, 10 % of the pixel values",
         threats=("l0 targeted:random",),
         differs="Where no pair raises the target and lowers the others, its code moves pixel value "
-        "0 instead of stopping; here the attack stops.",
+        "0 instead of stopping; here the attack stops. Its code never moves pixel values from 0.99 "
+        "on, here those below 1 may move (0 of 48 digits differ).",
         checks=(Check("independent", 48, about="towards the likeliest wrong class"),),
     ),
 )
