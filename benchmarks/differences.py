@@ -148,7 +148,8 @@ def batches() -> None:
 
 def optmargin() -> None:
     for name in weighted.OPTMARGIN:
-        steps, size, a = weighted.OPTMARGIN[name]
+        _, size, a = weighted.OPTMARGIN[name]
+        a = replace(a, rounds=4)
 
         def moves(case: Case, size: float = size, rms: bool = name == "he") -> Tensor:
             draw, many = torch.Generator().manual_seed(0), case.images[0].numel()
@@ -158,11 +159,8 @@ def optmargin() -> None:
                 found[:19, row] = span * size * (math.sqrt(many) if rms else 1 / span.abs().max())
             return found.view(20, *case.images.shape)
 
-        def run(
-            case: Case, boxed: bool = True, a: Any = a, n: int = steps, m: Any = moves
-        ) -> Tensor:
-            near = weighted.near(case)
-            return weighted.carlini(near, a, n, moves=m(case), boxed=boxed)
+        def run(case: Case, boxed: bool = True, a: Any = a, m: Any = moves) -> Tensor:
+            return weighted.carlini(case, a, 60, moves=m(case), boxed=boxed)
 
         other = partial(run, boxed=False) if name == "he" else searching(Shared, run)
         shown(f"optmargin@{name}: {'copies' if name == 'he' else 'batch'}", run, other)

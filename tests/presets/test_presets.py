@@ -97,6 +97,18 @@ def test_a_preset_says_where_it_is_from_and_what_was_checked(name: str) -> None:
     assert parse(str(attack)) == attack, "the text of the attack reads back"
 
 
+FREE_OF_COST = {
+    "bim@su": "the printed form is another preset",
+    "square@croce-code": "every image has the same distribution",
+}
+
+
+@pytest.mark.parametrize("name", PRESETS.names())
+def test_what_differs_says_what_it_costs(name: str) -> None:
+    differs = PRESETS.get(name).differs
+    assert not differs or name in FREE_OF_COST or any(letter.isdigit() for letter in differs)
+
+
 @pytest.mark.parametrize("name", ATTACKS.names())
 def test_every_attack_has_the_form_of_its_paper(name: str) -> None:
     made = ATTACKS.get(name)

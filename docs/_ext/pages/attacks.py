@@ -175,7 +175,9 @@ def presets_page() -> str:
         f"There are {len(listed)} presets. Each was compared with another implementation, usually "
         "on 24 images of each of two networks; rows that are equal to 1e-5 are counted, and in all "
         f"{equal:,} of {rows_compared:,} are. *independent* is a short implementation in the "
-        "tests, written from the paper. `pytest -m peer tests/peers` repeats all comparisons.",
+        "tests, written from the paper. `pytest -m peer tests/peers` repeats all comparisons. "
+        "`python -m benchmarks.differences` measures what differences cost, in short runs on the "
+        "same images.",
         table(("preset", "as run by", "published for", "equal rows", "what differs"), rows),
     )
 

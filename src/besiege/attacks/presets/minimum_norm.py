@@ -58,9 +58,11 @@ publish(
         threats=("l2",),
         default="rounds use one class, continue after a success and step from the clean image, not "
         "from the last point; DeepFool's own points count",
-        differs="The authors' code never clips to the box; here every step is clipped, as in "
-        "adv-lib. The paper's formula steps from the clean image in every round; the code adds "
-        "the steps up, and this is the code.",
+        differs="The authors' code never clips to the box: on 24 digits of two networks its mean "
+        "distances are 0.426 and 0.671 instead of 0.458 and 0.675, and none of its images is "
+        "misclassified once clipped. Here every step is clipped, as in adv-lib. The paper's "
+        "formula steps from the clean image in every round, which ends at the boundary (0.392 and "
+        "0.645, 0 and 6 of 24 beyond it); the code adds the steps up, and this is the code.",
         checks=(Check("adv_lib", 47), Check("adv_lib", 48, about="in float64")),
     ),
     Preset(

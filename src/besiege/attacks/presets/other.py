@@ -5,6 +5,10 @@ from __future__ import annotations
 from besiege.core.presets import FREE, Check, Preset, publish
 
 ALL = 48
+_FITTED = (
+    "without a file the perturbation is fitted on the very images it attacks, theirs on others: "
+    "fit_universal(..., form='{}') fits it on others, and {}(file=...) evaluates it"
+)
 _HELD = (*FREE, "file", "digest")
 """A perturbation that was fitted on other images may be given."""
 
@@ -50,9 +54,11 @@ publish(
         threats=("linf:10/255", "l2:2000/255"),
         free=_HELD,
         default="gradient steps on the mean margin instead of DeepFool steps, 32 images at a time",
-        differs="at most 10 passes unless steps says otherwise, theirs are not limited; with more "
-        "than ten classes DeepFool looks at the likeliest of the clean image, theirs at those of "
-        "the shifted one; in l2 their code stretches shorter perturbations to the budget, which "
+        differs=f"{_FITTED.format('uap@moosavi', 'uap@moosavi')} (at 0.3 it fools 0.31 of 197 "
+        "digits fitted on themselves and 0.55 fitted on 200 others, on a PGD-trained network 0.14 "
+        "and 0.06); at most 10 passes unless steps says otherwise, theirs are not limited; with "
+        "more than ten classes DeepFool looks at the likeliest of the clean image, theirs at those "
+        "of the shifted one; in l2 their code stretches shorter perturbations to the budget, which "
         "the paper's projection does not",
         checks=(
             Check("independent", ALL, about="linf, 3 passes"),
@@ -67,16 +73,20 @@ publish(
             "passes, images cut to the box",
             threats=(f"linf:{eps}",),
             free=_HELD,
-            differs="its code adds DeepFool's step without the overshoot that made it cross, and "
-            "one step beyond the crossing, a bug: this is the paper's method"
-            + (" with the rate of the code" if form else ""),
+            differs=_FITTED.format(*2 * (f"uap@deepsec-{data}{form}",))
+            + "; its code adds DeepFool's step without the overshoot that made it cross, and one "
+            f"step beyond the crossing, a bug: this is the paper's method{rate} (at 0.3 and a "
+            "target of 0.3 it fools 19 instead of 16 of 48 digits, at one of 0.8 26 instead of 23)",
             checks=(Check("independent", ALL, about="3 passes"),),
         )
-        for data, title, eps, form, how, share in (
-            ("mnist", "MNIST", "0.3", "", "", 0.3),
-            ("cifar10", "CIFAR-10", "0.1", "", "", 0.8),
-            ("mnist", "MNIST", "0.3", "-code", ", as coded", 0.35),
-            ("cifar10", "CIFAR-10", "0.1", "-code", ", as coded", 0.9),
+        for data, title, eps, form, how, share, rate in (
+            ("mnist", "MNIST", "0.3", "", "", 0.3, ""),
+            ("cifar10", "CIFAR-10", "0.1", "", "", 0.8, ""),
+            ("mnist", "MNIST", "0.3", "-code", ", as coded", 0.35, " with the rate of the code"),
+            (
+                *("cifar10", "CIFAR-10", "0.1", "-code", ", as coded", 0.9),
+                " with the rate of the code",
+            ),
         )
     ),
     Preset(
@@ -90,7 +100,8 @@ publish(
         "32 radii up to the farthest corner of the box; brackets are bisected until they are "
         "narrower than a thousandth",
         differs="a lead smaller than float32 rounding does not count as a success; a scan goes on "
-        "where theirs stops at a radius that fools the whole batch",
+        "where theirs stops at a radius that fools the whole batch (0 of 48 distances of bim and 3 "
+        "of fgsm differ)",
         checks=(
             Check("independent", ALL, about="distances of bim"),
             Check("independent", 45, about="distances of fgsm"),
@@ -105,7 +116,8 @@ publish(
         of="bim@su",
         differs="meant for iterative attacks: with a one-step attack the nine radii are multiples "
         "of 0.02, so that none above 0.18 is tried, and a row bisects only if it succeeded before "
-        "the ninth; a lead smaller than float32 rounding does not count as a success",
+        "the ninth; a lead smaller than float32 rounding does not count as a success (0 of 48 "
+        "distances of bim differ)",
         checks=(Check("independent", ALL, about="distances of bim, 10 steps"),),
     ),
 )
