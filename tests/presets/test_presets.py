@@ -195,6 +195,14 @@ def test_nothing_is_noted_where_it_was_published(attack: str, threat: str) -> No
     assert presets.findings(attack, Threat.parse(threat)) == []
 
 
+def test_a_preset_without_threats_runs_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = presets.Preset("pgd@mine", "steps=3", "ours, 2026")
+    monkeypatch.setitem(PRESETS._known, mine.name, mine)
+    presets.check_norms("pgd@mine", Threat.parse("l1:3"))
+    assert presets.findings("pgd@mine", Threat.parse("l1:3")) == []
+    assert presets.described("pgd@mine", Threat.parse("l1:3")) == "ours, 2026"
+
+
 def test_budgets_are_those_of_images_from_zero_to_one() -> None:
     wide = (0.0, 255.0)
     assert presets.findings("pgd@madry", Threat.parse("linf:8"), wide) == []

@@ -60,8 +60,8 @@ class Preset:
     source : str
         The publication, and what it ran.
     threats : tuple of str
-        The threats it was published for; one without a budget stands for any budget. Step sizes
-        are fractions of the budget.
+        The threats it was published for; one without a budget stands for any budget, and none at
+        all for any threat. Step sizes are fractions of the budget.
     also : tuple of str
         Other norms in which the method is defined and was compared. It is refused in any other.
     free : tuple of str
@@ -128,7 +128,7 @@ class Preset:
             near_it = free or math.isclose(threat.radius, one.radius * width, rel_tol=_CLOSE)
             if one.norm is threat.norm and near_it and (goal or aimed):
                 return True
-        return False
+        return not self.threats
 
 
 _MODULES = ("first_order", "other", "minimum_norm", "weighted", "score", "decision")
@@ -198,8 +198,9 @@ def described(text: str, threat: Threat | None = None, width: float = 1.0) -> st
 
     Examples
     --------
-    >>> described("fgsm@realsafe(restarts=2)", Threat.parse("l1:3"))
-    'Dong et al. 2020 (RealSafe): one step of the whole budget, in l2 along the gradient (here ...)'
+    >>> about = described("pgd@madry(steps=2)", Threat.parse("linf:0.3"))
+    >>> about.partition("(")[2]
+    'here at linf:0.3, steps=2)'
     """
     found = outermost(text)
     if found is None:
@@ -213,7 +214,7 @@ def described(text: str, threat: Threat | None = None, width: float = 1.0) -> st
 def check_norms(text: str, threat: Threat) -> None:
     """Refuse a preset in a norm that it is not defined or was not compared in."""
     for preset in named_in(text):
-        if threat.norm in preset.norms:
+        if threat.norm in preset.norms or not preset.threats:
             continue
         others = [one.name for one in presets_of(preset.attack) if threat.norm in one.norms]
         instead = f"use {' or '.join(others)}, or write" if others else "write"
