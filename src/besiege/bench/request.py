@@ -18,6 +18,7 @@ from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data, usual_size
 from besiege.bench.spec import Request
 from besiege.bench.target import aimed, goal_of, left, settled
+from besiege.core import presets
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
@@ -247,6 +248,8 @@ def read_attacks(
     chosen: dict[str, Attack] = {}
     for one in given:
         attack = parse(one, threat)
+        if isinstance(one, str):
+            presets.check_norms(one, threat)
         same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
         if same is not None:
             both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"

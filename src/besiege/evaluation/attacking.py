@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
-from besiege.core import notebook
+from besiege.core import notebook, presets
 from besiege.core.errors import Finding, InputError
 from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave, Record
@@ -227,6 +227,8 @@ def attack(
         chosen = configured(chosen, str(attack), parameters, allowed)
     if targets is not None and allowed.goal is Goal.UNTARGETED:
         allowed = replace(allowed, goal=Goal.GIVEN)
+    written = attack if isinstance(attack, str) else ""
+    presets.check_norms(written, allowed)
     victim = load(model) if isinstance(model, str) else Classifier.of(model)
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
@@ -274,7 +276,11 @@ def attack(
         crafted.first_step,
         crafted.first_query,
         verdicts,
-        crafted.findings + verdicts.findings,
+        (
+            *presets.findings(written, allowed, victim.box),
+            *crafted.findings,
+            *verdicts.findings,
+        ),
         crafted.seconds,
         None
         if crafted.descent is None
