@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
-from besiege.core.errors import Finding, InputError
+from besiege.core.errors import Finding, GradientError, InputError
 from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave, Record
 from besiege.core.samples import Samples
@@ -22,6 +22,7 @@ from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import load
 from besiege.evaluation.approach import Approach, approach
+from besiege.evaluation.blocking import explained
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.evaluation.judging import Verdicts, judge
 from besiege.evaluation.transfer import in_place_of, read_model, transferred
@@ -296,21 +297,24 @@ def craft_and_judge(
     watch: Callable[[Record], None] | None = None,
 ) -> tuple[Crafted, Verdicts]:
     """Craft on the model that the approach names, and judge on the victim."""
-    crafted = craft(
-        how.searched,
-        attack,
-        samples,
-        how.threat,
-        seed=seed,
-        keep=how.terms.keep,
-        leave=how.terms.leave,
-        queries=how.terms.queries,
-        twin=twin,
-        batch=batch,
-        pad=pad,
-        watch=watch,
-        knowledge=how.terms.knowledge,
-    )
+    try:
+        crafted = craft(
+            how.searched,
+            attack,
+            samples,
+            how.threat,
+            seed=seed,
+            keep=how.terms.keep,
+            leave=how.terms.leave,
+            queries=how.terms.queries,
+            twin=twin,
+            batch=batch,
+            pad=pad,
+            watch=watch,
+            knowledge=how.terms.knowledge,
+        )
+    except GradientError as problem:
+        raise explained(problem, how.searched, samples, seed) from problem.__cause__
     if how.transfer:
         crafted = transferred(crafted, victim.device)
     verdicts = judge(victim, crafted, samples, threat, seed=seed)
