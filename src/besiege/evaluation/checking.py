@@ -246,7 +246,21 @@ def answers(victim: Victim, scores: Tensor) -> list[Finding]:
             "are expected: remove its softmax, or declare "
             "Classifier(net, outputs='probabilities')"
         )
+    if victim.outputs == "logits" and _looks_like_sigmoids(scores):
+        raise VictimError(
+            "the model returns one number per image, always in [0, 1] as a sigmoid does, but a "
+            "logit is expected: remove its sigmoid, or declare "
+            "Classifier(net, outputs='probabilities'); if these are logits, declare "
+            "Classifier(net, outputs='logit')"
+        )
     return []
+
+
+def _looks_like_sigmoids(scores: Tensor) -> bool:
+    """Whether two columns are those of one number per image (-z/2, z/2) with z in [0, 1]."""
+    if scores.shape[1] != 2 or len(scores) < 4 or bool((scores[:, 0] != -scores[:, 1]).any()):
+        return False
+    return bool(((scores[:, 1] >= 0) & (scores[:, 1] <= 0.5 + 1e-6)).all())
 
 
 def looks_like_probabilities(scores: Tensor) -> bool:
