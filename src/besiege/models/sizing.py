@@ -60,14 +60,23 @@ class Sizing:
 
     def final(self, height: int, width: int) -> tuple[int, int]:
         """Height and width after this step of images of a size."""
-        return self.crop or self._resized(height, width)
+        return self.crop or self.resized(height, width)
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width before the crop of images of a size."""
+        if self.resize is None:
+            return height, width
+        if isinstance(self.resize, tuple):
+            return self.resize
+        short = min(height, width)
+        return self.resize * height // short, self.resize * width // short
 
     def __call__(self, x: Tensor) -> Tensor:
         """Images ``[rows, channels, height, width]`` in the final size."""
         size = x.shape[2], x.shape[3]
         if size == self.final(*size) and not self.always:
             return x
-        height, width = self._resized(*size)
+        height, width = self.resized(*size)
         mode = self.interpolation
         x = resized(x, height, width, mode, self.antialias and mode != "nearest")
         if self.crop is None:
@@ -82,14 +91,6 @@ class Sizing:
             for full, part in zip((height, width), self.crop, strict=True)
         )
         return x[:, :, top : top + self.crop[0], left : left + self.crop[1]]
-
-    def _resized(self, height: int, width: int) -> tuple[int, int]:
-        if self.resize is None:
-            return height, width
-        if isinstance(self.resize, tuple):
-            return self.resize
-        short = min(height, width)
-        return self.resize * height // short, self.resize * width // short
 
     def _begin(self, left_over: int) -> int:
         return left_over // 2 if self.round_down else round(left_over / 2)
