@@ -22,8 +22,8 @@ _TO_TENSOR = ("ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "C
 _PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 CLOSE = 1e-4
 """Largest difference between our pixels and the package's, after the normalisation."""
-ROUNDED = 0.02
-"""The same where the package rounds to bytes in between; of noise, other errors are larger."""
+ROUNDED = 2 / 255
+"""The same before the normalisation, where the package rounds to bytes; errors are larger."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,12 @@ def of_processor(own: Any, where: str) -> Preprocessing:
         sizing = _sizing_of(own, where, mode)
     read = Preprocessing(sizing, *_scales_of(own))
 
-    def theirs(x: Tensor) -> Tensor:
-        made: Tensor = torch.as_tensor(own(255 * x, return_tensors="pt")["pixel_values"])
+    def theirs(x: Tensor) -> Tensor:  # of bytes, which every processor takes
+        bytes_ = (255 * x).round().to(torch.uint8)
+        made: Tensor = torch.as_tensor(own(list(bytes_), return_tensors="pt")["pixel_values"])
         return made
 
-    return _compared(read, theirs, where, ROUNDED)
+    return _compared(read, theirs, where, ROUNDED / min(read.std or (1.0,)))
 
 
 def _scales_of(own: Any) -> tuple[Numbers, Numbers]:
@@ -168,11 +169,15 @@ def _compared(
 
 
 def _probes(sizing: Sizing | None) -> Iterator[Tensor]:
-    """Noise of another size than the network takes: larger and wide, smaller and high."""
+    """Noise, in bytes, of another size than the network takes: larger and wide, smaller and high."""
     noise = torch.Generator().manual_seed(0)
-    if sizing is None:
-        yield torch.rand(1, 3, 32, 32, generator=noise)
-        return
+    sizes = [(32, 32)] if sizing is None else list(_probed(sizing))
+    for size in sizes:  # of half the contrast: of bytes, cubic interpolation would be clipped
+        yield torch.randint(64, 192, (1, 3, *size), generator=noise) / 255
+
+
+def _probed(sizing: Sizing) -> Iterator[tuple[int, int]]:
+    """Height and width of the probes of a sizing."""
     crop = sizing.crop or (32, 32)
     most = sizing.resize if isinstance(sizing.resize, int) else max(sizing.resize or crop)
     for short, high in ((most + most // 4, False), (most if sizing.resize is None else 37, True)):
@@ -185,8 +190,7 @@ def _probes(sizing: Sizing | None) -> Iterator[Tensor]:
             ),
             short + 1,
         )
-        size = (long, short) if high else (short, long)
-        yield torch.rand(1, 3, *size, generator=noise)
+        yield (long, short) if high else (short, long)
 
 
 def _unknown(where: str, what: str) -> InputError:
