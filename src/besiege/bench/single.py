@@ -34,7 +34,6 @@ from besiege.bench.work_estimate import Watch
 from besiege.core.errors import Finding, VictimError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
-from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model
 from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
@@ -142,7 +141,7 @@ class Evaluation:
 
 def evaluate(
     model: str | nn.Module | Victim,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: str | Threat,
     attacks: str | Attack | Sequence[str | Attack] | None = None,
@@ -171,10 +170,12 @@ def evaluate(
     ----------
     model : str, nn.Module or Classifier
         ``zoo:NAME``, ``public:NAME``, ``ARCH(...):weights.safetensors``,
-        ``path/to/file.py:factory``, ``path/file.onnx``, ``http://HOST/PATH``, any of them with
-        ``+layer`` defenses, or the model itself.
-    data : str, path, Data or (images, labels)
-        A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, or tensors.
+        ``path/to/file.py:factory``, ``torchvision:NAME``, ``timm:NAME``, ``hf:REPO``,
+        ``robustbench:DATA/THREAT/NAME``, ``path/file.onnx``, ``http://HOST/PATH``, any of them
+        with ``+layer`` defenses, or the model itself.
+    data : str, path, Data, (images, labels), (files, labels), Dataset or DataLoader
+        A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, tensors or arrays,
+        image files, or a dataset or loader of torch that neither shuffles nor augments.
     threat : str or Threat
         What the attacker may do: ``"linf:8/255"``, ``"l2:0.5"``, or ``"linf"`` for the smallest
         perturbation.

@@ -5,6 +5,7 @@ Whatever a model does, its caller receives float32 logits or a `VictimError` of 
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,10 @@ from besiege.core.errors import BesiegeError, GradientError, VictimError, descri
 OUTPUTS = ("logits", "logit", "probabilities")
 """What a network may return: a logit per class, one logit for two classes, or probabilities."""
 SMALLEST_PROBABILITY = 1e-30
+# Whole folders: a model may lie in a folder that is called 'besiege', such as a clone.
+_NOT_THEIRS = tuple(
+    str(Path(file).parent) + os.sep for file in (torch.__file__, Path(__file__).parent)
+)
 _IN_PLACE = "modified by an inplace operation"
 _TO_NUMPY = "Can't call numpy() on Tensor that requires grad"
 
@@ -169,9 +174,8 @@ def blocked(place: str = "") -> GradientError:
 def _where(problem: BaseException) -> str:
     """File and line in the model's own code, where there is one."""
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
-        parts = Path(frame.filename).parts
-        if not {"torch", "besiege"} & set(parts) and not frame.filename.startswith("<"):
-            return f" ({parts[-1]}, line {frame.lineno})"
+        if not frame.filename.startswith((*_NOT_THEIRS, "<")):
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
     return ""
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-import besiege
 from besiege.core.dice import Dice
 from besiege.core.door import blocked
 from besiege.core.errors import GradientError, VictimError
@@ -23,7 +22,9 @@ from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.victim import Victim
 
-_TORCH, _OURS = (os.path.dirname(file) for file in (torch.__file__, besiege.__file__))
+_TORCH, _OURS = (
+    str(folder) + os.sep for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])
+)
 _LONGEST = 80
 """Characters of a line of code in a message."""
 

@@ -143,9 +143,10 @@ class Classifier(Victim):
         """SHA-256 of everything that decides the answers, as hexadecimal text.
 
         Covers classes and their source, attributes, parameters and buffers, normalisation, box,
-        outputs, grid and sizing; not the name, the device, or the path of a file. If something cannot be
-        read (a class typed into a console, an attribute that is an opaque object), the digest is
-        valid in this process only. It is computed on every call, since a module may be trained.
+        outputs, grid and sizing; not the name, the device, or the path of a file. If something
+        cannot be read (a class typed into a console, an attribute that is an opaque object), the
+        digest is valid in this process only. It is computed on every call, since a module may be
+        trained.
         """
         about = (self.mean, self.std, self.box, self.outputs, self.grid)
         # Left out where there is none: digests of earlier versions stay as they are.

@@ -18,12 +18,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import nn
 
-from besiege.core.errors import BesiegeError, DataError, InputError, UnknownNameError
-from besiege.core.errors import described, near
+from besiege.core.errors import (
+    BesiegeError,
+    DataError,
+    InputError,
+    UnknownNameError,
+    described,
+    near,
+)
 from besiege.core.files import offline
 from besiege.core.text import short
 from besiege.models.checkpoints import SUFFIXES, built, check_arguments, read_weights
@@ -126,8 +133,8 @@ def find(text: str) -> Classifier:
             if offline():
                 raise _not_here(package, text) from problem
             raise DataError(
-                f"{package.name} could not fetch '{text}': {described(problem)}. Check the name and "
-                "the network"
+                f"{package.name} could not fetch '{text}': {described(problem)}. Check the name "
+                "and the network"
             ) from problem
 
 
@@ -272,8 +279,11 @@ def _torchvision(wanted: Wanted) -> Classifier:
             f"torchvision has no weights '{weights}' of {name}: {near(str(weights), names)} (or "
             "None for random weights, or the path of a file)"
         )
-    module = wanted.made(models.get_model, name=name, weights=weights, **given)
     shown = choices[weights or "DEFAULT"]
+    file = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(shown.url).path).name)
+    if weights is not None and offline() and not file.exists():
+        raise _Refused(file)
+    module = wanted.made(models.get_model, name=name, weights=weights, **given)
     return wanted.victim(module, of_preset(shown.transforms(), f"torchvision's {name}"))
 
 

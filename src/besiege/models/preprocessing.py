@@ -96,7 +96,7 @@ def of_processor(own: Any, where: str) -> Preprocessing:
     if hasattr(own, "val_transforms"):  # a timm model on the Hugging Face hub
         return of_steps(own.val_transforms, where)
     sizing = None
-    if own.do_resize or getattr(own, "do_center_crop", None):
+    if getattr(own, "do_resize", None) or getattr(own, "do_center_crop", None):
         mode = _PILLOW.get(int(own.resample))
         if mode is None:
             raise _unknown(where, f"resampling {own.resample}")
@@ -113,9 +113,10 @@ def of_processor(own: Any, where: str) -> Preprocessing:
 
 def _scales_of(own: Any) -> tuple[Numbers, Numbers]:
     """Mean and std, for pixels in [0, 1], of an image processor."""
-    factor = 255 * own.rescale_factor if own.do_rescale else 255.0
-    mean, std = (0.0,) * 3, (1.0,) * 3
-    if own.do_normalize:
+    factor = 255 * own.rescale_factor if getattr(own, "do_rescale", None) else 255.0
+    mean: Numbers = (0.0,) * 3
+    std: Numbers = (1.0,) * 3
+    if getattr(own, "do_normalize", False):
         mean, std = _numbers(own.image_mean), _numbers(own.image_std)
     # EfficientNet's processor may subtract 1 first, and divides by std twice.
     lower = 1.0 if getattr(own, "rescale_offset", False) else 0.0
@@ -129,7 +130,7 @@ def _scales_of(own: Any) -> tuple[Numbers, Numbers]:
 def _sizing_of(own: Any, where: str, mode: str) -> Sizing:
     """The sizing of an image processor; ConvNeXT's has a rule of its own, with `crop_pct`."""
     short, both = None, None
-    if own.do_resize:
+    if getattr(own, "do_resize", None):
         size = _entries(own.size)
         short = size.get("shortest_edge")
         if short is None:
@@ -142,7 +143,9 @@ def _sizing_of(own: Any, where: str, mode: str) -> Sizing:
         crop = (cut["height"], cut["width"])
     percent = getattr(own, "crop_pct", None)
     if short is not None and percent is not None:
-        resize, crop = (int(short / percent), (short, short)) if short < 384 else ((short,) * 2, None)
+        resize, crop = (
+            (int(short / percent), (short, short)) if short < 384 else ((short,) * 2, None)
+        )
     return Sizing(resize, crop, mode, round_down=True)  # type: ignore[arg-type]  # checked above
 
 
@@ -169,7 +172,7 @@ def _compared(
 
 
 def _probes(sizing: Sizing | None) -> Iterator[Tensor]:
-    """Noise, in bytes, of another size than the network takes: larger and wide, smaller and high."""
+    """Noise in bytes, of other sizes than the network takes: large and wide, small and high."""
     noise = torch.Generator().manual_seed(0)
     sizes = [(32, 32)] if sizing is None else list(_probed(sizing))
     for size in sizes:  # of half the contrast: of bytes, cubic interpolation would be clipped

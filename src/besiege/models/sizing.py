@@ -87,8 +87,7 @@ class Sizing:
                 "pixels that the model's preprocessing cuts out: enlarge them first"
             )
         top, left = (
-            self._begin(full - part)
-            for full, part in zip((height, width), self.crop, strict=True)
+            self._begin(full - part) for full, part in zip((height, width), self.crop, strict=True)
         )
         return x[:, :, top : top + self.crop[0], left : left + self.crop[1]]
 
