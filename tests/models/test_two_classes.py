@@ -88,7 +88,7 @@ def test_they_are_evaluated() -> None:
 
 def test_float64_decides() -> None:
     net = One().double()
-    net.after = nn.Hardtanh(-1e-60, 1e-60)  # type: ignore[assignment]  # rounds to 0 in float32
+    net.after = nn.Hardtanh(-1e-60, 1e-60)  # rounds to 0 in float32
     x = digits().images
     with torch.no_grad():
         z = net(x)[:, 0]

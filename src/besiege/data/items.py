@@ -6,7 +6,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ class Reader:
         It has a length and gives a sample by its index.
     collate : callable, optional
         The loader's own function from samples to a batch; None if the samples themselves are used.
-    batch, workers : int
-        Samples and processes at a time.
+    options : mapping
+        Further arguments of the `DataLoader` that reads: the batch size, workers.
     layout, box
         As for `besiege.data.load`.
     fit : Fit, optional
@@ -50,8 +50,7 @@ class Reader:
     name: str
     dataset: Any
     collate: Callable[[list[Any]], Any] | None = None
-    batch: int = BATCH
-    workers: int = 0
+    options: Mapping[str, Any] = field(default_factory=lambda: {"batch_size": BATCH})
     layout: str | None = None
     box: Box = (0.0, 1.0)
     fit: Any = None
@@ -60,9 +59,8 @@ class Reader:
         """The samples of these indices, in order, some at a time."""
         loader = DataLoader(
             Subset(self.dataset, indices),
-            batch_size=self.batch,
-            num_workers=self.workers,
             collate_fn=list if self.collate is None else self.collate,
+            **self.options,
         )
         for held in self._read(loader):
             yield self.block(held)

@@ -87,9 +87,14 @@ def _as_loaded(reader: Reader, loader: DataLoader[Any]) -> Reader:
     """The reader with the loader's workers and, unless it only stacks, its function."""
     single = loader.batch_sampler is None
     own = None if single or loader.collate_fn is default_collate else loader.collate_fn
-    return replace(
-        reader, collate=own, workers=loader.num_workers, batch=loader.batch_size or BATCH
-    )
+    options = {
+        "batch_size": loader.batch_size or BATCH,
+        "num_workers": loader.num_workers,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "timeout": loader.timeout,
+    }
+    return replace(reader, collate=own, options=options)
 
 
 def _order(loader: DataLoader[Any]) -> Sequence[int]:
