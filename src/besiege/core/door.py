@@ -32,8 +32,8 @@ def logits_of(answer: object, rows: int, name: str, outputs: str = "logits") -> 
     Of the outputs of Hugging Face models, or of a dictionary, ``logits`` is taken. One number per
     image (``[rows]`` or ``[rows, 1]``) means two classes: see `of_two_classes`.
     """
-    answer = _named_logits(answer)
-    single = isinstance(answer, Tensor) and answer.shape in ((rows,), (rows, 1))
+    answer = named_logits(answer)
+    single = is_single(answer, rows)
     if isinstance(answer, Tensor) and single:
         must_be_real(answer, name)
         answer = of_two_classes(answer.reshape(rows), outputs)
@@ -70,7 +70,12 @@ def of_two_classes(score: Tensor, outputs: str = "logits") -> Tensor:
     return torch.stack([-0.5 * score, 0.5 * score], 1)
 
 
-def _named_logits(answer: object) -> object:
+def is_single(answer: object, rows: int) -> bool:
+    """Whether an answer has one number per image."""
+    return isinstance(answer, Tensor) and answer.shape in ((rows,), (rows, 1))
+
+
+def named_logits(answer: object) -> object:
     """The logits of an output with names, as Hugging Face models return it."""
     if isinstance(answer, Tensor):
         return answer

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.core.dice import Dice
-from besiege.core.door import OUTPUTS, is_theirs, logits_of, raised
+from besiege.core.door import OUTPUTS, is_single, is_theirs, logits_of, named_logits, raised
 from besiege.core.errors import InputError
 from besiege.core.identity import fingerprint
 from besiege.core.oracle import full_precision
@@ -89,6 +89,8 @@ class Classifier(Victim):
         self.name = type(module).__name__ if name is None else name
         self.grid = checked_grid(grid, self.box)
         self.sizing = sizing
+        self.single = False
+        """Whether the module has answered with one number per image."""
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     @property
@@ -112,7 +114,9 @@ class Classifier(Victim):
             float32 ``[rows, classes]``. Rounding float64 logits never changes the predicted class.
         """
         rows = len(x)
-        return logits_of(self._answer(self._prepared(x)), rows, self.name, self.outputs)
+        answer = named_logits(self._answer(self._prepared(x)))
+        self.single = is_single(answer, rows)
+        return logits_of(answer, rows, self.name, self.outputs)
 
     def overwrites(self, x: Tensor) -> tuple[bool, bool]:
         """Whether the module overwrites its input, and whether autograd notices."""
