@@ -229,7 +229,7 @@ class AutoModelForImageClassification:
         told = folder(pretrained_model_name_or_path, **where)
         made = Classifying(told["classes"])
         made.config = SimpleNamespace(_name_or_path=pretrained_model_name_or_path)
-        made.name_or_path = pretrained_model_name_or_path
+        made.name_or_path = made.conv.name_or_path = pretrained_model_name_or_path
         return made, {"missing_keys": set(told.get("missing", ()))}
 
 class Processor:

@@ -346,10 +346,19 @@ def _transformers(wanted: Wanted) -> Classifier:
             "and its last layer would be random"
         )
     own = package.AutoImageProcessor.from_pretrained(repo, **where)
-    # Where it was loaded from is no part of the model, nor are notes of the loader.
-    module.name_or_path = module.config._name_or_path = ""
-    module.__dict__.pop("_weight_conversions", None)
+    _forget_origin(module)
     return wanted.victim(module, of_processor(own, f"'{wanted.text}'"))
+
+
+def _forget_origin(module: nn.Module) -> None:
+    """Remove where a model was loaded from, and notes of the loader: no part of its digest."""
+    for part in module.modules():
+        held = vars(part)
+        held.pop("_weight_conversions", None)
+        if "name_or_path" in held:
+            held["name_or_path"] = ""
+        if hasattr(held.get("config"), "_name_or_path"):
+            held["config"]._name_or_path = ""
 
 
 def _robustbench(wanted: Wanted) -> Classifier:
