@@ -26,6 +26,7 @@ from besiege.core.text import MOST, check_whole
 from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
+from besiege.data.sources import is_in_box
 from besiege.evaluation.approach import on_substitute
 from besiege.evaluation.checking import check_goal, fits, fitting
 from besiege.evaluation.transfer import Model
@@ -54,7 +55,7 @@ class Objects:
     """The objects of a request that exist only in memory; None where its text is read."""
 
     model: nn.Module | Victim | None = None
-    data: Data | tuple[Any, Any] | None = None
+    data: Any = None
     attacks: Attacks | None = None
     suite: Attacks | None = None
     substitute: Sequence[Model] = ()
@@ -62,7 +63,7 @@ class Objects:
 
 def requested(
     model: Model,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: str | Threat,
     attacks: Attacks | None = None,
@@ -177,7 +178,7 @@ def resolve(
             "shard": request.shard or usual_size(victim),
         }
     )
-    scaled = victim.box != (0.0, 1.0) and not isinstance(given.data, tuple)
+    scaled = victim.box != (0.0, 1.0) and not is_in_box(given.data)
     models = given.substitute or request.substitute
     # Images of a folder are decoded only if an attack starts from them.
     starts = beginnings(everything) if any(one.uses_starts for one in chosen.values()) else None
