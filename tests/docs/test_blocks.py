@@ -88,7 +88,7 @@ def test_the_five_minutes_run(place: Path, capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out
     assert "my_model.py:make against linf:8/255" in said
     assert (place / "my-run" / "report.html").exists()
-    assert len(list((place / "besiege-runs").glob("*/report.html"))) == 3
+    assert len(list((place / "besiege-runs").glob("*/report.html"))) == 4
     assert 0 < names["result"].robust.value <= names["result"].clean.value
     assert "images broken" in said
 
