@@ -133,11 +133,22 @@ def _art(attack: str, norm: str) -> Peer | None:
 def stand_in_for_adv_lib() -> None:
     """Let adv-lib be imported without what it wants for plots and transforms."""
     for name in ("visdom", "torchvision"):
-        if name not in sys.modules and not has(name):
+        if name not in sys.modules and not _works(name):
+            for part in [one for one in sys.modules if one.startswith(f"{name}.")]:
+                del sys.modules[part]
             stand_in = types.ModuleType(name)
             stand_in.__dict__["__getattr__"] = _nothing
             stand_in.__spec__ = importlib.machinery.ModuleSpec(name, None)
             sys.modules[name] = stand_in
+
+
+def _works(library: str) -> bool:
+    """Whether a library can be imported: a torchvision built for another torch cannot."""
+    try:
+        importlib.import_module(library)
+    except Exception:
+        return False
+    return True
 
 
 def _nothing(name: str) -> type:

@@ -36,8 +36,11 @@ ROOMS: dict[str, set[str]] = {
 OTHERS: dict[str, set[str]] = {
     "core": {"torch", "numpy"},
     "attacks": {"torch", "safetensors"},  # safetensors only where a perturbation is kept
-    # onnxruntime only where an ONNX file is asked for
-    "models": {"torch", "numpy", "safetensors", "onnxruntime"},
+    # onnxruntime only where an ONNX file is asked for, and the packages of models by their names
+    "models": {
+        *("torch", "numpy", "safetensors", "onnxruntime"),
+        *("torchvision", "timm", "transformers", "robustbench"),
+    },
     "defenses": {"torch"},
     "data": {"torch", "numpy", "PIL", "sklearn"},
     "training": {"torch", "safetensors"},

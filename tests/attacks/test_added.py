@@ -26,6 +26,7 @@ ADDED: dict[str, Any] = {
     "FABT.compat": False,
     "GeoDA.compat": False,
     "HopSkipJump.compat": False,
+    "JSMA.round_up": False,
     "Minimal.attempts": None,
     "Minimal.compat": False,
     "NES.exact": True,

@@ -163,6 +163,16 @@ def test_no_more_than_a_share_of_the_entries_changes() -> None:
         assert changed == 2 * pairs
 
 
+def test_a_last_pair_may_exceed_the_share() -> None:
+    victim = two_classes([1.0] * 40, 1000.0)
+    x = torch.full((1, 1, 4, 10), 0.1)
+    samples = aimed(x, torch.tensor([0]), torch.tensor([1]))
+    for gamma, pairs in ((0.1, 2), (0.11, 3), (0.145, 3), (1.0, 20)):
+        spy = Spy(victim)
+        run(spy, JSMA(gamma=gamma, round_up=True), samples)
+        assert int((torch.cat(spy.images) != x).flatten(1).sum(1).max()) == 2 * pairs
+
+
 def test_a_budget_ends_it_too() -> None:
     victim = two_classes([1.0] * 40, 1000.0)
     x = torch.full((1, 1, 4, 10), 0.1)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import besiege
 from besiege.attacks.attack import parse
-from besiege.attacks.closing import CLOSINGS, CUTS, TRIES, Closing, State
+from besiege.attacks.closing import CLOSINGS, CUTS, TRIES, HiddenClasses, State
 from besiege.attacks.estimates import ScoreLoss, probe
 from besiege.attacks.losses import cross_entropy, margin
 from besiege.attacks.partial import NESLabels, NESPartial
@@ -160,10 +160,10 @@ def test_as_published_a_ball_waits_until_the_target_is_likely(
     text: str, careful: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attack = parse(f"{text}(steps=12, waits=True)")
-    assert isinstance(attack, Closing)
-    wait, seen = Closing.wait, []
+    assert isinstance(attack, HiddenClasses)
+    wait, seen = HiddenClasses.wait, []
 
-    def watched(self: Closing, laid: Siege, state: State, probed: Any, rule: Any) -> State:
+    def watched(self: HiddenClasses, laid: Siege, state: State, probed: Any, rule: Any) -> State:
         before = int(laid.record.meter.queries.sum())
         after = wait(self, laid, state, probed, rule)
         likely = probed.around > attack.likely
@@ -182,7 +182,7 @@ def test_as_published_a_ball_waits_until_the_target_is_likely(
         seen.append((len(laid), int(closer.sum()), float(state.radius.max())))
         return after
 
-    monkeypatch.setattr(Closing, "wait", watched)
+    monkeypatch.setattr(HiddenClasses, "wait", watched)
     samples, pool = aimed(6)
     craft(
         first(2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -64,6 +65,28 @@ def test_it_fools_the_target_share_and_unseen_images_far_beyond_noise(
     assert fooling(uap, natural(), unseen, threat) > max(
         0.4, (1.5 if method == "deepfool" else 3) * random
     )
+
+
+def test_a_fit_as_published_is_kept_and_evaluated_on_other_images(tmp_path: Path) -> None:
+    images, labels, unseen = (part[:40] for part in split())
+    given: Any = {"method": "deepfool", "target": 0.8, "batch": 1, "box": "none", "steps": 2}
+    plain = fit_universal(natural(), images, labels, LINF, **given)
+    uap = fit_universal(natural(), images, labels, LINF, form="uap@moosavi(steps=2)")
+    assert uap.tensor is not None and plain.tensor is not None
+    assert torch.equal(uap.tensor, plain.tensor)
+    file = uap.save(tmp_path / "v.safetensors").file
+    kept = parse(f"uap@moosavi(file={str(file)!r}, digest={uap.digest!r})")
+    assert isinstance(kept, UAP) and kept.tensor is not None
+    assert fooling(kept, natural(), unseen, LINF) == fooling(plain, natural(), unseen, LINF)
+    for wrong, said in (
+        ({"form": "uap@moosavi", "batch": 8}, "leave method, target, steps, batch and box out"),
+        ({"form": "pgd@madry"}, "a uap without a perturbation is needed"),
+        ({"form": kept}, "a uap without a perturbation is needed"),
+    ):
+        with pytest.raises(InputError, match=said):
+            fit_universal(natural(), images, labels, LINF, **wrong)
+    with pytest.raises(ThreatError, match=r"was published for linf:0\.3, not for l2"):
+        fit_universal(natural(), images, labels, "l2:1", form="uap@deepsec-mnist")
 
 
 def test_a_fit_stops_at_its_target() -> None:

@@ -55,7 +55,7 @@ class Moody(nn.Module):
 def test_shards_an_attack_failed_on_are_not_robust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MOODY", "3")
+    monkeypatch.setenv("MOODY", "4")  # once before the attacks, when gradients are probed
     found = evaluate(
         Moody(), "digits", threat="linf:0.3", attacks="pgd(steps=5), fgsm", count=40, shard=4,
         curve=False, out=tmp_path,
@@ -80,7 +80,7 @@ def test_a_chain_waits_for_the_verdicts_before_it(
         "threat": "linf:0.1", "suite": texts, "count": 20, "shard": 5, "curve": False,
     }  # fmt: skip
     model = Moody()
-    monkeypatch.setenv("MOODY", "2")
+    monkeypatch.setenv("MOODY", "3")  # once before the attacks, when gradients are probed
     first = evaluate(model, "digits", out=tmp_path / "run", **terms)
     assert not first.complete
     tried = first.rows["attack"] == texts[1]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import besiege
-from besiege.attacks.attack import parse
+from besiege.attacks.attack import parse, spelled
+from besiege.bench.planning import plan_of
+from besiege.bench.request import requested, resolve
 from besiege.bench.run import read_run
 from besiege.bench.store import Store
-from besiege.core.errors import AttackError
+from besiege.core.errors import AttackError, ThreatError
 
 NATURAL = "zoo:digits-natural"
 WRITTEN = "pgd@madry(steps=5), averaged(bim@realsafe(steps=3), 2)"
@@ -117,6 +120,21 @@ def test_the_last_query_examines_an_iterate(attack: str, queries: int) -> None:
     assert found.rows["queries"].max() <= queries
 
 
+def test_records_of_ascents_that_examined_nothing_are_not_found() -> None:
+    """Within a query limit earlier releases examined no image of these; others are unchanged."""
+    ask: dict[str, Any] = {"threat": "linf:0.15", "count": 4, "curve": "none"}
+
+    def spelled_of(attack: str, queries: int | None) -> dict[str, Any]:
+        request, objects = requested(NATURAL, "digits", attacks=attack, queries=queries, **ask)
+        return plan_of(resolve(request, objects)).attacks[0].spelled
+
+    for attack in ("dim", "sinifgsm", "repeat(dim, 2)"):
+        assert spelled_of(attack, None) == spelled(parse(attack))
+        assert spelled_of(attack, 20) == spelled(parse(attack)) | {"revision_within_queries": 2}
+    for attack in ("pgd", "pgd@madry", "repeat(mim, 2)"):
+        assert spelled_of(attack, 20) == spelled(parse(attack))
+
+
 def test_no_curve_against_steps_where_only_the_last_iterate_counts() -> None:
     found = besiege.evaluate(
         NATURAL,
@@ -133,7 +151,36 @@ def test_the_page_describes_the_preset_and_not_the_default() -> None:
     found = besiege.evaluate(
         NATURAL, "digits", threat="linf:0.1", attacks="pgd@madry(steps=2)", count=8, curve=False
     )
-    assert found.figures.attacks[0].told.startswith("Madry et al. 2018, CIFAR-10")
+    assert found.figures.attacks[0].told == (
+        "Madry et al. 2018, CIFAR-10: 20 steps of 2/255 from a uniform start "
+        "(here at linf:0.1, steps=2)"
+    )
+
+
+def test_an_evaluation_notes_that_a_preset_runs_elsewhere(tmp_path: Path) -> None:
+    found = evaluate(tmp_path, "pgd@madry(steps=2), pgd(steps=2)")
+    (note,) = [one for one in found.warnings if one.id == "W44"]
+    assert note.level == "note" and "'pgd@madry' was published for linf:8/255" in note.seen
+    # The records are those of the attack written out, which nobody published.
+    plain = evaluate(tmp_path, f"{parse('pgd@madry(steps=2)')}, pgd(steps=2)")
+    assert "W44" not in {one.id for one in plain.warnings}
+
+
+def test_an_attack_notes_that_a_preset_runs_elsewhere() -> None:
+    data = besiege.data.load("digits", count=2)
+    given = (NATURAL, data.images, data.labels)
+    there = besiege.attack("pgd@madry", *given, steps=2, threat="linf:8/255")
+    found = besiege.attack("pgd@madry", *given, steps=2, threat="l2:0.5")
+    assert "W44" not in repr(there) and "W44" in repr(found)
+    assert "W44" not in repr(besiege.attack(parse("pgd@madry"), *given, threat="l2:0.5"))
+
+
+def test_a_preset_is_refused_in_another_norm_before_any_work() -> None:
+    data = besiege.data.load("digits", count=2)
+    with pytest.raises(ThreatError, match="use bandits@ilyas-l2"):
+        besiege.attack("bandits@ilyas", NATURAL, data.images, data.labels, threat="l2:1")
+    with pytest.raises(ThreatError, match="use bandits@ilyas-l2"):
+        besiege.evaluate("no such model", "digits", threat="l2:1", attacks="bandits@ilyas")
 
 
 def test_published_radii_grow_with_the_box() -> None:

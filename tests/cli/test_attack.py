@@ -43,6 +43,18 @@ def digits(folder: Path, per_class: int = 2, classes: bool = True) -> dict[str, 
     return names
 
 
+def test_presets_are_refused_in_other_norms_and_noted_at_other_budgets(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    digits(tmp_path / "in", per_class=1)
+    tokens = ("--images", "in", "--attack", "pgd@madry(steps=2)", "--out", "out")
+    said = besiege("attack", MODEL, *tokens, "--threat", "l1:3")
+    assert said.code == 2 and "published for linf:8/255, not for l1" in said.err
+    said = besiege("attack", MODEL, *tokens, "--threat", "linf:0.15", "--json")
+    (note,) = [one for one in json.loads(said.out)["warnings"] if one["id"] == "W44"]
+    assert note["level"] == "note" and "runs at linf:0.15" in note["seen"]
+
+
 # The second lies more than half-way between two grey levels: rounding must go inward.
 @pytest.mark.parametrize("eps", ["0.15", "386/2550"])
 def test_what_it_writes_fools_the_model_within_the_budget(

@@ -7,10 +7,11 @@ import json
 import pytest
 from tests.cli.conftest import Besiege
 
-from besiege.attacks.attack import PIECES
+from besiege.attacks.attack import PIECES, parse
 from besiege.attacks.suites import SUITES
 from besiege.cli.lookup import look_up
 from besiege.core.attack_registry import ATTACKS
+from besiege.core.presets import PRESETS
 from besiege.data.catalogue import CATALOGUE as DATA
 from besiege.defenses.layers import LAYERS
 from besiege.models.catalogue import CATALOGUE, listing
@@ -49,6 +50,34 @@ def test_an_attack_is_shown_with_slots_defaults_and_source(besiege: Besiege) -> 
     told = json.loads(besiege("show", "minimal(pgd(steps=20))", "--json").out)
     assert told["parameters"]["attack"] == "pgd(steps=20)"
     assert told["facts"]["searches for"] == "the smallest perturbation"
+
+
+def test_a_preset_is_shown_with_the_arguments_that_were_written(besiege: Besiege) -> None:
+    plain, longer = (
+        json.loads(besiege("show", text, "--json").out)
+        for text in ("pgd@madry", "pgd@madry(steps=100)")
+    )
+    assert plain["kind"] == longer["kind"] == "preset"
+    assert plain["about"].endswith("20 steps of 2/255 from a uniform start")
+    assert longer["about"] == f"{plain['about']} (here steps=100)"
+    for fact in ("published for", "differs", "compared with"):
+        assert longer["facts"][fact] == plain["facts"][fact]
+    assert plain["facts"]["norms"] == longer["facts"]["norms"] == ["linf", "l2"]
+    assert (plain["parameters"]["steps"], longer["parameters"]["steps"]) == ("20", "100")
+
+
+def test_a_preset_made_of_an_attack_says_what_to_write(besiege: Besiege) -> None:
+    told = json.loads(besiege("show", "minimal@realsafe", "--json").out)
+    assert told["facts"]["write"] == "minimal@realsafe(bim@realsafe-code)"
+    assert parse(told["facts"]["reads as"]) == parse(told["facts"]["write"])
+    assert "minimal@realsafe: the found distance" in besiege("show", "minimal").out
+
+
+def test_every_preset_can_be_shown() -> None:
+    for name in PRESETS.names():
+        found = look_up(name)
+        assert (found.kind, found.name) == ("preset", name)
+        json.dumps(vars(found), default=str)
 
 
 def test_a_model_may_be_shown_without_its_scheme(besiege: Besiege) -> None:

@@ -94,9 +94,17 @@ def test_a_pair_may_lie_in_another_box() -> None:
     with pytest.raises(InputError, match="expected"):
         load((images * 2, [0, 1, 0, 1]), box=(-1.0, 1.0))
     with pytest.raises(InputError, match="floating"):
-        load((BYTES, LABELS), box=(-1.0, 1.0))
+        load((BYTES.astype(int), LABELS), box=(-1.0, 1.0))
     with pytest.raises(InputError, match="pairs of tensors"):
         load("digits", box=(-1.0, 1.0))
+
+
+def test_bytes_are_scaled_to_the_box_exactly() -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
+    assert load((every, [0]), box=(0.0, 255.0)).images.flatten().tolist() == list(range(256))
+    wide = load((every, [0]), box=(-1.0, 1.0)).images
+    assert (float(wide.min()), float(wide.max())) == (-1.0, 1.0)
+    assert torch.allclose(wide, 2 * load((every, [0])).images - 1, atol=1e-6)
 
 
 def test_an_npz_is_read_with_ids_and_names(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from besiege.metrics.figures import (
     gallery,
     rate,
     robust_rate,
+    steps_figures,
 )
 from besiege.metrics.registry import Case
 
@@ -87,6 +88,13 @@ def test_a_success_that_only_the_judge_saw_is_one_of_the_whole_run() -> None:
     late = Trial("late", unseen, steps=3)
     curve = against_steps(evidence(late), late)
     assert curve is not None and curve.value.tolist() == [0.6, 0.4, 0.4, 0.2]
+
+
+def test_a_late_success_hides_no_curve() -> None:
+    """Whether only last iterates are examined is known of the attack, not of its successes."""
+    late = replace(ONE, rows=ONE.rows.having(first_step=np.array([3, -1, 3, 3, 0])))
+    assert [one.attack for one in steps_figures(evidence(late))] == ["one"]
+    assert steps_figures(evidence(replace(late, last=True))) == ()
 
 
 def test_in_a_chain_what_fell_before_counts_as_fallen() -> None:

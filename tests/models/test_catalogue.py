@@ -69,6 +69,7 @@ def test_every_form_is_explained() -> None:
         "zoo",
         "public",
         "ARCH(mean=..., std=...)",
+        *catalogue.SCHEMES,
         "path/to/file.py",
         "path/file.onnx",
         "http",

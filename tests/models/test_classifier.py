@@ -86,7 +86,15 @@ def test_logits_are_float32_whatever_the_module_computes_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [(torch.zeros(5, 3),), torch.zeros(5), torch.zeros(5, 3, 1), torch.zeros(4, 3), "cat"]
+    "answer",
+    [
+        (torch.zeros(5, 3),),
+        torch.zeros(4),
+        torch.zeros(5, 3, 1),
+        torch.zeros(4, 3),
+        "cat",
+        {"scores": torch.zeros(5, 3)},
+    ],
 )
 def test_answers_that_are_no_logits_are_refused(answer: object) -> None:
     with pytest.raises(VictimError, match=r"\[rows, classes\]"):
@@ -106,7 +114,7 @@ def test_answers_that_are_no_logits_are_refused(answer: object) -> None:
         ({"box": (1, 0)}, "lowest and the highest"),
         ({"box": (0, float("inf"))}, "lowest and the highest"),
         ({"box": 1}, "lowest and the highest"),
-        ({"outputs": "softmax"}, "'logits' or 'probabilities'"),
+        ({"outputs": "softmax"}, "logits, logit, probabilities"),
         ({"grid": 0}, "1/255"),
         ({"classes": 1}, "2 classes or more"),
         ({"classes": {}}, "2 classes or more"),

@@ -184,7 +184,7 @@ def test_first_few_that_are_none_are_named(answer: Callable[[Any], Any], said: s
     [
         ({"access": "gradient"}, "scores or labels"),
         ({"access": "scores"}, "did you mean 'score'"),
-        ({"outputs": "logit"}, "did you mean 'logits'"),
+        ({"outputs": "logts"}, "did you mean 'logits'"),
         ({"classes": 1}, "whole number from 2"),
         ({"top_k": 0}, "whole number from 1"),
         ({"batch": 0}, "whole number from 1"),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import besiege
-from besiege.attacks.closing import Closing, State
+from besiege.attacks.closing import HiddenClasses, State
 from besiege.core.dice import Dice
 from besiege.core.siege import Siege
 from besiege.models import Classifier
@@ -217,6 +217,8 @@ REALSAFE: list[tuple[str, str, str, int, int, float, dict[str, Any]]] = [
     ("spsa@realsafe-strength", "linf", "signs", 3, 250, 0.125, {"adam": True}),
     ("spsa@realsafe-code-l2", "l2", "signs", 4, 50, 0.27713, {"adam": True}),
     ("spsa@realsafe-strength-l2", "l2", "signs", 3, 250, 0.27713, {"adam": True}),
+    ("spsa@realsafe-strength-imagenet", "linf", "signs", 3, 250, 1 / 16, {"adam": True}),
+    ("spsa@realsafe-strength-imagenet-l2", "l2", "signs", 3, 250, 0.15811, {"adam": True}),
     ("rgf@cheng", "linf", "sphere", 12, 50, 0.1, {"paired": False}),
     ("rgf@cheng-l2", "l2", "sphere", 12, 50, 0.12212, {"paired": False}),
 ]
@@ -530,8 +532,12 @@ def test_square_andriushchenko() -> None:
 NEAR, ROWS = 0.15, 8
 
 
-def closed(case: Case, attack: str, steps: int, starts: Tensor) -> Tensor:
-    """NES with the top class, or labels, image by image; where it is in the end."""
+def closed(case: Case, attack: str, steps: int, starts: Tensor, authors: bool = False) -> Tensor:
+    """NES with the top class, or labels, image by image; where it is in the end.
+
+    As in the authors' code probes may leave the box, and one end of a pair counts alone.
+    """
+    box = (-torch.inf, torch.inf) if authors else (0.0, 1.0)
     victim, shape, found = double(number_of(case), 1, 1), tuple(case.images.shape[1:]), []
     labels_only = attack == "nes_labels"
     sigma, careful, likely = (1e-3, 4, 0.8) if labels_only else (1e-5, 2, -0.2)
@@ -547,11 +553,13 @@ def closed(case: Case, attack: str, steps: int, starts: Tensor) -> Tensor:
         for step in range(steps):
             dice = dice_of(ROWS, attack).at(torch.tensor([row])).of("probes", step)
             u = directions(dice, "normal", shape, 50)[0]
-            ends = torch.stack(((x + sigma * u).clamp(0, 1), (x - sigma * u).clamp(0, 1)), 1)
+            ends = torch.stack(((x + sigma * u).clamp(*box), (x - sigma * u).clamp(*box)), 1)
             losses = (rates if labels_only else plain)(told, ends, dice)
             level, lacks = float(losses[losses > -torch.inf].mean()), torch.isinf(losses)
-            losses = torch.where(lacks, told(x[None]), losses)  # of a pair with one end
-            slope = (losses[:, 0] - losses[:, 1]) / torch.where(lacks.any(1), sigma, 2 * sigma)
+            # Of a pair with one end.
+            losses = torch.where(lacks, 0.0 if authors else told(x[None]), losses)
+            one = lacks.any(1) & (not authors)
+            slope = (losses[:, 0] - losses[:, 1]) / torch.where(one, sigma, 2 * sigma)
             g = 0.9 * g + 0.1 * (wide(slope, u) * (ends[:, 0] - ends[:, 1]) / (2 * sigma)).mean(0)
             past = [*past, level][-5:]
             if len(past) == 5 and past[-1] < past[0]:
@@ -596,14 +604,14 @@ def test_closing_in(attack: str, steps: int) -> None:
     def mine(case: Case) -> Tensor:
         given = {"targets": (case.labels + 1)[:ROWS] % 10, "ids": torch.arange(ROWS)}
         pool, reached = (starts(case), torch.arange(10)), torch.zeros_like(case.images[:ROWS])
-        usual = Closing.wait
+        usual = HiddenClasses.wait
 
-        def watched(self: Closing, siege: Siege, *rest: Any) -> State:
+        def watched(self: HiddenClasses, siege: Siege, *rest: Any) -> State:
             state = usual(self, siege, *rest)
             reached[siege.rows] = state.x
             return state
 
-        with mock.patch.object(Closing, "wait", watched):
+        with mock.patch.object(HiddenClasses, "wait", watched):
             ours(case, f"{attack}@ilyas", steps, f"linf:{NEAR}", 1, 1, starts=pool, **given)
         return reached
 

@@ -1,12 +1,14 @@
 """Published forms of attacks with a weight search against adv-lib, foolbox and short peers.
 
-Long presets are compared over fewer steps, the same in both.
+Long presets are compared over fewer steps, the same in both. Constants are written here once more,
+from the papers: the presets are not read for them.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -29,6 +31,41 @@ pytestmark = [
     # Their own calls into torch and numpy warn; that is not ours to fail on.
     pytest.mark.filterwarnings("ignore"),
 ]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a publication ran: C&W, EAD and OptMargin."""
+
+    rounds: int
+    first: float
+    rate: float
+    kappa: float = 0.0
+    abort: bool = False
+    edge: float = 0.999999
+    resume: bool = False
+    decay: bool = True
+    rule: str = "l1"
+    beta: float = 1e-3
+    centre: bool = False
+    """Of OptMargin: whether the image alone must succeed, or all copies."""
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """What a publication ran: ZOO."""
+
+    boxed: bool = True
+    """Whether probes are clipped to the box, as ours are."""
+
+    first: float = 0.01
+    rate: float = 0.01
+    by: str = "adam"
+    tanh: bool = False
+    abort: int = 0
+    reset: bool = False
+    many: int = 128
+    h: float = 1e-4
 
 
 class Precise(nn.Module):
@@ -106,8 +143,15 @@ class Search:
         self.c = torch.where(self.high < 1e9, (self.low + self.high) / 2, 10 * self.c)
 
 
-def carlini(case: Case, a: Any, targeted: bool = False, moves: Tensor | None = None) -> Tensor:
-    """C&W in l2; with `moves`, ``[copies, rows, ...]``, OptMargin."""
+def carlini(
+    case: Case,
+    a: Constants,
+    steps: int,
+    targeted: bool = False,
+    moves: Tensor | None = None,
+    boxed: bool = True,
+) -> Tensor:
+    """C&W in l2; with `moves`, ``[copies, rows, ...]``, OptMargin, its copies boxed or not."""
     x, net, (_, _, classes) = case.images, case.victim.module, goals(case, targeted)
     w = torch.atanh(a.edge * (2 * x - 1))
     search, d = Search(case, a.first), torch.zeros_like(x)
@@ -116,16 +160,16 @@ def carlini(case: Case, a: Any, targeted: bool = False, moves: Tensor | None = N
         search.begin()
         d = (d.detach() if a.resume else torch.zeros_like(x)).requires_grad_()
         adam = torch.optim.Adam([d], lr=a.rate)
-        for step in range(a.steps):
+        for step in range(steps):
             new = (torch.tanh(w + d) + 1) / 2
-            copies = (new + moves).clamp(0, 1)
+            copies = (new + moves).clamp(0, 1) if boxed else new + moves
             ahead = lead(net(copies.flatten(0, 1)).view(*copies.shape[:2], -1), classes, targeted)
             loss = (new - (torch.tanh(w) + 1) / 2).square().flatten(1).sum(1)
             loss = loss + search.c * (a.kappa - ahead).clamp_min(0).sum(0)
-            if a.abort and step % max(1, a.steps // 10) == 0 and search.stalls(loss):
+            if a.abort and step % max(1, steps // 10) == 0 and search.stalls(loss):
                 break
             good = (ahead > search.hair) & (ahead >= a.kappa)
-            good = good[-1] if getattr(a, "success_on", "all") == "centre" else good.all(0)
+            good = good[-1] if a.centre else good.all(0)
             search.note(new, good, (new - x).flatten(1).norm(dim=1))
             (d.grad,) = torch.autograd.grad(loss.sum(), d)
             adam.step()
@@ -136,6 +180,21 @@ def carlini(case: Case, a: Any, targeted: bool = False, moves: Tensor | None = N
 def ours(case: Case, text: str, targeted: bool = False, norm: str = "l2") -> Tensor:
     threat, given, _ = goals(case, targeted)
     return case.attack(text, threat.replace("l2", norm), **given).images
+
+
+CARLINI = Constants(rounds=9, first=1e-3, rate=0.01, abort=True)
+SU = replace(CARLINI, first=0.01, rate=1e-3)
+DEEPSEC = Constants(rounds=10, first=1e-3, rate=0.02, edge=0.9999)
+CW = {
+    "carlini": CARLINI,
+    "su": SU,
+    "su-20": replace(SU, kappa=20.0),
+    "su-40": replace(SU, kappa=40.0),
+    "realsafe": replace(CARLINI, abort=False),
+    "realsafe-code": Constants(rounds=15, first=1.0, rate=1e-3, resume=True),
+    "deepsec": DEEPSEC,
+    "deepsec-20": replace(DEEPSEC, kappa=20.0),
+}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +224,7 @@ def test_cw(name: str, steps: int, targeted: bool, like: Any, about: str) -> Non
         f"cw@{name}",
         "independent",
         lambda case: ours(like(case), text, targeted),
-        lambda case: carlini(like(case), parse(text), targeted),
+        lambda case: carlini(like(case), CW[name], steps, targeted),
         about=about,
     )
 
@@ -179,7 +238,8 @@ def test_cw_against_adv_lib(name: str) -> None:
         carlini_wagner_l2,
     )
 
-    a: Any = replace(parse(f"cw@{name}(steps=40)"), abort=False)  # type: ignore[type-var]
+    attack: Any = replace(parse(f"cw@{name}(steps=40)"), abort=False)  # type: ignore[type-var]
+    a = CW[name]
     given = {"learning_rate": a.rate, "initial_const": a.first, "binary_search_steps": a.rounds}
 
     def theirs(case: Case) -> Tensor:
@@ -192,62 +252,81 @@ def test_cw_against_adv_lib(name: str) -> None:
     agree(
         f"cw@{name}",
         "adv_lib",
-        lambda case: near(case).attack(a, "l2").images,
+        lambda case: near(case).attack(attack, "l2").images,
         theirs,
         about=f"40 steps, {NEAR}, without abort",
     )
 
 
-def elastic(case: Case, a: Any, targeted: bool) -> Tensor:
-    """EAD by iterative shrinkage."""
+def elastic(case: Case, a: Constants, steps: int, targeted: bool, ahead: int = 0) -> Tensor:
+    """EAD by iterative shrinkage; its extrapolation may be some steps ahead."""
     x0, net, (_, _, classes) = case.images, case.victim.module, goals(case, targeted)
     search = Search(case, a.first)
 
     def value(at: Tensor) -> tuple[Tensor, Tensor]:
-        ahead = lead(net(at), classes, targeted)
-        hinge = search.c * (a.kappa - ahead).clamp_min(0)
-        return (at - x0).square().flatten(1).sum(1) + hinge, ahead
+        by = lead(net(at), classes, targeted)
+        hinge = search.c * (a.kappa - by).clamp_min(0)
+        return (at - x0).square().flatten(1).sum(1) + hinge, by
 
     for _ in range(a.rounds):
         search.begin()
         x = y = x0
-        for k in range(a.steps):
+        for k in range(steps):
             y = y.detach().requires_grad_()
             (slope,) = torch.autograd.grad(value(y)[0].sum(), y)
-            z = y.detach() - a.rate * ((1 - k / a.steps) ** 0.5 if a.decay else 1) * slope
+            z = y.detach() - a.rate * ((1 - k / steps) ** 0.5 if a.decay else 1) * slope
             new = torch.where(z > x0 + a.beta, (z - a.beta).clamp_max(1), x0)
             new = torch.where(z < x0 - a.beta, (z + a.beta).clamp_min(0), new)
-            y, x = new + k / (k + 3) * (new - x), new
-            loss, ahead = value(x)
+            y, x = new + (k + ahead) / (k + ahead + 3) * (new - x), new
+            loss, by = value(x)
             away = (x - x0).abs().flatten(1).sum(1)
-            if a.abort and k % max(1, a.steps // 10) == 0 and search.stalls(loss + a.beta * away):
+            if a.abort and k % max(1, steps // 10) == 0 and search.stalls(loss + a.beta * away):
                 break
             net_size = (x - x0).square().flatten(1).sum(1) + a.beta * away
-            search.note(x, ahead > search.hair, away if a.rule == "l1" else net_size)
+            good = (by > search.hair) & (by >= a.kappa)
+            search.note(x, good, away if a.rule == "l1" else net_size)
         search.end()
     return search.image
 
 
+CHEN = Constants(rounds=9, first=1e-3, rate=0.01, abort=True)
+EAD = {
+    "chen-en": replace(CHEN, rule="en"),
+    "chen-l1": CHEN,
+    "su": replace(CHEN, first=0.01, rate=1e-3),
+    "su-20": replace(CHEN, first=0.01, rate=1e-3, kappa=20.0),
+    "su-40": replace(CHEN, first=0.01, rate=1e-3, kappa=40.0),
+    "deepsec-en": Constants(rounds=5, first=1e-3, rate=0.02, decay=False, rule="en"),
+    "deepsec-l1": Constants(rounds=5, first=1e-3, rate=0.02, decay=False),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "norm", "targeted"),
+    ("name", "norm", "steps", "targeted", "like", "about"),
     [
-        ("chen-en", "l2", False),
-        ("chen-l1", "l2", False),
-        ("su", "l2", False),
-        ("deepsec-en", "l2", True),
-        ("deepsec-l1", "l1", True),
+        ("chen-en", "l2", 60, False, precise, "60 steps, in float64"),
+        ("chen-l1", "l2", 60, False, precise, "60 steps, in float64"),
+        ("su", "l2", 30, False, near, f"30 steps, {NEAR}"),
+        (
+            *("su-20", "l2", 30, False, lambda case: precise(near(case), 200)),
+            f"30 steps, {NEAR}, logits times 200, in float64",
+        ),
+        (
+            *("su-40", "l2", 30, False, lambda case: precise(near(case), 400)),
+            f"30 steps, {NEAR}, logits times 400, in float64",
+        ),
+        ("deepsec-en", "l2", 60, True, precise, "targeted, 60 steps, in float64"),
+        ("deepsec-l1", "l1", 60, True, precise, "targeted, 60 steps, in float64"),
     ],
 )
-def test_ead(name: str, norm: str, targeted: bool) -> None:
-    text = f"ead@{name}(steps={30 if name == 'su' else 60})"
-    like = near if name == "su" else precise
-    about = f"30 steps, {NEAR}" if name == "su" else "60 steps, in float64"
+def test_ead(name: str, norm: str, steps: int, targeted: bool, like: Any, about: str) -> None:
+    text = f"ead@{name}(steps={steps})"
     agree(
         f"ead@{name}",
         "independent",
         lambda case: ours(like(case), text, targeted, norm),
-        lambda case: elastic(like(case), parse(text), targeted),
-        about=f"targeted, {about}" if targeted else about,
+        lambda case: elastic(like(case), EAD[name], steps, targeted),
+        about=about,
     )
 
 
@@ -255,10 +334,8 @@ def test_ead(name: str, norm: str, targeted: bool) -> None:
 def test_ead_against_foolbox(rule: str) -> None:
     """Its abort looks at the loss of the extrapolated point: without it."""
     fb = pytest.importorskip("foolbox")
-    a: Any = parse(f"ead@chen-{rule}(steps=50)")
-    there = fb.attacks.EADAttack(
-        a.rounds, a.steps, a.rate, 0.0, a.first, a.beta, rule.upper(), abort_early=False
-    )
+    attack: Any = replace(parse(f"ead@chen-{rule}(steps=50)"), abort=False)  # type: ignore[type-var]
+    there = fb.attacks.EADAttack(9, 50, 0.01, 0.0, 1e-3, 1e-3, rule.upper(), abort_early=False)
 
     def theirs(case: Case) -> Tensor:
         model = fb.PyTorchModel(case.victim.module, bounds=(0, 1))
@@ -270,16 +347,30 @@ def test_ead_against_foolbox(rule: str) -> None:
     agree(
         f"ead@chen-{rule}",
         "foolbox",
-        lambda case: case.attack(replace(a, abort=False), "l2").images,
+        lambda case: case.attack(attack, "l2").images,
         theirs,
         about="50 steps, without abort",
     )
 
 
-@pytest.mark.parametrize("name", ["he", "deepsec-mnist", "deepsec-cifar10"])
+OPTMARGIN = {
+    "he": (60, 8 / 255, replace(CARLINI, rounds=3, first=1.0)),
+    "deepsec-mnist": (
+        *(20, 0.3),
+        Constants(rounds=3, first=0.02, rate=0.2, edge=0.9999, centre=True),
+    ),
+    "deepsec-cifar10": (
+        *(20, 8 / 255),
+        Constants(rounds=3, first=1.0, rate=0.02, edge=0.9999, centre=True),
+    ),
+}
+"""Steps compared, the size of the copies' moves, and the other constants."""
+
+
+@pytest.mark.parametrize("name", OPTMARGIN)
 def test_optmargin(name: str) -> None:
-    """Both get the directions that ours drew."""
-    steps = 60 if name == "he" else 20
+    """Both get the directions that ours drew: 19 of the published size, and none."""
+    steps, size, constants = OPTMARGIN[name]
     attack: Any = parse(f"optmargin@{name}(steps={steps}, rounds=3)")
     drawn: list[Tensor] = []
     held = OptMargin.held
@@ -294,16 +385,26 @@ def test_optmargin(name: str) -> None:
         with patch.object(OptMargin, "held", noted):
             return near(case).attack(attack, "l2", pad=False, batch=ROWS).images
 
+    def sized(moves: Tensor) -> Tensor:
+        flat = moves.flatten(2)
+        if name == "he":
+            sizes = flat[:-1].square().mean(2).sqrt()
+        else:  # of all copies together
+            sizes = flat.abs().amax(2).amax(0)
+        assert len(moves) == 20 and bool((moves[-1] == 0).all())
+        assert torch.allclose(sizes, torch.full_like(sizes, size))
+        return moves
+
     agree(
         f"optmargin@{name}",
         "independent",
         mine,
-        lambda case: carlini(near(case), attack, moves=drawn[0]),
+        lambda case: carlini(near(case), constants, steps, moves=sized(drawn[0])),
         about=f"{steps} steps of 3 weights, {NEAR}",
     )
 
 
-def boxed(case: Case, a: Any, row: int, target: Tensor) -> float:
+def boxed(case: Case, weights: int, row: int, target: Tensor) -> float:
     """The distance found by SciPy's L-BFGS-B, weight by weight."""
     x0, net = case.images[row : row + 1].double(), case.victim.module
 
@@ -313,10 +414,10 @@ def boxed(case: Case, a: Any, row: int, target: Tensor) -> float:
         (slope,) = torch.autograd.grad(value, x)
         return float(value), slope.double().flatten().numpy()
 
-    c, low, high, best = a.first, 0.0, 1e10, np.inf
-    for _ in range(a.weights):
+    c, low, high, best = 0.01, 0.0, 1e10, np.inf
+    for _ in range(weights):
         start = x0.flatten().numpy()
-        limits: Any = {"bounds": [(0.0, 1.0)] * len(start), "options": {"maxfun": a.steps}}
+        limits: Any = {"bounds": [(0.0, 1.0)] * len(start), "options": {"maxfun": 40}}
         ended = minimize(objective, start, (c,), "L-BFGS-B", jac=True, **limits)
         x = torch.from_numpy(ended.x).view_as(x0)
         won = bool(net(x).argmax(1) == target)
@@ -326,8 +427,8 @@ def boxed(case: Case, a: Any, row: int, target: Tensor) -> float:
     return best
 
 
-@pytest.mark.parametrize("name", ["szegedy", "deepsec"])
-def test_blb(name: str) -> None:
+@pytest.mark.parametrize(("name", "weights"), [("szegedy", 10), ("deepsec", 5)])
+def test_blb(name: str, weights: int) -> None:
     """Distances within 2 %: both go to the minimum, but along other paths."""
     attack: Any = parse(f"blb@{name}(steps=40)")
     found: list[Tensor] = []
@@ -339,7 +440,7 @@ def test_blb(name: str) -> None:
 
     def theirs(case: Case) -> Tensor:
         (distance,), (_, _, targets) = found, goals(case, True)
-        rows = [boxed(precise(case), attack, r, targets[r : r + 1]) for r in range(ROWS)]
+        rows = [boxed(precise(case), weights, r, targets[r : r + 1]) for r in range(ROWS)]
         there = torch.tensor(rows).to(distance)
         print(
             (distance / there).nanmean(),
@@ -360,23 +461,27 @@ def shown(x0: Tensor, w: Tensor, tanh: bool) -> Tensor:
     return torch.tanh(atanh + w) * 0.5 + 0.5 if tanh else x0 + w
 
 
-def coordinatewise(case: Case, a: Any, drawn: list[dict[int, Tensor]], row: int) -> Tensor:
+def coordinatewise(
+    case: Case, a: Coordinates, lengths: tuple[int, int], drawn: list[dict[int, Tensor]], row: int
+) -> Tensor:
     """The iterates of ZOO for one image after every step, with given coordinates."""
+    steps, rounds = lengths
     x0, label = case.images[row], case.labels[row]
     hair = 64 * 2.0**-23 * case.victim.module(x0[None]).abs().max()
-    c, low, top, path = a.first, 0.0, 1e10, torch.zeros(a.rounds * a.steps, x0.numel())
+    c, low, top, path = a.first, 0.0, 1e10, torch.zeros(rounds * steps, x0.numel())
     turn = 0
-    for _ in range(a.rounds):
+    for _ in range(rounds):
         w, (m, v, n) = torch.zeros(x0.numel()), torch.zeros(3, x0.numel(), dtype=torch.float64)
         won = ever = False
-        before = torch.inf
-        for step in range(a.steps):
+        before: Any = torch.inf
+        for step in range(steps):
             at = drawn[turn][row]
-            turn, k = turn + 1, len(at)
+            turn, k = turn + 1, min(a.many, len(w))
+            assert len(at) == k
             probes = a.h * torch.nn.functional.one_hot(at, len(w)).float()
             moved = torch.cat((w[None], w + probes, w - probes)).view(-1, *x0.shape)
             wanted = shown(x0, moved, a.tanh)
-            x, pairs = wanted.clamp(0, 1), torch.arange(k)
+            x, pairs = wanted.clamp(0, 1) if a.boxed else wanted, torch.arange(k)
             ahead = lead(case.victim.module(x), label.expand(len(x)), False)
             gap, size = (-ahead).clamp_min(0), (x[0] - x0).double().square().sum()
             if a.abort and step % a.abort == 0:
@@ -411,6 +516,17 @@ def coordinatewise(case: Case, a: Any, drawn: list[dict[int, Tensor]], row: int)
     return path
 
 
+LARGE = Coordinates(first=10.0, rate=0.002, tanh=True, abort=100, reset=True)
+ZOOS = {
+    "chen-mnist": Coordinates(first=0.01, rate=0.01, abort=100),
+    "chen-cifar10": Coordinates(first=0.01, rate=0.01, tanh=True, abort=100),
+    "chen-newton": Coordinates(first=0.01, rate=0.01, by="newton", abort=100),
+    "chen-imagenet": LARGE,
+    "chen-imagenet-targeted": LARGE,
+    "realsafe": Coordinates(first=10.0, rate=0.01, many=1),
+}
+
+
 @pytest.mark.parametrize(
     ("name", "steps", "rounds"),
     [
@@ -428,6 +544,7 @@ def test_zoo(name: str, steps: int, rounds: int) -> None:
     The iterates are compared: here a probe that succeeds counts too.
     """
     attack: Any = parse(f"zoo@{name}(steps={steps}, rounds={rounds})")
+    constants = ZOOS[name]
     drawn: list[dict[int, Tensor]] = []
     paths: list[Tensor] = []
     ask, descend = ZOO.ask, ZOO._descend
@@ -441,7 +558,7 @@ def test_zoo(name: str, steps: int, rounds: int) -> None:
         found = descend(self, *given)
         paths.append(torch.zeros(ROWS, found.w[0].numel()))
         x0 = given[0].center
-        paths[-1][list(drawn[-1])] = shown(x0, found.w, attack.tanh).flatten(1)
+        paths[-1][list(drawn[-1])] = shown(x0, found.w, constants.tanh).flatten(1)
         return found
 
     def mine(case: Case) -> Tensor:
@@ -455,7 +572,8 @@ def test_zoo(name: str, steps: int, rounds: int) -> None:
 
     def theirs(case: Case) -> Tensor:
         same = precise(near(case))
-        return torch.stack([coordinatewise(same, attack, drawn, row) for row in range(ROWS)])
+        each = partial(coordinatewise, same, constants, (steps, rounds), drawn)
+        return torch.stack([each(row) for row in range(ROWS)])
 
     run = f"{steps} steps of {rounds} weights" if rounds > 1 else f"{steps} steps"
     run += ", untargeted" if name.endswith("targeted") else ""

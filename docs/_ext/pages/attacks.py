@@ -15,7 +15,7 @@ from besiege.attacks.combine import Combined
 from besiege.attacks.suites import SUITES
 from besiege.cli.lookup import Found, look_up
 from besiege.core.attack_registry import ATTACKS
-from besiege.core.presets import PRESETS, presets_of
+from besiege.core.presets import PRESETS, Preset, presets_of
 from besiege.core.vocabulary import parameters
 
 from .examples import cost, in_python, in_shell
@@ -149,7 +149,7 @@ def presets_page() -> str:
         (
             code(preset.name),
             preset.source,
-            ", ".join(map(code, preset.threats)),
+            ", ".join(map(code, preset.threats)) + _elsewhere(preset),
             "; ".join(map(str, preset.checks)),
             preset.differs or "nothing known",
         )
@@ -163,20 +163,28 @@ def presets_page() -> str:
         "# Attacks as papers ran them",
         "Defaults are often stronger than what a paper ran. A paper's figures belong to the "
         "paper's method, so that method has a name: `pgd@madry` is PGD with the steps of Madry et "
-        "al. A preset is an attack wherever one is written, and may be given more steps, rounds, "
-        "restarts or targets: `pgd@madry(steps=100)`. Step sizes are fractions of the budget; the "
-        "threat of the publication is in the table.",
+        "al. A preset is an attack wherever one is written, and most may be given more steps, "
+        "rounds, restarts or targets: `pgd@madry(steps=100)`. Step sizes are fractions of the "
+        "budget. The threats of the publication are in the table; one without a budget stands for "
+        "any. A preset is refused in other norms, but for those in which it was compared, and a "
+        "note ([W44](../warnings.md)) says where its threat is another one.",
         block(
-            "besiege evaluate zoo:digits-pgd-at --data digits --threat linf:0.15 "
-            '--attacks "pgd@madry, cw@carlini(steps=100)"',
+            "besiege evaluate zoo:digits-pgd-at --data digits --threat l2:0.5 "
+            '--attacks "bim@realsafe, cw@carlini(steps=100)"',
             "sh",
         ),
         f"There are {len(listed)} presets. Each was compared with another implementation, usually "
         "on 24 images of each of two networks; rows that are equal to 1e-5 are counted, and in all "
-        f"{equal:,} of {rows_compared:,} are. *independent* is an implementation of at most 40 "
-        "lines in the tests. `pytest -m peer tests/peers` repeats all comparisons.",
+        f"{equal:,} of {rows_compared:,} are. *independent* is a short implementation in the "
+        "tests, written from the paper. `pytest -m peer tests/peers` repeats all comparisons. "
+        "`python -m benchmarks.differences` measures what differences cost, in short runs on the "
+        "same images.",
         table(("preset", "as run by", "published for", "equal rows", "what differs"), rows),
     )
+
+
+def _elsewhere(preset: Preset) -> str:
+    return f"; compared in {', '.join(preset.also)} too" if preset.also else ""
 
 
 def _published(name: str) -> Iterator[str]:

@@ -43,7 +43,7 @@ from besiege.core.answer import Answer, Loss
 from besiege.core.attack_registry import ATTACKS
 from besiege.core.dice import Dice
 from besiege.core.fields import a_loss, of_kind, one_of, whole_number
-from besiege.core.siege import Siege, target_class, unseen
+from besiege.core.siege import Siege, not_examined, target_class
 from besiege.core.threat import ALL_GOALS, ALL_NORMS, L1, L2, Goal, Linf, Norm
 
 LEAST_LIKELY = frozenset({Goal.UNTARGETED, Goal.LEAST_LIKELY})
@@ -106,6 +106,11 @@ class Ascent(Attack):
     def minimal(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
         return self.radius.searches
 
+    @property
+    def blind(self) -> bool:
+        """Whether only last iterates are examined: others do not count, or are seen transformed."""
+        return self.counts == "last" or self.direction.steers
+
     def run(self, siege: Siege) -> None:
         if self.minimal:
             siege = endless(siege)
@@ -122,10 +127,9 @@ class Ascent(Attack):
         pacing = self.schedule.init(x, siege.ball)
         sizing = self.radius.init(x, siege.ball)
         landing = self.place.init(x, siege.ball)
-        blind = self.counts == "last" or self.direction.steers
         for step in range(self.steps):
             loss = self._loss(siege, step)
-            if blind:
+            if self.blind:
                 self._spend_last(siege, x, loss)
             answer = self._ask(siege, x, loss, turning, step)
             x, answer, turning, pacing, sizing, landing = siege.settle(
@@ -161,7 +165,7 @@ class Ascent(Attack):
     def _ask(self, siege: Siege, x: Tensor, loss: Loss, turning: Memory, step: int) -> Answer:
         direction = self.direction
         if not direction.steers:
-            return siege.gradient(x, loss, unseen if self.counts == "last" else None)
+            return siege.gradient(x, loss, not_examined if self.counts == "last" else None)
         low, high = siege.ball.box
         point = direction.ahead(x, turning)
         point = point if direction.leaves_box else point.clamp(low, high)

@@ -130,6 +130,11 @@ class Bandits(Attack):
     norms = frozenset({Linf, L2})
     source: ClassVar[str] = "Ilyas et al., Prior convictions: bandits and priors, 2019"
 
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # of every attack one, here of its form
+        """Part of the identity: 2 learns from published slopes in any box as in [0, 1]."""
+        return 1 if self.relative else 2
+
     def cost(self, shape: tuple[int, ...], classes: int) -> int:
         return 3 * self.steps + 1
 
@@ -155,7 +160,8 @@ class Bandits(Attack):
     def learnt(self, ball: Ball, prior: Prior, e: Tensor, difference: Tensor) -> Prior:
         """The prior after a difference along e."""
         if not self.relative:
-            slope = difference / (self.length(ball) * self.explore)
+            # The prior has no unit: slopes are those of images in a box of width one.
+            slope = difference / (self.length(ball) / ball.width * self.explore)
             step = e * ball.scaled(self.learn * slope)
             return prior._replace(v=LEARNING[ball.norm](prior.v, step, 1.0))
         usual = FORGET * prior.usual + (1 - FORGET) * difference**2

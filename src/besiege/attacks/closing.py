@@ -94,7 +94,7 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class Closing(Attack):
+class HiddenClasses(Attack):
     """The loop of both: estimate, step, and shrink the ball while the target is still returned."""
 
     steps: int = whole_number(800)

@@ -116,13 +116,13 @@ class Several(Combined):
         return self.attacks
 
 
-def _leaves(attack: Attack) -> Iterator[Attack]:
+def leaves(attack: Attack) -> Iterator[Attack]:
     """The innermost attacks; the attack itself if it is not combined."""
     if not isinstance(attack, Combined):
         yield attack
         return
     for part in attack.parts:
-        yield from _leaves(part)
+        yield from leaves(part)
 
 
 def _must_be_attack(value: object, owner: object) -> None:
@@ -164,7 +164,7 @@ class EachTarget(Single):
         super().__post_init__()
         if getattr(self.attack, "aim", "goal") != "goal":
             raise ValueError(f"'{self.attack}' chooses its own class; each_target cannot aim it")
-        for part in _leaves(self.attack):
+        for part in leaves(self.attack):
             if part.access is Access.DECISION:
                 raise ValueError(
                     f"'{part}' sees labels only and cannot be aimed at the classes of "
@@ -246,7 +246,7 @@ class Averaged(Single):
             self.attack.run(view.view(dice=siege.dice.of(self.attack.title())))
 
 
-class Bracket(NamedTuple):
+class RadiusBracket(NamedTuple):
     """The radii between which each row's smallest one lies, and how many were tried."""
 
     low: Tensor
@@ -254,7 +254,7 @@ class Bracket(NamedTuple):
     tried: Tensor
 
     @classmethod
-    def of(cls, radius: Tensor) -> Bracket:
+    def of(cls, radius: Tensor) -> RadiusBracket:
         """Brackets that are open on both sides."""
         zero = torch.zeros_like(radius)
         return cls(zero, torch.full_like(radius, torch.inf), torch.zeros_like(zero))
@@ -325,7 +325,9 @@ class Minimal(Single):
         search = self._scanned if self.attack.one_step else self._doubled
         self._bisect(siege, search(siege, first, reach))
 
-    def _try(self, siege: Siege, radius: Tensor, at: Bracket, rows: Tensor, turn: str) -> Tensor:
+    def _try(
+        self, siege: Siege, radius: Tensor, at: RadiusBracket, rows: Tensor, turn: str
+    ) -> Tensor:
         """Attack some rows at their radii and narrow their brackets; returns the unbroken rows."""
         dice = siege.dice.at(rows).of(self.attack.title(), turn)
         view = siege.view(rows, radius=radius[rows], dice=dice, leave="success")
@@ -338,15 +340,15 @@ class Minimal(Single):
         at.tried[rows] += 1
         return lost
 
-    def _going(self, at: Bracket, mask: Tensor) -> Tensor:
+    def _going(self, at: RadiusBracket, mask: Tensor) -> Tensor:
         """The numbers of the rows in a mask that may be tried again."""
         if self.attempts is not None:
             mask = mask & (at.tried < self.attempts)
         return mask.nonzero()[:, 0]
 
-    def _doubled(self, siege: Siege, radius: Tensor, reach: Tensor) -> Bracket:
+    def _doubled(self, siege: Siege, radius: Tensor, reach: Tensor) -> RadiusBracket:
         radius = torch.minimum(radius.clamp_min(1.0 if siege.ball.norm is L0 else 0.0), reach)
-        at = Bracket.of(radius)
+        at = RadiusBracket.of(radius)
         for turn in range(self.doublings + 1):
             at, radius, reach = siege.settle(at, radius, reach)
             rows = self._going(at, torch.isinf(at.high))
@@ -361,8 +363,8 @@ class Minimal(Single):
             at = at._replace(high=torch.where(torch.isinf(at.high), radius, at.high))
         return at
 
-    def _scanned(self, siege: Siege, first: Tensor, reach: Tensor) -> Bracket:
-        at = Bracket.of(reach)
+    def _scanned(self, siege: Siege, first: Tensor, reach: Tensor) -> RadiusBracket:
+        at = RadiusBracket.of(reach)
         for turn in range(1, self.scan + 1):
             at, first, reach = siege.settle(at, first, reach)
             rows = self._going(at, torch.isinf(at.high))
@@ -378,7 +380,7 @@ class Minimal(Single):
             at = at._replace(low=low, high=torch.where(never, first.minimum(reach), at.high))
         return at
 
-    def _bisect(self, siege: Siege, at: Bracket) -> None:
+    def _bisect(self, siege: Siege, at: RadiusBracket) -> None:
         for turn in range(self.bisections):
             at = siege.settle(at)
             low, high = at.low, at.high

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from besiege.attacks.attack import Attack
 from besiege.attacks.cw_norms import level, sparse
+from besiege.attacks.planes import steering
 from besiege.attacks.smallest import apparent, endless
 from besiege.attacks.weighting import (
     DECAYS,
-    MANY,
     STALLED,
     TANH,
     USUAL_DECAYS,
@@ -33,14 +33,13 @@ from besiege.attacks.weighting import (
     elsewhere,
     flat_gap,
     floors,
-    lead,
     short,
 )
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L0, L2, Linf, Norm
 
 FIRST, RATE = 1.0, 0.5
@@ -143,7 +142,9 @@ class CW(Attack):
     def look(self, siege: Siege, x: Tensor, *held: Tensor) -> Seen:
         """Query the iterates; returns the hinge, its gradient and the successes."""
         answer = siege.gradient(
-            x, lead(siege, self.compat), through=unseen if self.hidden else None
+            x,
+            steering(siege, sure=not self.compat),
+            through=not_examined if self.hidden else None,
         )
         gap = short(siege, answer, self.kappa)
         won = siege.record.reached(siege.rows, answer.labels) & (gap <= 0)
@@ -295,8 +296,8 @@ def _next(attack: CW, state: State, seen: Seen, change: Tensor) -> tuple[State, 
         over = over | stalled
         last = torch.where(over, torch.inf, torch.where(checked, value, last))
     turn, weights = state.turn + over, state.weights.next(won, over)
-    if attack.repeat and attack.rounds >= MANY:
-        weights = weights.repeated(over & (turn == attack.rounds - 1))
+    if attack.repeat:
+        weights = weights.repeated(over, turn, attack.rounds)
     state = state._replace(
         weights=weights, won=won & ~over, step=step * ~over, turn=turn, last=last
     )

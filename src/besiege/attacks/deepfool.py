@@ -25,7 +25,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L1, L2, Linf
 
 Compat = Literal["no", "deepfool", "superdeepfool"]
@@ -167,7 +167,7 @@ def iterate(
 def _read(view: Siege, x: Tensor, ranked: Tensor, sure: bool, examine: bool) -> Answer:
     if view.aim.targets is None:
         return view.gradients(x, ranked, examine=examine)
-    return view.gradient(x, steering(view, sure), None if examine else unseen)
+    return view.gradient(x, steering(view, sure), None if examine else not_examined)
 
 
 def _plane(view: Siege, answer: Answer, ranked: Tensor, sure: bool) -> Plane:

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.attack import Attack
+from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import (
-    MANY,
     STALLED,
     UNSET,
     Best,
     Weights,
     elsewhere,
-    lead,
     short,
 )
 from besiege.core.answer import Answer
@@ -28,7 +27,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import Ball, distances
 from besiege.core.fields import number, one_of, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L1, L2, Linf, Norm
 
 FIRST, PUBLISHED_FIRST = 10.0, 1e-3
@@ -201,8 +200,8 @@ class EAD(Attack):
         weights = at.weights
         c, low, high = weights
         settled = (high < UNSET) & (high - low < NARROW * high) & (not self.compat)
-        if self.repeat and self.rounds >= MANY and turn == self.rounds - 1:
-            weights = weights.repeated(torch.ones_like(settled))
+        if self.repeat:
+            weights = weights.repeated(torch.ones_like(settled), turn, self.rounds)
         return at._replace(
             weights=weights,
             x=ball.center,
@@ -225,10 +224,11 @@ class EAD(Attack):
         """Query the rows that still move; if hidden, successes are not recorded."""
         rows = None if bool(going.all()) else going.nonzero()[:, 0]
         some = x if rows is None else x[rows]
+        loss = steering(siege, sure=not self.compat)
         if hidden:
-            answer = siege.gradient(some, lead(siege, self.compat), through=unseen, rows=rows)
+            answer = siege.gradient(some, loss, through=not_examined, rows=rows)
         else:
-            answer = siege.logits(some, rows=rows, loss=lead(siege, self.compat))
+            answer = siege.logits(some, rows=rows, loss=loss)
         return answer if rows is None else answer.blank(len(x)).put(rows, answer)
 
     def _descended(self, ball: Ball, x: Tensor) -> Tensor:

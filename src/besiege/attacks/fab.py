@@ -26,7 +26,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import ALL_GOALS, L1, L2, Goal, Linf
 
 CHOICE = 5
@@ -237,7 +237,7 @@ class FABT(FAB):
 
     def _ask(self, siege: Siege, x: Tensor) -> Answer:
         if self.compat:
-            return siege.gradient(x, steering(siege, sure=False), unseen)
+            return siege.gradient(x, steering(siege, sure=False), not_examined)
         return siege.gradient(x, steering(siege))
 
     def _plane(self, siege: Siege, x: Tensor, answer: Answer, step: int) -> tuple[Tensor, Tensor]:

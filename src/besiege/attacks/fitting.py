@@ -14,7 +14,7 @@ from besiege.core.answer import Aim, Answer
 from besiege.core.ball import Ball, ball, distances
 from besiege.core.dice import Dice
 from besiege.core.rowwise import rowwise
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L2
 
 Method = Literal["gradient", "deepfool"]
@@ -194,6 +194,6 @@ class _Planes:
         if not self.apart:
             answer = self.view.view(rows).gradients(x, self.ranked[rows])
             return answer.labels, *against(answer, self.ranked[rows])
-        answers = [one.gradient(x, toward, unseen, rows) for one in self.apart]
+        answers = [one.gradient(x, toward, not_examined, rows) for one in self.apart]
         w = torch.stack([answer.gradient for answer in answers], 1)
         return answers[0].labels, w, torch.stack([answer.loss for answer in answers], 1)

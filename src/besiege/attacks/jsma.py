@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from besiege.attacks.smallest import endless
 from besiege.core.answer import Aim, Loss
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
-from besiege.core.fields import checked, number, one_of, whole_number
+from besiege.core.fields import checked, number, one_of, whole_number, yes_or_no
 from besiege.core.siege import Siege
 from besiege.core.threat import L0
 
@@ -78,6 +79,8 @@ class JSMA(Attack):
         since the other classes sum to one minus the target, but vanish where the victim is sure.
     targets : int
         Classes tried without a target, the likeliest first.
+    round_up : bool
+        Whether a last pair may exceed `gamma`, as in DEEPSEC.
 
     Examples
     --------
@@ -94,6 +97,7 @@ class JSMA(Attack):
     room: bool = True
     outputs: Outputs = one_of("logits", "probabilities")
     targets: int = whole_number(9)
+    round_up: bool = yes_or_no(False, added=True)
 
     minimal = True
     norms = frozenset({L0})
@@ -111,7 +115,8 @@ class JSMA(Attack):
 
     def _ascend(self, siege: Siege) -> None:
         """Pair after pair; views of one sample end separately, so rows are queried by number."""
-        x, pairs = siege.ball.center, int(self.gamma * siege.ball.size / 2 + 1e-9)
+        x, most = siege.ball.center, self.gamma * siege.ball.size / 2
+        pairs = math.ceil(most - 1e-9) if self.round_up else int(most + 1e-9)
         going = torch.ones_like(siege.rows, dtype=torch.bool)
         rise, fall = _SLOPES[self.outputs]
         for turn in range(pairs + 1):

@@ -114,7 +114,7 @@ class Margin:
 @piece("logit")
 @dataclass(frozen=True)
 class Logit:
-    """The logit alone: ``-z_y``, or ``z_t`` towards a target.
+    """Only the logit: ``-z_y``, or ``z_t`` towards a target.
 
     It does not see the other classes: a step may raise the label's rivals or lower them.
     """

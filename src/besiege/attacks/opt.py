@@ -204,6 +204,11 @@ class Opt(Attack):
     minimal = True
     source: ClassVar[str] = "Cheng et al., OPT, 2019"
 
+    @property
+    def revision(self) -> int:  # type: ignore[override]  # of every attack one, here of its form
+        """Part of the identity: 2 takes published steps in any box as in [0, 1]."""
+        return 2 if self.compat else 1
+
     def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
         if self.compat:
             return None  # a bracket may take any number of steps of one per cent

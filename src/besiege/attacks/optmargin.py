@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from besiege.attacks.cw import CW
-from besiege.attacks.weighting import Seen, lead, short
+from besiege.attacks.planes import steering
+from besiege.attacks.weighting import Seen, short
 from besiege.core.attack_registry import register
 from besiege.core.fields import number, one_of, whole_number
 from besiege.core.rowwise import rowwise
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L2
 
 
@@ -86,7 +87,7 @@ class OptMargin(CW):
         (moves,) = held
         wanted = x[:, None] + moves
         copies = wanted.clamp(*siege.ball.box)
-        answer = siege.gradient(copies, lead(siege, self.compat), through=unseen)
+        answer = siege.gradient(copies, steering(siege, sure=not self.compat), through=not_examined)
         gap = short(siege, answer, self.kappa)
         rows = siege.rows[:, None].expand_as(answer.labels)
         won = siege.record.reached(rows, answer.labels) & (gap <= 0)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.closing import LIKELY, Closing, Reported
+from besiege.attacks.closing import LIKELY, HiddenClasses, Reported
 from besiege.attacks.estimates import (
     Estimate,
     ScoreLoss,
@@ -33,7 +33,7 @@ from besiege.core.siege import Siege
 
 @register("nes_partial")
 @dataclass(frozen=True)
-class NESPartial(Closing):
+class NESPartial(HiddenClasses):
     """NES against a victim that returns its top classes only, from an image of the target class.
 
     Steps raise the target's score while the ball around the clean image shrinks from the start's
@@ -103,7 +103,7 @@ class NESPartial(Closing):
 
 @register("nes_labels")
 @dataclass(frozen=True)
-class NESLabels(Closing):
+class NESLabels(HiddenClasses):
     """NES against a victim that returns labels only: a point's score is the rate of target labels.
 
     ``S(x) = mean(label(x + mu n_i) = t)`` with n_i uniform between -1 and 1 per pixel value

@@ -192,6 +192,7 @@ def difference(siege: Siege, state: State, many: int, step: int) -> tuple[Tensor
         every = some.at(each)
         measure(siege, rays, every.length, every.beta / FINE * ball.width, every.most)
         rise = (torch.minimum(rays.high, every.most) - every.length) / every.beta
+        rise = rise / ball.width  # alpha, which has no unit, multiplies it
         weighted = u.mul_(rowwise(rise.view(-1, many).to(u), u))
         slope[rows] = weighted.mean(1, dtype=torch.float64).to(slope)
         best.take(rays.shortest(many))

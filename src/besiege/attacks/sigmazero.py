@@ -12,7 +12,7 @@ from besiege.attacks.attack import Attack
 from besiege.attacks.pieces import half_cosine
 from besiege.attacks.planes import steering
 from besiege.attacks.smallest import endless, somewhere
-from besiege.attacks.weighting import USUAL_DECAYS, Adam, corrections
+from besiege.attacks.weighting import EPSILON, USUAL_DECAYS, Adam, corrections
 from besiege.core.attack_registry import register
 from besiege.core.ball import distances
 from besiege.core.fields import number, whole_number, yes_or_no
@@ -39,9 +39,6 @@ class Settings(NamedTuple):
 
 
 PUBLISHED = Settings(1.0, 1e-3, 0.3, 0.1)
-EPSILON = 1e-8
-"""What Adam usually adds to the root of its second moment."""
-
 SHORT = {150: Settings(0.8, 0.1, 0.4, 0.3), 300: Settings(0.8, 0.05, 0.4, 0.3)}
 """Settings of runs of at most so many steps; longer ones are as published."""
 
@@ -128,7 +125,7 @@ class SigmaZero(Attack):
             pull = chosen.count_slope(change) - slope * ball.scaled(torch.where(crossed, 0.0, unit))
             pull = pull / ball.scaled(distances(pull, Linf).clamp_min(1e-30))
             adam, move = adam.step(pull, USUAL_DECAYS, table)
-            if self.compat:
+            if self.compat:  # in the order of torch's Adam, on which last digits depend
                 one, two = (1.0 - decay ** (step + 1) for decay in USUAL_DECAYS)
                 move = adam.mean / one / ((adam.square / two).sqrt_() + EPSILON)
             rate = chosen.at(max(0, step - 1), self.steps) * ball.width

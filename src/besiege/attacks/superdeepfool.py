@@ -16,7 +16,7 @@ from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
 from besiege.core.fields import number, whole_number, yes_or_no
 from besiege.core.rowwise import pick
-from besiege.core.siege import Siege, unseen
+from besiege.core.siege import Siege, not_examined
 from besiege.core.threat import L2
 
 GROW = 1.5
@@ -128,7 +128,7 @@ class SuperDeepFool(Attack):
             if not len(view):
                 break
             goal = torch.where(crossed, logits.argmax(1), goal)
-            w = unit(view.view(aim=goal).gradient(end, toward, unseen).gradient, L2)
+            w = unit(view.view(aim=goal).gradient(end, toward, not_examined).gradient, L2)
             x = x + w * view.ball.scaled(inner(w, end - view.ball.center))
             answer = view.logits(x.clamp_(*view.ball.box))
             crossed = view.record.reached(view.rows, answer.labels)

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, parse
 from besiege.attacks.fitting import Boxing, Method, fit
+from besiege.core import presets
 from besiege.core.attack_registry import register
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
@@ -23,6 +24,9 @@ from besiege.core.terms import Terms
 from besiege.core.text import short
 from besiege.core.threat import L2, Goal, Linf, Threat
 from besiege.core.victim import DERIVE, Victim
+
+TARGET = 0.8
+"""Published: the fooling rate at which a fit stops."""
 
 
 @register("uap")
@@ -160,11 +164,12 @@ def fit_universal(
     threat: str | Threat,
     *,
     method: Method = "gradient",
-    target: float = 0.8,
+    target: float = TARGET,
     steps: int = 40,
     batch: int = 32,
     box: Boxing = "joint",
     seed: int = 0,
+    form: str | UAP | None = None,
 ) -> UAP:
     """Fit one perturbation on some images, to be evaluated on others.
 
@@ -185,6 +190,9 @@ def fit_universal(
         Fooling rate at which the fit stops.
     seed : int
         Seed of the order of the images.
+    form : str or UAP, optional
+        An attack that has method, target, steps, batch and box, such as the preset
+        ``"uap@moosavi"``, in place of these arguments.
 
     Returns
     -------
@@ -202,8 +210,10 @@ def fit_universal(
     True
     """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
-    form = UAP(method=method, steps=steps, batch=batch, target=target, box=box)
-    if threat.norm not in form.norms or threat.eps is None:
+    given = UAP(method=method, steps=steps, batch=batch, target=target, box=box)
+    if form is not None:
+        given = _form(form, given, threat)
+    if threat.norm not in given.norms or threat.eps is None:
         raise ThreatError(f"a perturbation is fitted within a budget in linf or l2, not '{threat}'")
     if not isinstance(victim, Victim):
         raise InputError(
@@ -224,7 +234,21 @@ def fit_universal(
         dice = Dice.throw(seed, ids)
         siege = Siege.start(oracle, around, answers, dice, Terms(leave="end"))
         siege.survey()
-        return UAP(tensor=form.fit(siege.view(dice=siege.dice.of("uap")), hidden=False).cpu())
+        return UAP(tensor=given.fit(siege.view(dice=siege.dice.of("uap")), hidden=False).cpu())
+
+
+def _form(form: str | UAP, given: UAP, threat: Threat) -> UAP:
+    """The attack of a text, whose parameters decide how to fit."""
+    made = parse(form)
+    if not isinstance(made, UAP) or made.tensor is not None:
+        raise InputError(f"form is '{made}', but a uap without a perturbation is needed")
+    if given != UAP(target=TARGET):
+        raise InputError(
+            f"'{made}' says how to fit: leave method, target, steps, batch and box out, or write "
+            "them into its text"
+        )
+    presets.check_norms(form if isinstance(form, str) else "", threat)
+    return made
 
 
 def fooling(uap: UAP, victim: Victim, images: Tensor, threat: str | Threat) -> float:

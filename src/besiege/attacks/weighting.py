@@ -12,10 +12,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from besiege.attacks.losses import margin
-from besiege.attacks.planes import steering
 from besiege.attacks.smallest import across
-from besiege.core.answer import Answer, Loss
+from besiege.core.answer import Answer
 from besiege.core.ball import Ball, ball, distances
 from besiege.core.rowwise import pick, rowwise
 from besiege.core.siege import Siege
@@ -90,23 +88,19 @@ class Weights(NamedTuple):
         grown = (RAISE * self.c).clamp_max(UNSET)
         return Weights(torch.where(high < UNSET, (low + high) / 2, grown), low, high)
 
-    def repeated(self, rows: Tensor) -> Weights:
-        """The weights, of some rows the smallest that sufficed (`UNSET` if none did)."""
-        return self._replace(c=torch.where(rows, self.high, self.c))
+    def repeated(self, rows: Tensor, turn: Tensor | int, rounds: int) -> Weights:
+        """The weights of some rows in a round, counted from 0, of `rounds`.
+
+        In the last of at least `MANY` rounds the smallest that sufficed (`UNSET` if none did).
+        """
+        if rounds < MANY:
+            return self
+        return self._replace(c=torch.where(rows & (turn == rounds - 1), self.high, self.c))
 
     def next(self, won: Tensor, over: Tensor) -> Weights:
         """The weights, updated by `after` for the rows whose round is over."""
         both = zip(self.after(won), self, strict=True)
         return Weights(*(torch.where(over, new, old) for new, old in both))
-
-
-def lead(siege: Siege, plain: bool) -> Loss:
-    """The loss of the hinge: `steering`, or the plain margin as published.
-
-    Minimum-norm searches otherwise demand a lead that rounding cannot turn around.
-    """
-    aimed = siege.aim.targets is not None and not siege.targeted
-    return margin if plain and not aimed else steering(siege)
 
 
 def short(siege: Siege, answer: Answer, kappa: float) -> Tensor:

@@ -13,17 +13,15 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.attacks.coordinates import Moments, Partials, State, derived, likelihood, measured
 from besiege.attacks.estimates import portions, resized, sent
-from besiege.attacks.planes import inner
+from besiege.attacks.planes import inner, steering
 from besiege.attacks.smallest import endless
 from besiege.attacks.weighting import (
-    MANY,
     STALLED,
     USUAL_DECAYS,
     Tanh,
     Weights,
     corrections,
     floors,
-    lead,
 )
 from besiege.core.attack_registry import register
 from besiege.core.ball import Ball
@@ -229,7 +227,7 @@ class ZOO(Attack):
         k = min(self.coordinates, w[0].numel())
         chosen = self._draw(siege, w, k, step)
         loss, h = (
-            lead(siege, self.compat),
+            steering(siege, sure=not self.compat),
             max(self.h * self.length(siege.ball), siege.ball.grid or 0.0),
         )
         parts: list[Partials] = []
@@ -304,8 +302,8 @@ class ZOO(Attack):
             over = over | stalled
             last = torch.where(over, torch.inf, torch.where(looked, value, last))
         turn, weights = state.turn + over, state.weights.next(won, over)
-        if self.repeat and self.rounds >= MANY:
-            weights = weights.repeated(over & (turn == self.rounds - 1))
+        if self.repeat:
+            weights = weights.repeated(over, turn, self.rounds)
         state = state._replace(
             weights=weights,
             won=won & ~over,

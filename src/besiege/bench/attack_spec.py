@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from besiege.attacks.ascent import Ascent
 from besiege.attacks.attack import Attack, spelled, told
-from besiege.attacks.combine import Combined
+from besiege.attacks.combine import Combined, leaves
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.spec import AttackSpec
-from besiege.core.presets import PRESETS
+from besiege.core import presets
 from besiege.core.threat import Threat
 from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.checking import check
@@ -37,8 +38,8 @@ def attack_spec(
     ascends = ascends and resolved.request.queries is None
     return AttackSpec(
         text=str(attack),
-        described=_described(attack, written or ""),
-        spelled=spelled(attack),
+        described=_described(attack, threat, resolved.victim.box, written or ""),
+        spelled=_identity(attack, terms.queries),
         # Equal budgets can be written in several ways; keys use one of them.
         threat=str(replace(how.threat, written=None)),
         keep=terms.keep,
@@ -47,6 +48,7 @@ def attack_spec(
         steps=steps if isinstance(steps, int) else None,
         restarts=int(getattr(attack, "restarts", 1)),
         plain=ascends and not how.transfer,
+        last=isinstance(attack, Ascent) and attack.blind,
         one_step=attack.one_step and not isinstance(attack, Combined),
         passes=most if terms.queries is None else min(most, terms.queries),
         access=str(attack.access),  # type: ignore[arg-type]  # one of the three
@@ -57,7 +59,19 @@ def attack_spec(
     )
 
 
-def _described(attack: Attack, written: str) -> str:
+def _identity(attack: Attack, queries: int | None) -> dict[str, Any]:
+    """The attack with all its parts, as keys are made of it.
+
+    Within a query limit, ascents along transformed images examined none in earlier releases: their
+    records are those of another method.
+    """
+    made: dict[str, Any] = spelled(attack)
+    steers = (isinstance(one, Ascent) and one.direction.steers for one in leaves(attack))
+    if queries is not None and any(steers):
+        made["revision_within_queries"] = 2
+    return made
+
+
+def _described(attack: Attack, threat: Threat, box: tuple[float, float], written: str) -> str:
     """One line about an attack: that of the preset which the user wrote, or its own."""
-    name = written.partition("(")[0].strip()
-    return PRESETS.get(name).source if name in PRESETS else told(attack)
+    return presets.described(written, threat, box[1] - box[0]) or told(attack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
+from besiege.evaluation.blocking import must_have_gradient
 from besiege.evaluation.probing import must_keep_images
 
 
@@ -36,6 +38,8 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     _fits(data, classes, threat.target)
     if all(spec.access == "gradient" and spec.source is None for spec in specs):
         must_keep_images(victim, first)
+    for model in _searched_by_gradient(resolved, specs):
+        must_have_gradient(model, first, request.seed)
     shards = described(data, request.shard, victim, resolved.scaled)
     no_curve = _no_curve(request, threat, victim)
     return Plan(
@@ -61,6 +65,17 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         no_curve=no_curve,
         searches=_searches(resolved) if no_curve is None else None,
     )
+
+
+def _searched_by_gradient(resolved: ResolvedRequest, specs: Sequence[AttackSpec]) -> list[Victim]:
+    """The models whose gradients attacks use: the victim, a substitute, or both."""
+    sources = {spec.source is None for spec in specs if spec.access == "gradient"}
+    substitute = resolved.knowledge.substitute
+    return [
+        model
+        for model, used in ((resolved.victim, True in sources), (substitute, False in sources))
+        if used and model is not None
+    ]
 
 
 def _fits(data: Data, classes: int, target: int | None) -> None:

@@ -146,6 +146,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         spec.restarts,
         spec.plain,
         spec.one_step,
+        spec.last,
         json.dumps(series, sort_keys=True) if spec.plain else "",
         spec.access if spec.source is None else "transfer",
         frozenset(losses_in(spec.spelled)),

@@ -18,6 +18,7 @@ from besiege.bench.model_spec import as_granted, read_victim
 from besiege.bench.shards import boxed, read_data, usual_size
 from besiege.bench.spec import Request
 from besiege.bench.target import aimed, goal_of, left, settled
+from besiege.core import presets
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
@@ -25,6 +26,7 @@ from besiege.core.text import MOST, check_whole
 from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
+from besiege.data.sources import is_in_box
 from besiege.evaluation.approach import on_substitute
 from besiege.evaluation.checking import check_goal, fits, fitting
 from besiege.evaluation.transfer import Model
@@ -53,7 +55,7 @@ class Objects:
     """The objects of a request that exist only in memory; None where its text is read."""
 
     model: nn.Module | Victim | None = None
-    data: Data | tuple[Any, Any] | None = None
+    data: Any = None
     attacks: Attacks | None = None
     suite: Attacks | None = None
     substitute: Sequence[Model] = ()
@@ -61,7 +63,7 @@ class Objects:
 
 def requested(
     model: Model,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: str | Threat,
     attacks: Attacks | None = None,
@@ -176,7 +178,7 @@ def resolve(
             "shard": request.shard or usual_size(victim),
         }
     )
-    scaled = victim.box != (0.0, 1.0) and not isinstance(given.data, tuple)
+    scaled = victim.box != (0.0, 1.0) and not is_in_box(given.data)
     models = given.substitute or request.substitute
     # Images of a folder are decoded only if an attack starts from them.
     starts = beginnings(everything) if any(one.uses_starts for one in chosen.values()) else None
@@ -247,6 +249,8 @@ def read_attacks(
     chosen: dict[str, Attack] = {}
     for one in given:
         attack = parse(one, threat)
+        if isinstance(one, str):
+            presets.check_norms(one, threat)
         same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
         if same is not None:
             both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"

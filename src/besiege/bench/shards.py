@@ -18,6 +18,7 @@ from besiege.core.text import side
 from besiege.core.victim import Victim
 from besiege.data import load as load_data
 from besiege.data.dataset import Data, Pixels
+from besiege.data.sources import is_in_box
 from besiege.evaluation.checking import check_grid
 from besiege.models.black_box import black_box
 
@@ -27,14 +28,14 @@ CURVE_SHARD = 50
 """Samples per record of a search, which takes many times as long as an attack."""
 
 
-def read_data(request: Request, source: Data | tuple[Any, Any] | None, victim: Victim) -> Data:
-    """The samples: tensors in the victim's box, other data in [0, 1].
+def read_data(request: Request, source: Any, victim: Victim) -> Data:
+    """The samples: tensors, datasets and loaders in the victim's box, other data in [0, 1].
 
     For a victim that receives bytes, the images are rounded to its levels first, so that it
     receives the attacked images.
     """
     load = partial(load_data, split=request.split, count=request.count, seed=request.seed)
-    if isinstance(source, tuple):
+    if is_in_box(source):
         return load(source, box=victim.box)
     data = load(
         request.data if source is None else source,

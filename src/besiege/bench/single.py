@@ -33,7 +33,6 @@ from besiege.bench.work_estimate import Watch, WorkEstimate
 from besiege.core.errors import InputError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
-from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model
 from besiege.models.black_box import black_box, paid
 from besiege.models.endpoint import kept_below
@@ -70,7 +69,7 @@ class Options(TypedDict, total=False):
 @overload
 def evaluate(
     model: str | nn.Module | Victim,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: str | Threat,
     **options: Unpack[Options],
@@ -80,7 +79,7 @@ def evaluate(
 @overload
 def evaluate(
     model: Several,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: str | Threat | Several,
     **options: Unpack[Options],
@@ -90,7 +89,7 @@ def evaluate(
 @overload
 def evaluate(
     model: Model,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: Several,
     **options: Unpack[Options],
@@ -99,7 +98,7 @@ def evaluate(
 
 def evaluate(
     model: Model | Several,
-    data: str | Path | Data | tuple[Any, Any],
+    data: Any,
     *,
     threat: str | Threat | Several,
     attacks: str | Attack | Sequence[str | Attack] | None = None,
@@ -129,11 +128,13 @@ def evaluate(
     ----------
     model : str, nn.Module or Classifier, or a list of them
         ``zoo:NAME``, ``public:NAME``, ``ARCH(...):weights.safetensors``,
-        ``path/to/file.py:factory``, ``path/file.onnx``, ``http://HOST/PATH``, any of them with
-        ``+layer`` defenses, or the model itself. Several models are evaluated one after the other
-        into one folder.
-    data : str, path, Data or (images, labels)
-        A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, or tensors.
+        ``path/to/file.py:factory``, ``torchvision:NAME``, ``timm:NAME``, ``hf:REPO``,
+        ``robustbench:DATA/THREAT/NAME``, ``path/file.onnx``, ``http://HOST/PATH``, any of them
+        with ``+layer`` defenses, or the model itself. Several models are evaluated one after the
+        other into one folder.
+    data : str, path, Data, (images, labels), (files, labels), Dataset or DataLoader
+        A name, a folder of class folders, an ``.npz`` with ``x`` and ``y``, tensors or arrays,
+        image files, or a dataset or loader of torch that neither shuffles nor augments.
     threat : str or Threat, or a list of them
         What the attacker may do: ``"linf:8/255"``, ``"l2:0.5"``, or ``"linf"`` for the smallest
         perturbation. Several threats are evaluated one after the other.

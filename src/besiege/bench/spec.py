@@ -47,6 +47,8 @@ class AttackSpec(Value):
     restarts: int
     plain: bool
     one_step: bool
+    last: bool = False
+    """Whether only its last iterate is examined, so that steps of successes say nothing."""
     passes: int
     """Approximate number of forward passes for a sample that it does not break."""
     access: Literal["gradient", "score", "decision"] = "gradient"

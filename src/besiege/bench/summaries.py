@@ -27,6 +27,7 @@ from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, gather, is_free
 from besiege.bench.store import Store, key_of
 from besiege.bench.words import in_words, incomplete
+from besiege.core import presets
 from besiege.core.errors import Finding, StoreError
 from besiege.core.files import read_file
 from besiege.core.threat import Goal, Threat
@@ -88,6 +89,11 @@ def _computed(gathered: Gathered) -> Summary:
     own = {one.name for one in fields(EvaluationFigures)}
     findings = [
         *threat.findings(model.box),
+        *(
+            finding
+            for spec in plan.attacks
+            for finding in presets.findings(spec.written or "", threat, model.box)
+        ),
         *gathered.findings,
         *warnings.findings(evidence),
         *incomplete(gathered),

@@ -139,11 +139,13 @@ def attack(
         from besiege.cli.crafting import besieged, write
         from besiege.cli.machine import prepare
         from besiege.cli.pictures import read
+        from besiege.core.presets import check_norms
         from besiege.defenses import load
 
         where = prepare(device, threads)
         allowed = Threat.parse(threat)  # cheap checks come first
         chosen = parse(attack, allowed)
+        check_norms(attack, allowed)
         if chosen.needs_substitute:
             raise InputError(
                 f"'{chosen}' needs a substitute, and this command has no option for one: use "
@@ -160,6 +162,7 @@ def attack(
             queries=queries,
             batch=batch,
             watch=watch,
+            written=attack,
         )
         summary = write(outcome, out, png=png, exact=exact, every=every)
     if as_json:

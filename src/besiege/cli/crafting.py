@@ -15,6 +15,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack
 from besiege.bench.work_estimate import Event
 from besiege.cli.pictures import Inputs, file_names, write_exact, write_png
+from besiege.core import presets
 from besiege.core.ball import ball
 from besiege.core.errors import Finding, InputError, ThreatError
 from besiege.core.knowledge import Knowledge
@@ -113,6 +114,7 @@ def besieged(
     queries: int | None = None,
     batch: int | None = None,
     watch: Callable[[Event], None] | None = None,
+    written: str = "",
 ) -> Outcome:
     """Attack images and judge the result, both exact and as a PNG stores it."""
     target = threat.target if target is None else target
@@ -120,7 +122,7 @@ def besieged(
     data = _labelled(victim, inputs.data, seed)
     how = approach(victim, attack, threat, Knowledge(), queries=queries)
     parts: list[dict[str, Tensor]] = []
-    findings: dict[Finding, None] = {}
+    findings = dict.fromkeys(presets.findings(written, threat, victim.box))
     seconds, done = 0.0, 0
     for shard in data.shards(_AT_A_TIME):
         samples = _samples(victim, shard, target)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from besiege.bench.answered import answered
 from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.spec import Machine, Request
@@ -206,6 +205,8 @@ def evaluate(
     requests = [one.model_copy(update={"command": command_of(one, named)}) for one in requests]
     checks = gating(gates, threat, folder)
     if (device, threads, batch, compile) == (None, None, None, False):
+        from besiege.bench.answered import answered  # slow to import, for a help page
+
         known = [one for one in (answered(folder, asked) for asked in requests) if one is not None]
         if len(known) == len(requests):
             mine = [figures for _, figures in known]

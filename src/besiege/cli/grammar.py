@@ -30,6 +30,8 @@ How things are written:
           public:cifar10_resnet20        published weights below BESIEGE_DATA
           resnet20:weights.safetensors   your weights, besiege's architecture;
                                          with "(mean=..., std=...)" if needed
+          torchvision:resnet50           or timm:NAME, hf:REPO,
+                                         robustbench:DATA/THREAT/NAME
           path/to/model.py:make          what your function make() returns
           path/file.onnx                 an ONNX file: scores or labels
           http://HOST:PORT/PATH          a model behind HTTP; "(format=png)"

@@ -126,36 +126,46 @@ def _heavy() -> dict[str, Found]:
 def _written(text: str) -> Found:
     """An attack or a layer in its text form, with the parameters of that text."""
     from besiege.attacks.attack import parse
-    from besiege.core.presets import PRESETS
+    from besiege.core import presets
     from besiege.core.vocabulary import parameters
     from besiege.defenses.layers import LANGUAGE, LAYERS
 
-    if text in PRESETS:
-        return _preset(PRESETS.get(text))
+    if text in presets.PRESETS:
+        return _preset(presets.PRESETS.get(text), text)
     if text.partition("(")[0].strip() in LAYERS:
         layer = LANGUAGE.read(text)
         values = {f.name: LANGUAGE.text(getattr(layer, f.name)) for f in parameters(layer)}
         return _layer(text, layer, values)
-    return _attack(text, parse(text))
+    attack = parse(text)
+    found = presets.outermost(text)
+    return _attack(text, attack) if found is None else _preset(found[0], text)
 
 
-def _preset(preset: Preset) -> Found:
-    """A published form of an attack; one made of attacks is described by its own parameters."""
+def _preset(preset: Preset, text: str) -> Found:
+    """A published form of an attack, perhaps with further arguments.
+
+    One that is made of an attack is described with the attack it was published with, unless the
+    text names another.
+    """
     from besiege.attacks.attack import parse
-    from besiege.attacks.combine import Combined
-    from besiege.core.attack_registry import ATTACKS
+    from besiege.core import presets
 
+    alone = text == preset.name
+    attack = parse(f"{text}({preset.of})" if alone and preset.of else text)
     facts = {
         "published for": list(preset.threats),
-        "reads as": preset.text,
-        "differs": preset.differs or "in nothing that is known",
+        "also defined in": list(preset.also),
+        "write": f"{preset.name}({preset.of})" if preset.of else "",
+        "reads as": preset.text if alone else str(attack),
+        "differs": preset.differs or "nothing known",
         "compared with": "\n".join(map(str, preset.checks)) or "nothing",
     }
-    made = ATTACKS.get(preset.attack)
-    if isinstance(made, type) and issubclass(made, Combined):
-        return Found("preset", preset.name, preset.source, facts)
-    found = _attack(preset.name, parse(preset.name))
-    return Found("preset", preset.name, preset.source, {**facts, **found.facts}, found.parameters)
+    facts = {name: fact for name, fact in facts.items() if fact}
+    found = _attack(text, attack)
+    about = presets.described(text) or preset.source
+    # It is refused in other norms than these, whatever the attack itself works in.
+    norms = {"norms": [norm for norm in found.facts["norms"] if norm in map(str, preset.norms)]}
+    return Found("preset", text, about, {**facts, **found.facts, **norms}, found.parameters)
 
 
 def published(attack: str) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from besiege.core.door import is_theirs, raised_backwards
-from besiege.core.errors import VictimError
+from besiege.core.door import blocked, is_theirs, raised_backwards
 
 Ask = Callable[[Tensor], Tensor]
 """Images to logits."""
@@ -43,11 +42,7 @@ def logit_gradients(x: Tensor, ask: Ask, classes: Tensor) -> tuple[Tensor, Tenso
 
 def _must_depend(answer: Tensor) -> None:
     if not answer.requires_grad:
-        raise VictimError(
-            "the model's answer does not depend differentiably on the image (is there "
-            "no_grad, detach or numpy inside?), and gradient attacks need that: use "
-            "a threat of score or decision access and an attack that fits"
-        )
+        raise blocked()
 
 
 def _backward(total: Tensor, image: Tensor, retain: bool = False) -> Tensor:

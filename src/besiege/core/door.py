@@ -5,25 +5,48 @@ Whatever a model does, its caller receives float32 logits or a `VictimError` of 
 
 from __future__ import annotations
 
+import os
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from besiege.core.errors import BesiegeError, VictimError, described
+from besiege.core.errors import BesiegeError, GradientError, VictimError, described
 
+OUTPUTS = ("logits", "logit", "probabilities")
+"""What a network may return: a logit per class, one logit for two classes, or probabilities."""
 SMALLEST_PROBABILITY = 1e-30
+# Whole folders: a model may lie in a folder that is called 'besiege', such as a clone.
+_NOT_THEIRS = tuple(
+    str(Path(file).parent) + os.sep for file in (torch.__file__, Path(__file__).parent)
+)
 _IN_PLACE = "modified by an inplace operation"
+_TO_NUMPY = "Can't call numpy() on Tensor that requires grad"
 
 
 def logits_of(answer: object, rows: int, name: str, outputs: str = "logits") -> Tensor:
-    """A module's answer to `rows` images as float32 logits; anything else is refused."""
+    """A module's answer to `rows` images as float32 logits; anything else is refused.
+
+    Of the outputs of Hugging Face models, or of a dictionary, ``logits`` is taken. One number per
+    image (``[rows]`` or ``[rows, 1]``) means two classes: see `of_two_classes`.
+    """
+    answer = named_logits(answer)
+    single = is_single(answer, rows)
+    if isinstance(answer, Tensor) and single:
+        must_be_real(answer, name)
+        answer = of_two_classes(answer.reshape(rows), outputs)
     if not isinstance(answer, Tensor) or answer.ndim != 2 or len(answer) != rows:
         shape = list(answer.shape) if isinstance(answer, Tensor) else type(answer).__name__
         raise VictimError(
             f"{name} answered {shape} to {rows} images, but a classifier answers a "
             "tensor [rows, classes]: wrap the module so that it returns only its logits"
+        )
+    if outputs == "logit" and not single:
+        raise VictimError(
+            f"{name} was declared to return one logit per image, but answered {list(answer.shape)} "
+            f"to {rows} images: leave outputs='logit' out"
         )
     must_be_real(answer, name)
     if answer.dtype != torch.float64:
@@ -31,6 +54,34 @@ def logits_of(answer: object, rows: int, name: str, outputs: str = "logits") -> 
     if outputs == "probabilities":
         answer = answer.clamp_min(SMALLEST_PROBABILITY).log()
     return answer if answer.dtype == torch.float32 else rounded(answer)
+
+
+def of_two_classes(score: Tensor, outputs: str = "logits") -> Tensor:
+    """One number z per image as the two columns of a classifier, ``[rows, 2]``.
+
+    A logit z, trained with the binary cross-entropy, becomes (-z/2, z/2): class 1 where z > 0, a
+    margin of exactly z, and a cross-entropy that equals the binary one, since only differences of
+    logits count in it. (0, z) would have these properties as well, but its first column has no
+    gradient, so that attacks which follow single logits (JSMA) would find none for class 0.
+    A probability p becomes (1 - p, p).
+    """
+    if outputs == "probabilities":
+        return torch.stack([1 - score, score], 1)
+    return torch.stack([-0.5 * score, 0.5 * score], 1)
+
+
+def is_single(answer: object, rows: int) -> bool:
+    """Whether an answer has one number per image."""
+    return isinstance(answer, Tensor) and answer.shape in ((rows,), (rows, 1))
+
+
+def named_logits(answer: object) -> object:
+    """The logits of an output with names, as Hugging Face models return it."""
+    if isinstance(answer, Tensor):
+        return answer
+    if isinstance(answer, Mapping):
+        return answer.get("logits", answer)
+    return getattr(answer, "logits", answer)
 
 
 def must_be_real(logits: Tensor, name: str = "the model") -> None:
@@ -88,6 +139,8 @@ def is_theirs(problem: BaseException) -> bool:
 
 def raised(problem: BaseException, shape: tuple[int, ...]) -> VictimError:
     """The error for a model that raised when it was given images of a shape."""
+    if _TO_NUMPY in described(problem):
+        return blocked(_where(problem).strip(" ()"))
     if type(problem) is RuntimeError:
         message = described(problem).removeprefix("RuntimeError: ")
         return VictimError(
@@ -111,12 +164,23 @@ def raised_backwards(problem: BaseException) -> VictimError:
     )
 
 
+def blocked(place: str = "") -> GradientError:
+    """The error for a model whose answer has no gradient; `place` says where it stops."""
+    return GradientError(
+        "the model's answer does not depend differentiably on the image: the gradient stops "
+        f"{f'at {place}' if place else 'inside the model'}. Remove the no_grad, inference_mode, "
+        "detach, .data, cast to whole numbers, argmax or .numpy() there, or make that step a "
+        "besiege.defenses.Layer with a surrogate (docs/own-defense.md). To attack the model as it "
+        "is, grant no gradients, as in threat='linf:8/255 score', and use attacks that need none "
+        "(square, hopskipjump)"
+    )
+
+
 def _where(problem: BaseException) -> str:
     """File and line in the model's own code, where there is one."""
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
-        parts = Path(frame.filename).parts
-        if not {"torch", "besiege"} & set(parts) and not frame.filename.startswith("<"):
-            return f" ({parts[-1]}, line {frame.lineno})"
+        if not frame.filename.startswith((*_NOT_THEIRS, "<")):
+            return f" ({Path(frame.filename).name}, line {frame.lineno})"
     return ""
 
 

@@ -45,6 +45,10 @@ class StochasticError(VictimError):
     """A gradient attack on a stochastic victim without averaging over its randomness."""
 
 
+class GradientError(VictimError):
+    """A victim whose answer does not depend differentiably on the image."""
+
+
 class EndpointError(VictimError):
     """A black-box victim that cannot be queried any more: gone, refusing, or answering nonsense.
 

@@ -15,6 +15,11 @@ from besiege.core.errors import DataError
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
 
+def offline() -> bool:
+    """Whether the environment variable ``BESIEGE_OFFLINE`` forbids downloads."""
+    return os.environ.get("BESIEGE_OFFLINE", "0") != "0"
+
+
 def must_be_file(path: str | os.PathLike[str]) -> int:
     """The size of a plain file in bytes; anything else is refused.
 

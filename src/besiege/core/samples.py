@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,23 @@ from besiege.core.errors import InputError
 
 _SLACK = 1e-6
 """How far rounding may put a pixel outside the box; it is clamped silently."""
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """Images with their labels and ids, as `besiege.data.load` returns them: pixels in [0, 1]."""
+
+    @property
+    def images(self) -> Tensor:
+        """float32 ``[rows, channels, height, width]``."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64 ``[rows]``."""
+
+    @property
+    def ids(self) -> Tensor:
+        """int64 ``[rows]``."""
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class Siege:
         examined for success.
         """
         self._needs_gradient()
-        query = Query("gradients", through=None if examine else unseen)
+        query = Query("gradients", through=None if examine else not_examined)
         return self._queries.ask(self._active, query, x, classes=classes)
 
     def logits(
@@ -233,7 +233,7 @@ class Siege:
     ) -> Answer:
         """The logits, and the loss if one is given; `examine` as in `gradients`."""
         self._queries.oracle.allow(Access.SCORE, fitting)
-        query = Query("logits", loss, None if examine else unseen)
+        query = Query("logits", loss, None if examine else not_examined)
         return self._queries.ask(self._active, query, x, rows)
 
     def labels(self, x: Tensor, rows: Tensor | None = None) -> Answer:
@@ -428,7 +428,7 @@ class Siege:
         return self.view(draws=draws * self._terms.draws)
 
 
-def unseen(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:
+def not_examined(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:
     """The identity, as a map in front of the victim: such answers are not recorded as successes."""
     return x
 

@@ -92,6 +92,10 @@ def named_source(thing: Any) -> str:
             defaults = getattr(thing, "_field_defaults", {})
             if all(value is None or isinstance(value, (int, str)) for value in defaults.values()):
                 return f"{thing.__qualname__} {thing._fields} {defaults}"
+        if isinstance(thing, FunctionType) and hasattr(thing, "__wrapped__"):
+            # A wrapper around a generated method: that one follows from the class's source.
+            with suppress(OSError, TypeError):
+                return f"{thing.__qualname__}\n{inspect.getsource(thing.__code__)}"
         return unread(name)
 
 
@@ -187,7 +191,8 @@ def _imported(body: CodeType, package: str, seen: set[Any]) -> list[str]:
 
 def _names_imported(body: CodeType, package: str) -> Iterator[str]:
     """Full names that byte code imports, inner functions included; some may not be modules."""
-    steps = list(dis.get_instructions(body))
+    # In long code the names have numbers of two bytes, with an instruction of their own.
+    steps = [step for step in dis.get_instructions(body) if step.opname != "EXTENDED_ARG"]
     for place, step in enumerate(steps):
         if step.opname != "IMPORT_NAME":
             continue

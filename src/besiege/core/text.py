@@ -142,7 +142,7 @@ def _as_words(source: str) -> str:
     """The text with every preset such as ``bim@realsafe-code`` as one Python name.
 
     Python would read the two signs as operators. Each becomes a letter that is refused in the text
-    itself, so that `_told` can restore it.
+    itself, so that `_as_written` can restore it.
     """
     if any(letter in source for letter in _LETTERS):
         raise InputError(f"'{short(source)}' contains a letter that no name may have")
@@ -154,7 +154,7 @@ def _as_words(source: str) -> str:
     return _PRESET.sub(word, source) if "@" in source else source
 
 
-def _told(word: str) -> str:
+def _as_written(word: str) -> str:
     """A word or a piece of text as it was written."""
     return word.translate(str.maketrans(_LETTERS, _SIGNS))
 
@@ -246,17 +246,17 @@ def _value(node: ast.expr, source: str, call: Call | None) -> Any:
                 result = _OPERATORS[type(op)](_number(left, source), _number(right, source))
                 return _held(result, source)
             except ZeroDivisionError:
-                shown = short(_told(ast.unparse(node)))
+                shown = short(_as_written(ast.unparse(node)))
                 raise InputError(f"'{shown}' in '{source}' divides by 0") from None
         case ast.Name(id=name) if call is not None:
-            return call(_told(name), [], {})
+            return call(_as_written(name), [], {})
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if call is not None:
             written = [k.arg for k in keywords]
             if None in written or len(set(written)) < len(written):
                 raise InputError(f"'{source}' gives a parameter twice, or with '**'")
             given = {str(k.arg): _value(k.value, source, call) for k in keywords}
-            return call(_told(name), [_value(a, source, call) for a in args], given)
-    shown = short(_told(ast.unparse(node)))
+            return call(_as_written(name), [_value(a, source, call) for a in args], given)
+    shown = short(_as_written(ast.unparse(node)))
     raise InputError(
         f"'{shown}' in '{source}' is not understood: names, numbers, tuples and calls such as "
         "pgd(steps=20) are"
@@ -273,7 +273,7 @@ def _held(value: float, source: str) -> float:
 def _number(node: ast.expr, source: str) -> float:
     value = _value(node, source, None)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"'{short(_told(ast.unparse(node)))}' in '{source}' is not a number")
+        raise InputError(f"'{short(_as_written(ast.unparse(node)))}' in '{source}' is not a number")
     return value
 
 

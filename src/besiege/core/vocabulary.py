@@ -146,8 +146,12 @@ class Vocabulary:
         if not form:
             return self.call(thing, name, args, given)
         fixed = self.preset_arguments(f"{name}@{form}", given)
-        if len(args) > len(_required(thing)):
+        missing = _required(thing)
+        if len(args) > len(missing):
             raise InputError(f"'{name}@{form}' takes parameters by name only, such as steps=20")
+        if missing and not args and not set(missing) <= set(given):
+            example = f"{name}@{form}({presets.find(f'{name}@{form}').of})"
+            raise InputError(f"'{name}@{form}' needs an {missing[0]}, such as {example}")
         return self.call(thing, name, args, {**fixed, **given})
 
     def preset_arguments(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +164,7 @@ class Vocabulary:
         preset = presets.find(name)
         thing = self.find(preset.attack)
         fixed = read_arguments(preset.arguments, self.make)
-        known = {f.name for f in parameters(thing)} - {*presets.FREE, *_required(thing)}
+        known = {f.name for f in parameters(thing)} - {*preset.free, *_required(thing)}
         for one, value in given.items():
             if one in known and (one not in fixed or value != fixed[one]):
                 raise InputError(

@@ -1,7 +1,7 @@
 """Data sets: images, labels, stable ids and a digest of the content.
 
-`load` takes a name, a folder of class folders, an ``.npz`` file or tensors; `NAMES`, `entry`,
-`listing` and `fetch` work without torch.
+`load` takes a name, a folder of class folders, an ``.npz`` file, arrays, image files, or a dataset
+or loader of torch; `NAMES`, `entry`, `listing` and `fetch` work without torch.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ def from_pair(
 ) -> Data:
     """Samples of a pair of tensors or arrays; ids count them from 0.
 
-    Images are bytes, or floating point numbers in the box; ``[rows, height, width]`` is grey. Of
+    Images are bytes, which are scaled to the box, or floating point numbers in the box;
+    ``[rows, height, width]`` is grey. Of
     four dimensions, the channels are the second or the last, whichever has size 1 or 3; if both or
     neither have, the second one of a tensor, and `layout` must say it of an array. The arrays are
     copied.
@@ -184,32 +185,13 @@ def _samples(
     layout: str | None = None,
     box: tuple[float, float] = _UNIT,
 ) -> Data:
-    array = _as_array(images, "images")
-    # If the shape is ambiguous, tensors have torch's layout.
-    usual = "nchw" if isinstance(images, Tensor) else None
-    pixels = _pixels(_channels_first(array, layout, usual), box)
+    pixels = as_pixels(images, layout, box)
     rows = len(pixels)
-    classified = _whole(_as_array(labels, "labels"), "labels", rows)
+    classified = as_labels(labels, rows)
     numbers = np.arange(rows) if ids is None else _whole(_as_array(ids, "ids"), "ids", rows)
     if len(np.unique(numbers)) != rows:
         raise InputError("the ids are not unique: every sample needs an id of its own")
-    if class_names is None:
-        if classified.max() >= MOST_CLASSES:
-            raise InputError(
-                f"labels go up to {classified.max()}, but classes are counted from 0: are these "
-                "ids?"
-            )
-        names = tuple(str(label) for label in range(int(classified.max()) + 1))
-    else:
-        names = tuple(str(text) for text in np.asarray(class_names).ravel())
-    wrong = (classified < 0) | (classified >= len(names))
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        named = f" to {len(names) - 1}: there are {len(names)} names"
-        raise InputError(
-            f"labels[{row}] is {classified[row]}, but classes are whole numbers from 0"
-            + ("" if class_names is None else named)
-        )
+    names = names_of(classified, class_names)
     order = np.argsort(numbers, kind="stable")
     if (order[1:] < order[:-1]).any():
         pixels, classified, numbers = pixels[order], classified[order], numbers[order]
@@ -222,6 +204,42 @@ def _samples(
         classes=len(names),
         class_names=names,
     )
+
+
+def names_of(labels: NDArray[np.int64], class_names: Any = None) -> tuple[str, ...]:
+    """The names of the classes, by default their numbers; labels without one are refused."""
+    if class_names is None:
+        if labels.max() >= MOST_CLASSES:
+            raise InputError(
+                f"labels go up to {labels.max()}, but classes are counted from 0: are these ids?"
+            )
+        names = tuple(str(label) for label in range(int(labels.max()) + 1))
+    else:
+        names = tuple(str(text) for text in np.asarray(class_names).ravel())
+    wrong = (labels < 0) | (labels >= len(names))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        named = f" to {len(names) - 1}: there are {len(names)} names"
+        raise InputError(
+            f"labels[{row}] is {labels[row]}, but classes are whole numbers from 0"
+            + ("" if class_names is None else named)
+        )
+    return names
+
+
+def as_pixels(
+    images: Any, layout: str | None = None, box: tuple[float, float] = _UNIT
+) -> NDArray[np.float32]:
+    """Images of a tensor or an array, checked: float32 ``[rows, channels, height, width]``."""
+    array = _as_array(images, "images")
+    # If the shape is ambiguous, tensors have torch's layout.
+    usual = "nchw" if isinstance(images, Tensor) else None
+    return _pixels(_channels_first(array, layout, usual), box)
+
+
+def as_labels(values: Any, rows: int) -> NDArray[np.int64]:
+    """Labels of a tensor, an array or a list, checked: int64 ``[rows]``."""
+    return _whole(_as_array(values, "labels"), "labels", rows)
 
 
 def _as_array(values: Any, name: str) -> NDArray[Any]:
@@ -245,21 +263,22 @@ def _pixels(array: NDArray[Any], box: tuple[float, float]) -> NDArray[np.float32
     """Float32 images, checked; always a copy."""
     if 0 in array.shape:
         raise InputError(f"images have the shape {array.shape}: there are none")
-    if array.dtype == np.uint8 and box == _UNIT:
+    if array.dtype == np.uint8:
         if array.max() == 1:
             raise InputError(
                 "images are bytes of only 0 and 1, but bytes go from 0 to 255: pass floating point "
                 "numbers if 1 is white"
             )
-        return from_bytes(array).numpy()
-    if array.dtype.kind != "f":
-        wanted = f"floating point numbers in the box {box} are expected: convert them"
         if box == _UNIT:
-            wanted = (
-                "bytes (uint8) or floating point numbers in [0, 1] are expected: for values from "
-                "0 to 255, convert them to uint8"
-            )
-        raise InputError(f"images are {array.dtype}, but {wanted}")
+            return from_bytes(array).numpy()
+        # In float64, so that the ends of the box, and whole numbers of a box to 255, are exact.
+        return (box[0] + array.astype(np.float64) * ((box[1] - box[0]) / 255)).astype(np.float32)
+    if array.dtype.kind != "f":
+        shown = "[0, 1]" if box == _UNIT else f"the box {box}"
+        raise InputError(
+            f"images are {array.dtype}, but bytes (uint8) or floating point numbers in {shown} are "
+            "expected: for values from 0 to 255, convert them to uint8"
+        )
     images = np.array(array, dtype=np.float32, order="C")
     low, high = float(images.min()), float(images.max())
     if not np.isfinite([low, high]).all():

@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from besiege.core.errors import DataError, InputError
+from besiege.core.files import offline
 from besiege.data.catalogue import Entry, Remote, check_split, entry
 from besiege.data.places import Place, cache_root, data_root, expected, locate
 
@@ -75,7 +76,7 @@ def found(known: Entry, split: str, watch: Watch | None = None) -> Place:
 
 
 def _download(known: Entry, split: str, watch: Watch | None) -> None:
-    if os.environ.get("BESIEGE_OFFLINE", "0") != "0":
+    if offline():
         raise _missing(known, split, "BESIEGE_OFFLINE is set, so it is not downloaded")
     root = cache_root()
     try:

@@ -1,4 +1,4 @@
-"""Reads data from a folder with one sub-folder of images per class."""
+"""Reads data from a folder with one sub-folder of images per class, or from a list of files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from besiege.core.errors import DataError, InputError, near
+from besiege.core.text import quoted
+from besiege.data.arrays import as_labels, names_of
 from besiege.data.catalogue import CATALOGUE, SPLITS
 from besiege.data.dataset import Data, choose
 from besiege.data.pictures import ENDINGS, Fit, Pictures, header, shown
@@ -64,9 +67,39 @@ def from_folder(
     fit : Fit, optional
         How images are resized, cropped and converted.
     """
-    fit = fit or Fit()
     root, name, part = _class_root(folder, split)
-    listed = _listed(root)
+    return _data(_listed(root), name, part, count, seed, fit or Fit())
+
+
+def from_files(
+    files: Sequence[str | os.PathLike[str]],
+    labels: Any,
+    count: int | None = None,
+    seed: int = 0,
+    fit: Fit | None = None,
+) -> Data:
+    """Samples of a list of image files and their labels; ids count them from 0.
+
+    As of a folder, headers are read first, and images are decoded when they are needed.
+    """
+    for file in files:
+        if not isinstance(file, (str, os.PathLike)):
+            raise InputError(
+                f"a file is {quoted(file)}, but the files are a list of paths: pass "
+                "(['a.png', 'b.png'], [0, 1])"
+            )
+    if not len(files):
+        raise InputError("the list of files is empty")
+    # Absolute, because the working folder may change before they are decoded.
+    paths = tuple(os.path.abspath(os.path.expanduser(os.fspath(file))) for file in files)
+    known = as_labels(labels, len(paths))
+    names = names_of(known)
+    listed = Listed(Path(), paths, tuple(known.tolist()), tuple(range(len(paths))), names)
+    return _data(listed, "files", "all", count, seed, fit or Fit())
+
+
+def _data(listed: Listed, name: str, part: str, count: int | None, seed: int, fit: Fit) -> Data:
+    """Samples of listed files, or of some of them chosen by seed."""
     rows: Sequence[int] = range(len(listed.files))
     if count is not None:
         rows = choose(listed.ids, count, seed, f"{name} ({part})")

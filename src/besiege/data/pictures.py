@@ -137,23 +137,32 @@ class Pictures:
         return torch.from_numpy(images)
 
     def _pixels(self, path: Path) -> NDArray[np.float32]:
-        channels, *size = self.shape
         with _opened(path) as (image, turn):
             if turn in _UPRIGHT:
                 image = image.transpose(_UPRIGHT[turn])
-            image, white = _grey_or_rgb(image, channels, path)
-            before = (image.height, image.width)
-            if list(self.fit.final(before, path)) != size:
+            if self.fit.final((image.height, image.width), path) != self.shape[1:]:
                 raise DataError(f"{path} has changed since it was listed: load the data again")
-            height, width = self.fit.resized(before)
-            if (height, width) != before:
-                image = image.resize((width, height), Image.Resampling.BILINEAR)
-            top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
-            pixels = np.asarray(image)[top : top + size[0], left : left + size[1]]
-        values = pixels.astype(np.float32) / np.float32(white)
-        if values.ndim == 2:
-            return np.broadcast_to(values, (channels, *values.shape))
-        return np.moveaxis(values, 2, 0)
+            return fitted(image, self.shape[0], self.fit, path)
+
+
+def fitted(image: Image.Image, channels: int, fit: Fit, path: Path) -> NDArray[np.float32]:
+    """An image as float32 ``[channels, height, width]`` in [0, 1], resized and cropped."""
+    image, white = _grey_or_rgb(image, channels, path)
+    before = (image.height, image.width)
+    size, (height, width) = fit.final(before, path), fit.resized(before)
+    if (height, width) != before:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    top, left = round((height - size[0]) / 2), round((width - size[1]) / 2)
+    pixels = np.asarray(image)[top : top + size[0], left : left + size[1]]
+    values = pixels.astype(np.float32) / np.float32(white)
+    if values.ndim == 2:
+        return np.broadcast_to(values, (channels, *values.shape))
+    return np.moveaxis(values, 2, 0)
+
+
+def is_grey(image: Image.Image) -> bool:
+    """Whether an image has one channel."""
+    return image.mode in (*_GREY, *_DEEP)
 
 
 def header(path: Path) -> Header:
@@ -171,7 +180,7 @@ def header(path: Path) -> Header:
                 "bytes, or all of them in an .npz file with x and y"
             )
         size = (image.height, image.width)
-        return Header(size[::-1] if turn > 4 else size, image.mode in (*_GREY, *_DEEP))
+        return Header(size[::-1] if turn > 4 else size, is_grey(image))
 
 
 def shown(size: Sequence[int]) -> str:

@@ -1,14 +1,15 @@
-"""`load`: data from a name, a folder, an ``.npz`` file or a pair of tensors."""
+"""`load`: data from a name, a folder, a file, arrays, image files, a dataset or a loader."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from besiege.core.errors import DataError, InputError, UnknownNameError, near
@@ -18,18 +19,20 @@ from besiege.data.arrays import from_bytes, from_npz, from_pair
 from besiege.data.catalogue import CATALOGUE, NAMES, Entry, check_split
 from besiege.data.dataset import Data
 from besiege.data.fetching import found
+from besiege.data.loaders import from_dataset, is_dataset
 
 _FORMS = (
-    "data are a name, the path of a folder of class folders or of an .npz file with x and y, or a "
-    "pair (images, labels)"
+    "data are a name, the path of a folder of class folders or of an .npz file with x and y, a "
+    "pair (images, labels) of arrays or (files, labels), a torch Dataset or a DataLoader"
 )
 _OPTIONS = {
-    "resize": "folders of images",
-    "crop": "folders of images",
-    "channels": "folders of images",
+    "resize": "folders of images, image files and datasets of pictures",
+    "crop": "folders of images, image files and datasets of pictures",
+    "channels": "folders of images, image files and datasets of pictures",
     "layout": "arrays",
-    "box": "pairs of tensors",
+    "box": "pairs of tensors, datasets and loaders",
 }
+_PATH = (str, os.PathLike)
 _READERS: Mapping[str, Callable[..., Any]] = {
     "cifar-python": cifar.read_python,
     "cifar-binary": cifar.read_binary,
@@ -53,12 +56,16 @@ def load(
 
     Parameters
     ----------
-    source : str, path, pair or Data
-        A name (``besiege.data.NAMES``), the path of a folder of class folders or of an ``.npz``
-        file with ``x`` and ``y``, a pair ``(images, labels)`` of tensors or arrays, or `Data`
-        already loaded. Named sets that are not shipped are searched in the folder that the
-        environment variable ``BESIEGE_DATA`` names, then in the user's cache; otherwise they are
-        downloaded into the cache, unless ``BESIEGE_OFFLINE`` is set.
+    source : str, path, pair, list, Dataset, DataLoader or Data
+        A name (``besiege.data.NAMES``); the path of a folder of class folders or of an ``.npz``
+        file with ``x`` and ``y``; a pair ``(images, labels)`` of tensors or arrays; image files
+        ``(files, labels)`` or ``[(file, label), ...]``; a map-style ``Dataset`` whose samples are
+        ``(image, label)`` or dictionaries with both; a ``DataLoader``; or `Data` already loaded.
+        A loader that shuffles or a dataset that augments is refused: some samples are read twice.
+        Of a map-style dataset only the chosen samples are read. Named sets that are not shipped
+        are searched in the folder that the environment variable ``BESIEGE_DATA`` names, then in
+        the user's cache; otherwise they are downloaded into the cache, unless ``BESIEGE_OFFLINE``
+        is set.
     split : str
         Part of the data: ``"test"`` or ``"train"`` of a named set, a split folder of a folder,
         ``x_test`` or ``x_train`` of a file. Data without splits are used as a whole, and their
@@ -69,15 +76,16 @@ def load(
     seed : int
         Seed of that choice.
     resize : int or (height, width), optional
-        Folders of images: the length of the shorter side, or both sides.
+        Image files and pictures: the length of the shorter side, or both sides.
     crop : int or (height, width), optional
-        Folders of images: size of the centre crop, after resizing.
+        Image files and pictures: size of the centre crop, after resizing.
     channels : {1, 3}, optional
-        Folders of images: all grey or all RGB; by default grey if the files are.
+        Image files and pictures: all grey or all RGB; by default grey if they are.
     layout : {"nchw", "nhwc"}, optional
         Arrays: needed if the shape does not show which dimension is the channels.
     box : (low, high), optional
-        Pairs of tensors: the range of pixel values, if it is not [0, 1]; nothing is rescaled.
+        Pairs, datasets and loaders: the range of pixel values, if it is not [0, 1]. Floating
+        point numbers must lie in it; bytes, from 0 to 255, are scaled to it.
 
     Returns
     -------
@@ -90,6 +98,10 @@ def load(
     Data('digits', 'test', 100 images 1x8x8)
     >>> load(([[[0.0, 1.0]]], [1]))
     Data('tensors', 'all', 1 images 1x1x2)
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> samples = TensorDataset(torch.rand(50, 3, 8, 8), torch.arange(50) % 10)
+    >>> load(DataLoader(samples, batch_size=16), count=20)
+    Data('TensorDataset', 'all', 20 images 3x8x8)
     """
     fitting = {"resize": resize, "crop": crop, "channels": channels}
     # A name takes precedence over a folder of that name; './digits' is the folder.
@@ -103,6 +115,17 @@ def load(
             return from_folder(path, split, count, seed, Fit.of(**fitting))
         refuse(**fitting, box=box)
         data = from_npz(path, split, layout)
+    elif (listed := _files(source)) is not None:
+        from besiege.data.folders import from_files
+        from besiege.data.pictures import Fit
+
+        refuse(layout=layout, box=box)
+        return from_files(*listed, count, seed, Fit.of(**fitting))
+    elif is_dataset(source):
+        from besiege.data.pictures import Fit
+
+        whole = (0.0, 1.0) if box is None else _box(box)
+        return from_dataset(source, count, seed, layout, whole, Fit.of(**fitting))
     elif isinstance(source, (tuple, list)) and len(source) == 2:
         refuse(**fitting)
         data = from_pair(source[0], source[1], layout, (0.0, 1.0) if box is None else _box(box))
@@ -115,6 +138,44 @@ def load(
         else:
             raise InputError(f"data cannot be read from {type(source).__name__}: {_FORMS}")
     return data if count is None else data.subset(count, seed)
+
+
+def is_in_box(source: object) -> bool:
+    """Whether images are given as numbers in the box of a model: arrays, datasets and loaders.
+
+    Names, folders, image files and `Data` have pixels in [0, 1], whatever the model takes.
+    """
+    if isinstance(source, (str, os.PathLike, Data)) or _files(source) is not None:
+        return False
+    return isinstance(source, (tuple, list)) or is_dataset(source)
+
+
+def _files(source: object) -> tuple[Sequence[Any], Any] | None:
+    """Image files and their labels, if a source is ``(files, labels)`` or ``[(file, label)]``."""
+    if not isinstance(source, (tuple, list)) or not source:
+        return None
+    if all(_is_pair(one) for one in source):
+        return [file for file, _ in source], [label for _, label in source]
+    first = source[0]
+    if isinstance(first, np.ndarray) and first.dtype.kind == "U":
+        first = first.tolist()
+    if all(isinstance(one, _PATH) for one in source):
+        raise InputError(
+            "the data are a list of files without labels: pass (files, labels), or pairs "
+            "[(file, label), ...]"
+        )
+    of_paths = isinstance(first, (tuple, list)) and first and isinstance(first[0], _PATH)
+    return (first, source[1]) if of_paths and len(source) == 2 else None
+
+
+def _is_pair(value: object) -> bool:
+    """Whether a value is a file with its label, not two files."""
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and isinstance(value[0], _PATH)
+        and not isinstance(value[1], _PATH)
+    )
 
 
 def _named(known: Entry, split: str) -> Data:

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from besiege.attacks.attack import Attack, configured, parse
-from besiege.core import notebook
-from besiege.core.errors import Finding, InputError
+from besiege.core import notebook, presets
+from besiege.core.errors import Finding, GradientError, InputError
 from besiege.core.knowledge import Knowledge
 from besiege.core.record import Keep, Leave, Record
-from besiege.core.samples import Samples
+from besiege.core.samples import Labelled, Samples
 from besiege.core.text import quoted
 from besiege.core.threat import Goal, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import load
 from besiege.evaluation.approach import Approach, approach
+from besiege.evaluation.blocking import explained
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.evaluation.judging import Verdicts, judge
 from besiege.evaluation.transfer import in_place_of, read_model, transferred
@@ -143,7 +144,7 @@ def attack(
     attack: str | Attack,
     model: str | nn.Module | Classifier | Victim,
     images: Any,
-    labels: Any,
+    labels: Any = None,
     *,
     threat: str | Threat,
     seed: int = 0,
@@ -170,10 +171,12 @@ def attack(
     model : nn.Module, Classifier or str
         Maps images to logits. Normalisation belongs inside: ``Classifier(net, mean=, std=)``. A
         text may name layers of defenses too: ``"zoo:digits-natural+bits(depth=3)"``.
-    images : Tensor
-        ``[rows, channels, height, width]`` inside the model's box, by default [0, 1].
-    labels : Tensor
-        The true classes, ``[rows]``.
+    images : Tensor, array or Data
+        ``[rows, channels, height, width]`` inside the model's box, by default [0, 1]. Or all of
+        the data in one: ``besiege.data.load(source, count=100)``, where the source may be a
+        ``DataLoader``, a ``Dataset``, arrays, files or a name; its pixels are scaled to the box.
+    labels : Tensor, optional
+        The true classes, ``[rows]``; the data's own where all of the data are given.
     threat : str or Threat
         Such as ``"linf:8/255"``, ``"l2:0.5"``, ``"linf"`` (the smallest perturbation), or
         ``"linf:8/255 targeted:random"``.
@@ -227,7 +230,11 @@ def attack(
         chosen = configured(chosen, str(attack), parameters, allowed)
     if targets is not None and allowed.goal is Goal.UNTARGETED:
         allowed = replace(allowed, goal=Goal.GIVEN)
+    written = attack if isinstance(attack, str) else ""
+    presets.check_norms(written, allowed)
     victim = load(model) if isinstance(model, str) else Classifier.of(model)
+    if labels is None:
+        images, labels, ids = _of_data(images, ids, victim)
     samples = Samples.of(
         images, labels, box=victim.box, classes=victim.classes, ids=ids, targets=targets
     )
@@ -274,13 +281,29 @@ def attack(
         crafted.first_step,
         crafted.first_query,
         verdicts,
-        crafted.findings + verdicts.findings,
+        (
+            *presets.findings(written, allowed, victim.box),
+            *crafted.findings,
+            *verdicts.findings,
+        ),
         crafted.seconds,
         None
         if crafted.descent is None
         else crafted.descent.masked_fill(failed[:, None], torch.inf),
         crafted.substitute_passes,
     )
+
+
+def _of_data(data: Any, ids: Any, victim: Victim) -> tuple[Tensor, Tensor, Any]:
+    """Images in the victim's box, labels and ids of data that were given in one."""
+    if not isinstance(data, Labelled):
+        raise InputError(
+            f"no labels were given with the {type(data).__name__}: pass images and labels, or data "
+            "that besiege.data.load has read, such as besiege.data.load(loader, count=100)"
+        )
+    low, high = victim.box
+    images = data.images if victim.box == (0.0, 1.0) else data.images * (high - low) + low
+    return images, data.labels, data.ids if ids is None else ids
 
 
 def craft_and_judge(
@@ -297,21 +320,24 @@ def craft_and_judge(
     watch: Callable[[Record], None] | None = None,
 ) -> tuple[Crafted, Verdicts]:
     """Craft on the model that the approach names, and judge on the victim."""
-    crafted = craft(
-        how.searched,
-        attack,
-        samples,
-        how.threat,
-        seed=seed,
-        keep=how.terms.keep,
-        leave=how.terms.leave,
-        queries=how.terms.queries,
-        twin=twin,
-        batch=batch,
-        pad=pad,
-        watch=watch,
-        knowledge=how.terms.knowledge,
-    )
+    try:
+        crafted = craft(
+            how.searched,
+            attack,
+            samples,
+            how.threat,
+            seed=seed,
+            keep=how.terms.keep,
+            leave=how.terms.leave,
+            queries=how.terms.queries,
+            twin=twin,
+            batch=batch,
+            pad=pad,
+            watch=watch,
+            knowledge=how.terms.knowledge,
+        )
+    except GradientError as problem:
+        raise explained(problem, how.searched, samples, seed) from problem.__cause__
     if how.transfer:
         crafted = transferred(crafted, victim.device)
     verdicts = judge(victim, crafted, samples, threat, seed=seed)

@@ -29,6 +29,7 @@ from besiege.core.terms import Terms
 from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import Goal, Linf, Threat
 from besiege.core.victim import Victim
+from besiege.models.classifier import Classifier
 
 _MOST_RUNS, _CLASSES = 10**6, 10
 """Largest number of runs of a combined attack per image (nested searches multiply), and the number
@@ -248,7 +249,23 @@ def answers(victim: Victim, scores: Tensor) -> list[Finding]:
             "are expected: remove its softmax, or declare "
             "Classifier(net, outputs='probabilities')"
         )
+    inner = victim.source
+    single = isinstance(inner, Classifier) and inner.single and inner.outputs == "logits"
+    if single and _looks_like_sigmoids(scores):
+        raise VictimError(
+            "the model returns one number per image, always in [0, 1] as a sigmoid does, but a "
+            "logit is expected: remove its sigmoid, or declare "
+            "Classifier(net, outputs='probabilities'); if these are logits, declare "
+            "Classifier(net, outputs='logit')"
+        )
     return []
+
+
+def _looks_like_sigmoids(scores: Tensor) -> bool:
+    """Whether the numbers z that the columns (-z/2, z/2) were made of all lie in [0, 1]."""
+    z = 2 * scores[:, 1]
+    # A few logits may lie there by accident.
+    return len(z) >= 4 and bool(((z >= 0) & (z <= 1 + 1e-6)).all())
 
 
 def looks_like_probabilities(scores: Tensor) -> bool:

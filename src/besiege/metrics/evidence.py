@@ -34,6 +34,8 @@ class Trial:
         ``loss_first``, ``loss_late`` and ``loss_best`` describe one ascent.
     one_step : bool
         Whether it takes a single step.
+    last : bool
+        Whether only its last iterate is examined.
     series : str
         The attack without its steps and restarts: trials of one series differ in these only.
     access : str
@@ -54,6 +56,7 @@ class Trial:
     restarts: int = 1
     plain: bool = False
     one_step: bool = False
+    last: bool = False
     series: str = ""
     access: str = "gradient"
     losses: frozenset[str] = frozenset()

@@ -121,14 +121,8 @@ def steps_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:
     # Query-based attacks are plotted against queries; steps on a substitute say nothing here, nor
     # do those of an attack of which only the last iterate is examined.
     trials = [t for t in evidence.trials if t.sees and t.steps is not None and not t.one_step]
-    trials = [t for t in trials if not _examined_last(evidence, t)]
+    trials = [t for t in trials if not t.last]
     return _curves(evidence, trials, against_steps)
-
-
-def _examined_last(evidence: Evidence, trial: Trial) -> bool:
-    """Whether every success of an attack was at its very last step."""
-    at = trial.rows["first_step"][evidence.broken(trial)]
-    return trial.steps is not None and len(at) > 0 and bool((at >= trial.steps).all())
 
 
 def queries_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING
 
 from besiege.core.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 LEVEL, POWER = 0.95, 0.9
 _HALVINGS = 60
@@ -55,6 +56,8 @@ class Difference:
     @classmethod
     def of(cls, first: ArrayLike, second: ArrayLike) -> Difference:
         """The difference of two vectors of outcomes, aligned by sample."""
+        import numpy as np  # slow to import, and kept figures do without
+
         one, other = np.asarray(first, bool), np.asarray(second, bool)
         if one.shape != other.shape or one.ndim != 1 or not one.size:
             raise InputError(
@@ -165,6 +168,8 @@ def holm(ps: Sequence[float]) -> list[float]:
     ----------
     Holm 1979.
     """
+    import numpy as np
+
     order = np.argsort(ps, kind="stable")
     corrected = np.empty(len(ps))
     factors = np.arange(len(ps), 0, -1)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from besiege.models.functions import FunctionModel, function_model
     from besiege.models.onnx_file import OnnxModel
     from besiege.models.public import PUBLIC
+    from besiege.models.sizing import Sizing
     from besiege.models.sources import load, save_zoo
     from besiege.models.twins import twin
 
@@ -31,6 +32,7 @@ __all__ = [
     "FunctionModel",
     "Listed",
     "OnnxModel",
+    "Sizing",
     "Victim",
     "function_model",
     "listing",
@@ -51,6 +53,7 @@ __getattr__, __dir__ = lazily(
         "functions": "FunctionModel function_model",
         "onnx_file": "OnnxModel",
         "public": "PUBLIC",
+        "sizing": "Sizing",
         "sources": "load save_zoo",
         "twins": "twin",
     },

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.core.door import OUTPUTS, SMALLEST_PROBABILITY
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.text import check_whole
 from besiege.core.threat import Access
 
 Array = NDArray[Any]
 Lines = list[tuple[Any, Any]]
-OUTPUTS = ("logits", "probabilities")
-SMALLEST_PROBABILITY = 1e-30
 _ABOVE_ONE = 1e-3
 """How far a probability may exceed 1 because it was rounded to a few decimals."""
 _TELLING = 4
@@ -47,8 +46,9 @@ class Reader:
         Name of the model in errors.
     access : Access
         Scores, or labels only; at decision access only the label of scores is used.
-    outputs : {"logits", "probabilities"}
-        What scores are; the logarithm of probabilities is used as logits.
+    outputs : {"logits", "logit", "probabilities"}
+        What scores are; the logarithm of probabilities is used as logits. ``"logit"`` is one
+        number per image for two classes; one probability per image is that of class 1.
     classes : int, optional
         Number of classes; read from the first full answer when not given.
     top_k : int, optional
@@ -90,6 +90,8 @@ class Reader:
             scores = self._few(answer, rows)
         else:
             values = self._array(answer)
+            if self.outputs != "logits" and values.shape in ((rows,), (rows, 1)):
+                values = self._of_two_classes(values.reshape(rows))
             if values.ndim == 2 and values.shape[1] > 1:
                 scores = self._scores(values, rows)
             elif rows == 1 and values.ndim == 1 and len(values) > 1:  # one image, one list
@@ -100,7 +102,8 @@ class Reader:
                 kind = Undeclared if values.size == rows else VictimError
                 raise kind(
                     f"{self.name} answered an array {list(values.shape)} to {rows} images, but "
-                    "scores are [rows, classes]: declare access='decision' if these are labels"
+                    "scores are [rows, classes]: declare access='decision' if these are labels, or "
+                    "outputs='logit' if each is the logit of class 1 of two"
                 )
         return self._ruled(scores.argmax(1)) if self.access is Access.DECISION else scores
 
@@ -126,6 +129,12 @@ class Reader:
                 "[rows, classes], or labels [rows] with access='decision'"
             )
         return values
+
+    def _of_two_classes(self, values: Array) -> Array:
+        """Both columns of one score per image: see `besiege.core.door.of_two_classes`."""
+        if self.outputs == "probabilities":
+            return np.stack([1 - values, values], 1)
+        return np.stack([-0.5 * values, 0.5 * values], 1)
 
     def _scores(self, values: Array, rows: int) -> NDArray[np.float32]:
         if len(values) != rows:

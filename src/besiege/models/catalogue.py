@@ -16,6 +16,8 @@ from typing import Any
 from besiege.models.public import PUBLIC
 
 ZOO = Path(__file__).parent / "zoo"
+SCHEMES = ("torchvision", "timm", "hf", "robustbench")
+"""Words before the colon of models that other packages load."""
 
 FORMS = MappingProxyType(
     {
@@ -25,6 +27,14 @@ FORMS = MappingProxyType(
             "own weights of an architecture besiege knows; also .pt, .pth, .ckpt, .bin and .tar "
             "files that hold only tensors"
         ),
+        "torchvision:NAME": (
+            "a model of the installed torchvision, with its own preprocessing; "
+            "torchvision:resnet50(weights=IMAGENET1K_V1), or own weights: "
+            "torchvision:resnet18(num_classes=10, weights=file.pt)"
+        ),
+        "timm:NAME": "a model of the installed timm, with its own preprocessing: timm:NAME.TAG",
+        "hf:REPO": "an image classifier of the Hugging Face hub, loaded with transformers",
+        "robustbench:DATA/THREAT/NAME": "a model of the installed robustbench",
         "path/to/file.py:factory": (
             "a torch.nn.Module or a besiege.Classifier that a function in a file returns; "
             "with arguments: file.py:factory(width=2)"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.core.dice import Dice
-from besiege.core.door import is_theirs, logits_of, raised
+from besiege.core.door import OUTPUTS, is_single, is_theirs, logits_of, named_logits, raised
 from besiege.core.errors import InputError
 from besiege.core.identity import fingerprint
 from besiege.core.oracle import full_precision
@@ -20,6 +20,7 @@ from besiege.core.samples import Samples
 from besiege.core.text import MOST, quoted
 from besiege.core.threat import Threat
 from besiege.core.victim import DERIVE, Victim, floating
+from besiege.models.sizing import Sizing
 
 
 class Classifier(Victim):
@@ -31,19 +32,24 @@ class Classifier(Victim):
     Parameters
     ----------
     module : nn.Module
-        Maps images ``[rows, channels, height, width]`` to ``[rows, classes]``.
+        Maps images ``[rows, channels, height, width]`` to ``[rows, classes]``, or to an output
+        whose ``logits`` are that, as Hugging Face models do. A network with one logit per image
+        has two classes: label 1 where the logit is above 0.
     mean, std : float or sequence of float, optional
         Normalisation, one value or one per channel; both or neither.
     box : (float, float)
         The range of pixel values the victim accepts.
     classes : int, optional
         Number of classes; read from the first answer when not given.
-    outputs : {"logits", "probabilities"}
-        What the module returns; the logarithm of probabilities is used as logits.
+    outputs : {"logits", "logit", "probabilities"}
+        What the module returns; the logarithm of probabilities is used as logits. ``"logit"``
+        declares one logit for two classes, which is noticed without it, too.
     name : str, optional
         Name in reports; the module's class name when not given.
     grid : float, optional
         Step of the pixel values the victim can receive, such as ``1/255`` if it quantises.
+    sizing : Sizing, optional
+        How images of another size are resized and cropped, before the normalisation.
 
     Examples
     --------
@@ -63,6 +69,7 @@ class Classifier(Victim):
         outputs: str = "logits",
         name: str | None = None,
         grid: float | None = None,
+        sizing: Sizing | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise InputError(
@@ -76,11 +83,14 @@ class Classifier(Victim):
                 f"classes is {quoted(classes)}, but a classifier has 2 classes or more"
             )
         self.classes = classes
-        if outputs not in ("logits", "probabilities"):
-            raise InputError(f"outputs is {outputs!r}: write 'logits' or 'probabilities'")
+        if outputs not in OUTPUTS:
+            raise InputError(f"outputs is {outputs!r}: write one of {', '.join(OUTPUTS)}")
         self.outputs = outputs
         self.name = type(module).__name__ if name is None else name
         self.grid = checked_grid(grid, self.box)
+        self.sizing = sizing
+        self.single = False
+        """Whether the module has answered with one number per image."""
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     @property
@@ -104,7 +114,9 @@ class Classifier(Victim):
             float32 ``[rows, classes]``. Rounding float64 logits never changes the predicted class.
         """
         rows = len(x)
-        return logits_of(self._answer(self._prepared(x)), rows, self.name, self.outputs)
+        answer = named_logits(self._answer(self._prepared(x)))
+        self.single = is_single(answer, rows)
+        return logits_of(answer, rows, self.name, self.outputs)
 
     def overwrites(self, x: Tensor) -> tuple[bool, bool]:
         """Whether the module overwrites its input, and whether autograd notices."""
@@ -115,6 +127,8 @@ class Classifier(Victim):
         return noticed or not torch.equal(given, before), noticed
 
     def _prepared(self, x: Tensor) -> Tensor:
+        if self.sizing is not None:
+            x = self.sizing(x)
         if self.mean is not None:
             mean, std = self._scale(x)
             x = (x - mean) / std
@@ -133,11 +147,14 @@ class Classifier(Victim):
         """SHA-256 of everything that decides the answers, as hexadecimal text.
 
         Covers classes and their source, attributes, parameters and buffers, normalisation, box,
-        outputs and grid; not the name, the device, or the path of a file. If something cannot be
-        read (a class typed into a console, an attribute that is an opaque object), the digest is
-        valid in this process only. It is computed on every call, since a module may be trained.
+        outputs, grid and sizing; not the name, the device, or the path of a file. If something
+        cannot be read (a class typed into a console, an attribute that is an opaque object), the
+        digest is valid in this process only. It is computed on every call, since a module may be
+        trained.
         """
-        return fingerprint(self.module, self.mean, self.std, self.box, self.outputs, self.grid)
+        about = (self.mean, self.std, self.box, self.outputs, self.grid)
+        # Left out where there is none: digests of earlier versions stay as they are.
+        return fingerprint(self.module, *about, *([] if self.sizing is None else [self.sizing]))
 
     def twin(
         self,

@@ -20,7 +20,7 @@ from besiege.core.text import from_file, read, read_arguments
 from besiege.core.victim import DERIVE, Victim
 from besiege.models import catalogue
 from besiege.models.architectures import ARCHITECTURES
-from besiege.models.catalogue import CATALOGUE, FORMS, ZOO, zoo_names
+from besiege.models.catalogue import CATALOGUE, FORMS, SCHEMES, ZOO, zoo_names
 from besiege.models.checkpoints import (
     SUFFIXES,
     built,
@@ -47,8 +47,10 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
         ``zoo:NAME`` (shipped with besiege), ``public:NAME`` (weights in the data root),
         ``ARCH(mean=..., std=...):path/weights.safetensors`` (or a checkpoint of `torch.save` that
         holds only tensors) or ``path/to/file.py:factory``, optionally with arguments:
-        ``file.py:factory(width=2)``. `besiege.defenses.load` also reads layers of defenses, and
-        models without gradients: ``path/file.onnx``, ``http://HOST/PATH``.
+        ``file.py:factory(width=2)``, or a model of an installed package:
+        ``torchvision:NAME``, ``timm:NAME``, ``hf:REPO``, ``robustbench:DATA/THREAT/NAME``.
+        `besiege.defenses.load` also reads layers of defenses, and models without gradients:
+        ``path/file.onnx``, ``http://HOST/PATH``.
     device : str or torch.device, optional
         Where it computes; by default where its factory put it, otherwise on the CPU.
 
@@ -80,6 +82,10 @@ def find(text: str) -> Victim:
         return _from_zoo(name)
     if scheme == "public":
         return _from_public(name)
+    if scheme in SCHEMES:
+        from besiege.models.packages import find as find_packaged
+
+        return find_packaged(text)
     if scheme in ("http", "https"):
         from besiege.models.endpoint import Endpoint
 
@@ -211,7 +217,7 @@ def _from_weights(architecture: str, arguments: str, path: Path, text: str) -> C
     if architecture not in ARCHITECTURES:
         raise UnknownNameError(
             f"'{text}' names no model: no architecture is called '{architecture}', "
-            f"{near(architecture, [*ARCHITECTURES, 'zoo', 'public'])} ({_WRITTEN})"
+            f"{near(architecture, [*ARCHITECTURES, 'zoo', 'public', *SCHEMES])} ({_WRITTEN})"
         )
     try:
         given = read_arguments(arguments)

@@ -105,6 +105,7 @@ def alike(victim: Classifier, module: Any) -> Classifier:
         outputs=victim.outputs,
         name=victim.name,
         grid=victim.grid,
+        sizing=victim.sizing,
     )
 
 

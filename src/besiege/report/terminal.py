@@ -220,7 +220,7 @@ def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType
             share(evaluation.clean),
             Text(_figure(evaluation), "bold"),
             "" if is_minimal(evaluation) else interval(rate),
-            Text(listed([attack.text for attack in strongest(evaluation)][:1])),
+            broken_up("".join(attack.text for attack in strongest(evaluation)[:1]), 17),
             mark if errors(evaluation) or not is_complete(evaluation) else "",
         )
     return rows

@@ -130,6 +130,7 @@ def identify(victim: Classifier, data: Data, plan: Recipe, seed: int) -> dict[st
     """The identity of a training: all that decides its result, so neither device nor speed."""
     shapes = {k: [str(v.dtype), list(v.shape)] for k, v in victim.module.state_dict().items()}
     about = [victim.mean, victim.std, victim.box, victim.outputs, shapes]
+    about += [] if victim.sizing is None else [str(victim.sizing)]
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     return {
         "recipe": str(plan),

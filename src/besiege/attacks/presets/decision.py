@@ -23,8 +23,7 @@ _LINE = (
 
 _LIMIT = "the limit of {} queries is given with --queries {}: steps are enough for it"
 _20000 = _LIMIT.format("20,000", 20000)
-_REALSAFE = ("l2:1", "l2:1 targeted:random", "l2:12.27", "l2:12.27 targeted:random")
-"""The budgets of CIFAR-10, then of ImageNet: the square root of 0.001 d for 224 x 224."""
+_REALSAFE = ("l2", "l2 targeted:random")
 
 publish(
     Preset(
@@ -93,7 +92,7 @@ publish(
         "rays@chen",
         "steps=10000, tolerance=0.001, compat=True",
         "Chen and Gu 2020: radii to 0.001 as l2 distances, up to 10,000 queries",
-        threats=("linf:8/255", "linf"),
+        threats=("linf",),
         default=(
             "the radius is searched downwards from the best one instead of bisected from zero, "
             "to a tolerance that is halved with the size of the blocks, and after the smallest "

@@ -23,6 +23,7 @@ publish(
         "Moosavi-Dezfooli et al. 2016, authors' code: at most 50 steps, overshoot 0.02, the 10 "
         "likeliest classes, every step 1e-4 longer",
         threats=("l2",),
+        also=("linf",),
         default="steps stay in the box, are not 1e-4 longer, and a search removes the overshoot",
         differs=_CLIPPED,
         checks=(Check("foolbox", 48, about="l2"), Check("foolbox", 48, about="linf")),
@@ -33,8 +34,10 @@ publish(
         "Dong et al. 2020 (RealSafe): at most 100 steps, until the class changes",
         threats=("linf", "l2"),
         differs="Its code divides linf steps by the l2 norm of the gradient instead of the l1 "
-        "norm, which makes them longer, by up to the square root of the number of pixel values; "
-        "this is the paper's method. The 1e-4 and the clipping are as in deepfool@moosavi.",
+        "norm, which makes them longer, by up to the square root of the number of pixel values: "
+        "on 24 digits of two networks it ends at a mean of 0.459 instead of 0.092 and 0.760 "
+        "instead of 0.206. This is the paper's method. The 1e-4 and the clipping are as in "
+        "deepfool@moosavi.",
         checks=(Check("foolbox", 48, about="linf"), Check("foolbox", 48, about="l2")),
     ),
     Preset(
@@ -42,7 +45,9 @@ publish(
         "steps=50, overshoot=0.02, classes=10, search=0, boxed=False, compat=True",
         "Ling et al. 2019 (DEEPSEC), MNIST and CIFAR-10: at most 50 steps, overshoot 0.02",
         threats=("l2",),
-        differs="The 1e-4 and the clipping are as in deepfool@moosavi.",
+        differs="Its code steps once more after the crossing: on 24 digits of a natural and of a "
+        "PGD-trained network it ends at a mean of 0.4684 instead of 0.4677 and 0.825 instead of "
+        "0.808. Points are clipped to the box, as in its code.",
         checks=(Check("foolbox", 48, about="l2"),),
     ),
     Preset(
@@ -53,9 +58,11 @@ publish(
         threats=("l2",),
         default="rounds use one class, continue after a success and step from the clean image, not "
         "from the last point; DeepFool's own points count",
-        differs="The authors' code never clips to the box; here every step is clipped, as in "
-        "adv-lib. The paper's formula steps from the clean image in every round; the code adds "
-        "the steps up, and this is the code.",
+        differs="The authors' code never clips to the box: on 24 digits of two networks its mean "
+        "distances are 0.426 and 0.671 instead of 0.458 and 0.675, and none of its images is "
+        "misclassified once clipped. Here every step is clipped, as in adv-lib. The paper's "
+        "formula steps from the clean image in every round, which ends at the boundary (0.392 and "
+        "0.645, 0 and 6 of 24 beyond it); the code adds the steps up, and this is the code.",
         checks=(Check("adv_lib", 47), Check("adv_lib", 48, about="in float64")),
     ),
     Preset(
@@ -80,7 +87,7 @@ publish(
         "0.1 % at the end",
         threats=("linf", "l2", "l1", "l0"),
         default="the radius also grows before the first success: with the published rule a row may "
-        "wait before the boundary for ever (22 of 24 digits of a natural network in l2)",
+        "never cross the boundary (22 of 24 digits of a natural network in l2)",
         differs="In l2 the paper's projection onto the ball: the foolbox version never projects, "
         "adv-lib's rescales. A success must lead by more than float32 rounds, which ends up to "
         "0.1 % farther: in float32 27 (linf) and 29 (l1) of 48 rows equal adv-lib's. The authors "
@@ -115,7 +122,7 @@ publish(
         "steps=100, restarts=1, alpha_max=0.1, eta=1.05, beta=0.9, anneal=False, search=0, "
         "compat=True, targets=9, together=4",
         "Croce and Hein 2020 (AutoAttack): FAB-T, 100 steps for each of the 9 likeliest classes",
-        threats=("linf:8/255", "l2:0.5", "l1:12"),
+        threats=("linf", "l2", "l1"),
         default="as fab: one forward pass fewer in every step, annealed shrinking, a final search",
         differs="As fab@croce; in float32 48 (linf), 41 (l2) and 43 (l1) of 48 rows are equal. "
         "With a budget a row ends at its first success within it, not after the run.",
@@ -148,6 +155,7 @@ def _alma(name: str, steps: int, decay: float, first: float, check: Check, defau
         "relative=False, compat=True",
         f"Rony et al. 2021 (ALMA {norm}): {steps} steps, decay {decay}, first step {first} long",
         threats=(norm,),
+        free=(),  # other numbers of steps have another decay
         default=default,
         differs="Points that are misclassified by less than the tolerance of 1e-4 count as "
         "successes, up to 0.02 % nearer. Steps are nearly signs of gradients, so that rounding "
@@ -186,16 +194,18 @@ publish(
         default="pixel values move either way, gradients are weighed by the room of each, and half "
         "of the pixel values may differ",
         differs="The paper does not say plainly whether the map is of logits or of probabilities; "
-        "this is of logits.",
+        "this is of logits. With probabilities 47 instead of 38 of 48 digits reach their target, "
+        "with 3.1 instead of 4.4 pixel values.",
         checks=(Check("independent", 48, about="towards the likeliest wrong class"),),
     ),
     Preset(
         "jsma@deepsec",
-        "theta=1.0, gamma=0.1, both=False, room=False, outputs='logits', targets=9",
+        "theta=1.0, gamma=0.1, both=False, room=False, outputs='logits', targets=9, round_up=True",
         "Ling et al. 2019 (DEEPSEC), MNIST and CIFAR-10: theta 1, 10 % of the pixel values",
         threats=("l0 targeted:random",),
         differs="Where no pair raises the target and lowers the others, its code moves pixel value "
-        "0 instead of stopping; here the attack stops.",
+        "0 instead of stopping; here the attack stops. Its code never moves pixel values from 0.99 "
+        "on, here those below 1 may move (0 of 48 digits differ).",
         checks=(Check("independent", 48, about="towards the likeliest wrong class"),),
     ),
 )

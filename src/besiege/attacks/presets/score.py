@@ -29,8 +29,8 @@ _TILES = (
 _HIDDEN = (
     "the code sends probes as they are drawn, here they are clipped to the box; a probe that "
     "lacks the target is compared with the iterate where the other end of its pair has it, "
-    "the code uses the loss of that end only; any image sent within the budget counts; the start "
-    "is the nearest image given of the target class"
+    "the code uses the loss of that end only (on 8 digits of two networks these two end {}); any "
+    "image sent within the budget counts; the start is the nearest image given of the target class"
 )
 _EDGE = "windows of the code never reach the last row and column, those of the paper do"
 _REDRAWN = (
@@ -45,7 +45,10 @@ _EMPTIED = (
     "48 digits are broken after 300 queries in both; towards a target the original uses "
     "cross-entropy"
 )
-_EACH = "windows and signs are drawn for each image, in the code for the whole batch"
+_EACH = (
+    "windows and signs are drawn for each image, in the code for the whole batch, which is the "
+    "same for every image by itself"
+)
 _REACHED = (
     f"{_EACH}; {_EDGE}: on 8 x 8 digits 90 of 198 withstand 1000 queries of the code "
     "(square@croce-code), and 72 withstand this"
@@ -64,10 +67,16 @@ def _check(steps: int, more: str = "", *, equal: int = 48, rows: int = 48) -> Ch
 
 
 _LARGE = "images of 104 x 104"
-_CIFAR = ("linf:8/255", "l2:1.0", "linf:8/255 targeted:random", "l2:1.0 targeted:random")
-_REALSAFE = (*_CIFAR, *(one.replace("8/255", "16/255").replace("1.0", "12.27") for one in _CIFAR))
-"""The budgets of CIFAR-10, then of ImageNet: in l2 the square root of 0.001 d for 224 x 224."""
-_LINF = ("linf:8/255", "linf:8/255 targeted:random", "linf:16/255", "linf:16/255 targeted:random")
+_REALSAFE = ("linf", "l2", "linf targeted:random", "l2 targeted:random")
+"""Its curves over the budget: the smallest budget of every image is searched."""
+_LINF = ("linf", "linf targeted:random")
+_FIXED = tuple(
+    f"{budget}{goal}"
+    for goal in ("", " targeted:random")
+    for budget in ("linf:8/255", "l2:1.0", "linf:16/255", "l2:12.27")
+)
+"""Its curves over queries: the budgets of CIFAR-10, then of ImageNet; in l2 the square root of
+0.001 d, here for images of 224 x 224."""
 
 publish(
     Preset(
@@ -107,7 +116,7 @@ publish(
         "steps=40, pairs=250, sigma=0.001, rate=0.15, loss=margin, floor=0.1, window=20, "
         "momentum=0, watch='probes', exact=False",
         "Dong et al. 2020 (RealSafe), its script for curves over queries: 250 pairs a step",
-        threats=_REALSAFE,
+        threats=_FIXED,
         differs=f"{_INSIDE}; the rate of that script is not published: 0.15, as in "
         f"nes@realsafe-code, is assumed; {_queries('20,000')}",
         checks=(_check(3, "linf"),),
@@ -148,23 +157,28 @@ publish(
         differs=f"{_INSIDE}; {_queries('20,000')}",
         checks=(_check(4),),
     ),
-    Preset(
-        "spsa@realsafe-strength",
-        "steps=40, pairs=250, sigma=0.001, rate=0.125, loss=margin, by='adam', exact=False",
-        "Dong et al. 2020 (RealSafe), its script for curves over queries: 250 pairs a step, Adam "
-        "at 1/255 for a budget of 8/255",
-        threats=("linf:8/255", "linf:8/255 targeted:random"),
-        differs=f"{_INSIDE}; {_queries('20,000')}",
-        checks=(_check(3),),
-    ),
-    Preset(
-        "spsa@realsafe-strength-l2",
-        "steps=40, pairs=250, sigma=0.001, rate=0.27713, loss=margin, by='adam', exact=False",
-        "Dong et al. 2020 (RealSafe), its script for curves over queries in l2: 250 pairs a step, "
-        "Adam at 0.005 a pixel value, which on CIFAR-10 is 0.27713 of the budget of 1",
-        threats=("l2:1.0", "l2:1.0 targeted:random"),
-        differs=f"{_INSIDE}; {_queries('20,000')}",
-        checks=(_check(3),),
+    *(
+        Preset(
+            f"spsa@realsafe-strength{form}",
+            f"steps=40, pairs=250, sigma=0.001, rate={rate}, loss=margin, by='adam', exact=False",
+            f"Dong et al. 2020 (RealSafe), its script for curves over queries on {data}: 250 pairs "
+            f"a step, Adam at {how}",
+            threats=(threat, f"{threat} targeted:random"),
+            differs=f"{_INSIDE}; {_queries('20,000')}",
+            checks=(_check(3),),
+        )
+        for form, rate, data, threat, how in (
+            ("", "0.125", "CIFAR-10", "linf:8/255", "1/255 for a budget of 8/255"),
+            (
+                *("-l2", "0.27713", "CIFAR-10", "l2:1.0"),
+                "0.005 a pixel value, which is 0.27713 of the budget of 1",
+            ),
+            ("-imagenet", "0.0625", "ImageNet", "linf:16/255", "1/255 for a budget of 16/255"),
+            (
+                *("-imagenet-l2", "0.15811", "ImageNet", "l2:12.27"),
+                "0.005 a pixel value, which is 0.15811 of the budget of sqrt(0.001 d)",
+            ),
+        )
     ),
     Preset(
         "rgf@cheng",
@@ -265,7 +279,7 @@ publish(
         "step, the ball shrinks where the target is likely",
         threats=("linf:0.05 targeted:random",),
         default="the ball shrinks at every step, by a fraction of its radius; the margin",
-        differs=_HIDDEN,
+        differs=_HIDDEN.format("0.7 % nearer after 60 steps"),
         checks=(_check(30, "8 images each", equal=16, rows=16),),
     ),
     Preset(
@@ -276,7 +290,7 @@ publish(
         "around a point for its score",
         threats=("linf:0.05 targeted:random",),
         default="the ball shrinks at every step; one image for a score, ten times as far",
-        differs=_HIDDEN,
+        differs=_HIDDEN.format("at the same distance after 8 steps"),
         checks=(_check(2, "8 images each", equal=16, rows=16),),
     ),
     Preset(
@@ -307,7 +321,7 @@ publish(
         "compat=True",
         "Croce and Hein 2020 (AutoAttack; l1: 2021): windows of 80 % of the image at first, 5000 "
         "queries, a schedule that is not rescaled",
-        threats=("linf:8/255", "l2:0.5", "l1:12"),
+        threats=("linf", "l2", "l1"),
         differs=_REACHED,
         checks=(
             Check("pyautoattack", 48, about="linf, 50 steps, in float64"),
@@ -320,7 +334,7 @@ publish(
         "steps=5000, p_init=0.8, restarts=1, rescale=False, loss=margin, redraw=False, edge=False, "
         "compat=True",
         "Croce and Hein 2020 (AutoAttack), as coded: windows never reach the last row and column",
-        threats=("linf:8/255", "l2:0.5", "l1:12"),
+        threats=("linf", "l2", "l1"),
         differs=_EACH,
         checks=(Check("pyautoattack", 48, about="50 steps, in float64"),),
     ),
