@@ -39,6 +39,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W41": "Depends on the batch",
     "W42": "Small probes",
     "W43": "Code that cannot be read",
+    "W44": "Not as published",
     "DAMAGED": "A record cannot be read",
     "FAILED": "An attack failed",
     "UNFINISHED": "Records are missing",
