@@ -198,6 +198,18 @@ def test_a_folder_that_is_no_run(
         besiege.open(place(run, tmp_path))
 
 
+def test_many_folders_beside_are_not_all_listed(tmp_path: Path) -> None:
+    for number in range(120):  # more than are tried
+        (tmp_path / f"run {number:03}").mkdir()
+        (tmp_path / f"run {number:03}" / "run.json").write_text("{}")
+    with pytest.raises(
+        StoreError, match=r"^\S+/quite-different does not exist: name a folder that"
+    ):
+        besiege.open(tmp_path / "quite-different")
+    with pytest.raises(StoreError, match=r"holds some: name one \(.* and \d+ more\)"):
+        besiege.open(tmp_path)
+
+
 def test_no_path_at_all() -> None:
     given: Any = 3
     with pytest.raises(InputError, match="is a int: give its path"):

@@ -64,8 +64,8 @@ def _no_run(folder: Path) -> StoreError:
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         return StoreError(f"{folder} is no run folder, but holds some: name one ({some}{more})")
     what = "is no run folder" if folder.exists() else "does not exist"
-    beside = _runs_in(folder.parent)
-    hint = f"{near(folder.name, beside)} Name" if beside else "name"
+    meant = near(folder.name, _runs_in(folder.parent))
+    hint = f"{meant} Name" if meant.startswith("did you mean") else "name"
     return StoreError(
         f"{folder} {what}: {hint} a folder that besiege evaluate --out has written, with a {FILE}"
     )
@@ -74,7 +74,8 @@ def _no_run(folder: Path) -> StoreError:
 def _runs_in(folder: Path) -> list[str]:
     """The names of the run folders in a folder, the first hundred entries of which are tried."""
     try:
-        names = sorted(entry.name for entry in islice(os.scandir(folder), 100) if entry.is_dir())
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in islice(entries, 100) if entry.is_dir())
     except OSError:
         return []
     return [name for name in names if (folder / name / FILE).is_file()]
