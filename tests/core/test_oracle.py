@@ -237,10 +237,10 @@ class Says(nn.Module):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda x: x.flatten(1).sum(1), r"\[rows, classes\]"),
+        (lambda x: x.flatten(1).sum(1)[:4], r"\[rows, classes\]"),
         (lambda x: x.flatten(1).sum(1).mean(), r"\[rows, classes\]"),
         (lambda x: x.flatten(1)[:1], r"\[rows, classes\]"),
-        (lambda x: x.flatten(1)[:, :1], "two classes at least"),
+        (lambda x: x.flatten(1)[:, :0], "two classes at least"),
         (lambda x: x.flatten(1)[:, :3] * torch.nan, "NaN or infinite"),
         (lambda x: (x.flatten(1), x), r"\[rows, classes\]"),
     ],

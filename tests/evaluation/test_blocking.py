@@ -56,6 +56,20 @@ class Detached(Base):
         return self.net(held) + 0 * mask.mean()
 
 
+class Logged(Base):
+    def forward(self, x):
+        held = x.detach()  # here
+        self.brightness = x.mean().item()
+        return self.net(held)
+
+
+class Paths(Base):
+    def forward(self, x):
+        one = x.detach()  # here
+        two = (2 * x).detach()
+        return self.net(two - one)
+
+
 class Inner(Base):
     def __init__(self):
         super().__init__()

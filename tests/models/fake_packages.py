@@ -157,13 +157,14 @@ def get_model(name, **given):
     "timm": {
         "__init__.py": """
 import fnmatch
+import os
 import warnings
 import torch
 from timm import data
 from timm.net import Net
 __version__ = "1.0.9"
 warnings.warn("importing this is deprecated", FutureWarning)
-KNOWN = {"tiny_vit": ["tiny_vit.a1_in1k", "tiny_vit.b2_in1k"], "odd_net": []}
+KNOWN = {"tiny_vit": ["tiny_vit.a1_in1k", "tiny_vit.b2_in1k"], "odd_net": [], "old_net": []}
 
 def is_model(name):
     return name.partition(".")[0] in KNOWN
@@ -175,7 +176,10 @@ def list_models(pattern="", pretrained=False):
 def create_model(model_name, pretrained=False, num_classes=10):
     made = Net(num_classes)
     made.pretrained_cfg = {"architecture": model_name}
-    if pretrained:
+    if pretrained and model_name == "old_net":
+        url = "file://" + os.environ["FAKE_WEIGHTS"] + "/old.pth"
+        made.load_state_dict(torch.hub.load_state_dict_from_url(url, progress=False))
+    elif pretrained:
         raise ConnectionError("no route to the hub")
     return made
 """,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import defaultdict, namedtuple
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -459,3 +460,55 @@ def test_what_could_not_be_read_is_named() -> None:
     with noting() as names:
         digest(typed["Typed"]())
     assert "Typed" in names[0]
+
+
+# Methods that are generated and then wrapped, as configurations of transformers have them.
+
+
+def checked(kind: Any) -> Any:
+    """A class decorator that replaces the generated ``__init__`` of a dataclass."""
+
+    @wraps(kind.__init__)
+    def begin(self: Any, depth: int) -> None:
+        self.depth = int(depth)
+
+    kind.__init__ = begin
+    return kind
+
+
+@checked
+@dataclass
+class Settings:
+    depth: int = 3
+
+
+class Plain(Settings):
+    """Not a dataclass of its own: its attributes are read."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(depth)
+
+
+def test_a_wrapper_of_a_generated_method_is_read() -> None:
+    one, same, other = (Held(Plain(depth)) for depth in (3, 3, 4))
+    assert lasting(one) and digest(one) == digest(same) != digest(other)
+
+
+def test_imports_of_long_code_are_found(tmp_path: Path) -> None:
+    """Beyond 256 names an import has an instruction more."""
+    names = "\n".join(f"NAME_{k} = 'constant {k}'" for k in range(300))
+    late = "\n\ndef change(x):\n    from third import shift\n    return x + shift\n"
+    (tmp_path / "long_file.py").write_text(f"{names}\nfrom third import shift{late}")
+    net = "import long_file\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+    net += "    def forward(self, x):\n        return long_file.change(x.flatten(1))\n"
+    (tmp_path / "net.py").write_text(net)
+    program = "import besiege, net; print(besiege.Classifier(net.Net()).digest())"
+    seen = []
+    for shift in (1, 2):
+        (tmp_path / "third.py").write_text(f"shift = {shift}\n")
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        seen.append(done.stdout)
+    assert seen[0] != seen[1]

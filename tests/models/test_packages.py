@@ -109,9 +109,17 @@ def test_the_default_weights_are_the_packages(
     assert len({default, always, never}) == 3, "the preprocessing is part of the digest"
 
 
-def test_nothing_is_fetched_offline(packages: Path, hub: Path) -> None:
+def test_nothing_is_fetched_offline(
+    packages: Path, hub: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = imported("torchvision.models")
+    for file in ("small_v2.pth", "old.pth"):  # they could be fetched
+        torch.save(models.Net().state_dict(), hub / "published" / file)
     with pytest.raises(DataError, match=r"small_v2\.pth, and BESIEGE_OFFLINE is set: unset it"):
         load("torchvision:small_net")
+    assert capsys.readouterr().err == "", "nor is a download announced"
+    with pytest.raises(DataError, match=r"cache/hub/checkpoints/old\.pth, and BESIEGE_OFFLINE"):
+        load("timm:old_net")
     assert not list(hub.glob("cache/**/*.pth"))
     assert "HF_HUB_OFFLINE" not in os.environ
     assert torch.hub.download_url_to_file.__module__ == "torch.hub"

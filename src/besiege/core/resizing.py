@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ def resized(x: Tensor, height: int, width: int, mode: str, antialias: bool) -> T
     return x
 
 
-@lru_cache(maxsize=32)
+@cache  # without a limit: CUDA graphs read the matrices by their address
 def _matrix(
     length: int, size: int, mode: str, antialias: bool, device: torch.device, dtype: torch.dtype
 ) -> Tensor:

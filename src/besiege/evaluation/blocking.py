@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class _Step:
     given: frozenset[int]
     returned: frozenset[int]
     stops: bool
+    compares: bool
     where: str
 
 
@@ -65,6 +67,7 @@ class _Steps(TorchFunctionMode):
                 frozenset(map(id, given)),
                 frozenset(map(id, returned)),
                 stops,
+                all(isinstance(one, Tensor) and one.dtype == torch.bool for one in returned),
                 _place() if stops else "",
             )
         )
@@ -111,20 +114,23 @@ def explained(
 def _stop(steps: Sequence[_Step], answer: Tensor) -> str:
     """Where the gradient stops: the first step that cuts a path to the answer.
 
-    The answer is followed back through what has no gradient. Other steps without one, such as a
-    comparison, are passed by. An array in between hides the path; then it is the last such step.
+    The answer is followed back through what has no gradient. Comparisons never have one: they are
+    named only where nothing else stops. An array in between hides the path; then it is the last
+    step that stops a gradient.
     """
-    made = {one: place for place, step in enumerate(steps) for one in step.returned}
+    made = defaultdict[int, list[int]](list)  # several: some steps return what they were given
+    for place, step in enumerate(steps):
+        for one in step.returned:
+            made[one].append(place)
     pending, visited, found = [id(answer)], set[int](), list[int]()
     while pending:
-        place = made.get(pending.pop())
-        if place is None or place in visited:
-            continue
-        visited.add(place)
-        if steps[place].stops:
-            found.append(place)
-        else:
-            pending += steps[place].given
+        for place in set(made[pending.pop()]) - visited:
+            visited.add(place)
+            if steps[place].stops:
+                found.append(place)
+            else:
+                pending += steps[place].given
+    found = [place for place in found if not steps[place].compares] or found
     if not found:
         found = [place for place, step in enumerate(steps) if step.stops][-1:]
     return steps[min(found)].where if found else ""
