@@ -116,9 +116,7 @@ def test_one_image_to_one_class(besiege: Besiege, tmp_path: Path) -> None:
     said = besiege("attack", MODEL, "--images", f"in/{name}", *other, "--out", "again")
     assert said.code == 0
     assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
-    said = besiege(
-        "attack", MODEL, "--images", f"in/{name}", *tokens, "--target", "7", "--out", "x"
-    )
+    said = besiege("attack", MODEL, "--images", f"in/{name}", *other, "--target", "7", "--out", "x")
     assert said.code == 2 and "disagree" in said.flat
 
 

@@ -19,6 +19,8 @@ from besiege.core.threat import Access, Threat
 CLOSE = 2e-5
 FIRST = {presets_of(name)[0].name for name in ATTACKS.names() if presets_of(name)}
 """One preset of every attack; the others are like it in most respects."""
+LONG = ("boundary@", "evolutionary@", "signopt@", "hopskipjump@", "geoda@", "rays@", "zoo@")
+"""Attacks of a thousand steps, which the slow run tries in another box."""
 
 
 @pytest.mark.parametrize("name", PRESETS.names())
@@ -62,7 +64,10 @@ def test_a_trace_shows_what_small_images_do_not(name: str, given: dict[str, Any]
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in FIRST else pytest.mark.slow) for n in PRESETS.names()],
+    [
+        pytest.param(n, marks=[] if n in FIRST and not n.startswith(LONG) else pytest.mark.slow)
+        for n in PRESETS.names()
+    ],
 )
 def test_a_preset_does_the_same_in_any_box(name: str) -> None:
     """Published lengths are those of images in [0, 1]: they grow with the box."""

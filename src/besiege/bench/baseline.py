@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
-from besiege.bench.reading import gather
 from besiege.bench.results import summarise
 from besiege.bench.store import Store
+from besiege.bench.summaries import summary_of
 from besiege.core.errors import InputError, near
 from besiege.core.threat import Threat
+from besiege.metrics.comparing import difference
 from besiege.metrics.gates import NotWorse
 from besiege.metrics.paired import Difference
 from besiege.metrics.values import EvaluationFigures
@@ -95,24 +93,17 @@ class Baseline:
         return NotWorse(str(self.folder), differences)
 
     def _difference(self, store: Store, plan: Plan) -> Difference:
-        ids, stands = _outcomes(store, plan)
-        others, stood = _outcomes(self.store, self.counterpart(plan))
+        mine, theirs = summary_of(store, plan), summary_of(self.store, self.counterpart(plan))
+        found = difference(mine.outline, theirs.outline)
         # Both are complete, and the digests of their samples are equal.
-        assert np.array_equal(ids, others), "the same samples in the same order"
-        return Difference.of(stands, stood)
+        assert found is not None and found.count == mine.outline.count, "the same samples"
+        return found
 
 
 def plans_of(folder: Path, evaluations: Sequence[EvaluationFigures]) -> dict[str, Plan]:
     """The plans of the complete evaluations of a run folder, by their names."""
     names = {one.name for one in evaluations if one.complete}
     return {plan.name: plan for plan in open_run(folder)[1].plans if plan.name in names}
-
-
-def _outcomes(store: Store, plan: Plan) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The samples that every attack was judged on, and which of them withstood all."""
-    evidence = gather(store, plan).evidence
-    known = evidence.covered_by_all()
-    return evidence.clean["sample"][known], evidence.standing()[known]
 
 
 def _threat(plan: Plan) -> Threat:
