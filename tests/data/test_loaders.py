@@ -400,6 +400,22 @@ def test_every_form_is_evaluated_alike() -> None:
         besiege.evaluate(model, DataLoader(Digits(), shuffle=True), **ASK)
 
 
+def test_several_models_and_threats_read_the_data_once() -> None:
+    source = Images(lambda x, y: (x[:1, :5], y % 2))
+    models = [
+        besiege.Classifier(
+            torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(25, 3)),
+            box=(0.0, high),
+            name=name,
+        )
+        for name, high in (("one", 1.0), ("other", 1.0), ("wide", 2.0))
+    ]
+    ask: dict[str, Any] = {**ASK, "threat": ["linf:0.1", "linf:0.2"]}
+    assert len(besiege.evaluate(models, source, count=20, **ask)) == 6
+    # Once for each box, and each sample twice then.
+    assert 2 * 20 <= len(source.read) <= 4 * 20
+
+
 def test_floats_are_in_the_models_box() -> None:
     net = besiege.models.load("zoo:digits-natural").module
     wide = besiege.Classifier(net, mean=-1.0, std=2.0, box=(-1.0, 1.0))

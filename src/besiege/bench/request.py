@@ -15,7 +15,7 @@ from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.knowledge import beginnings, each, read_fuse, read_substitute
 from besiege.bench.model_spec import as_granted, read_victim
-from besiege.bench.shards import boxed, read_data, usual_size
+from besiege.bench.shards import Read, boxed, read_data, usual_size
 from besiege.bench.spec import Request
 from besiege.bench.target import aimed, goal_of, left, settled
 from besiege.core import presets
@@ -144,9 +144,12 @@ class ResolvedRequest:
 
 
 def resolve(
-    request: Request, objects: Objects | None = None, device: str | None = None
+    request: Request,
+    objects: Objects | None = None,
+    device: str | None = None,
+    read: Read | None = None,
 ) -> ResolvedRequest:
-    """Read the texts of a request, and complete it."""
+    """Read the texts of a request, and complete it; data in `read` are not read again."""
     given = objects or Objects()
     check_numbers(
         queries=request.queries, count=request.count, seed=request.seed, shard=request.shard
@@ -163,7 +166,7 @@ def resolve(
     if not named:
         attacks, suite = usual(threat, not request.substitute)
         chosen, chained = read_attacks(attacks, suite, threat)
-    everything = read_data(request, given.data, victim)
+    everything = read_data(request, given.data, victim, read)
     know_classes(victim, everything.classes, everything.labels)
     threat = settled(threat, request.goal, everything)
     data = left(everything, threat.target)

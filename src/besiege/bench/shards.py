@@ -28,22 +28,34 @@ CURVE_SHARD = 50
 """Samples per record of a search, which takes many times as long as an attack."""
 
 
-def read_data(request: Request, source: Any, victim: Victim) -> Data:
+Read = dict[Any, Data]
+"""Data that were read for other requests of the same call."""
+
+
+def read_data(request: Request, source: Any, victim: Victim, read: Read | None = None) -> Data:
     """The samples: tensors, datasets and loaders in the victim's box, other data in [0, 1].
 
     For a victim that receives bytes, the images are rounded to its levels first, so that it
-    receives the attacked images.
+    receives the attacked images. What is in `read` is not read again: a loader may take minutes,
+    and several models share one copy of the images.
     """
-    load = partial(load_data, split=request.split, count=request.count, seed=request.seed)
+    how: dict[str, Any] = {"split": request.split, "count": request.count, "seed": request.seed}
     if is_in_box(source):
-        return load(source, box=victim.box)
-    data = load(
-        request.data if source is None else source,
-        resize=side(request.resize, "--resize"),
-        crop=side(request.crop, "--crop"),
-        channels=request.channels,
-        layout=request.layout,
-    )
+        how["box"] = victim.box
+    else:
+        how |= {
+            "resize": side(request.resize, "--resize"),
+            "crop": side(request.crop, "--crop"),
+            "channels": request.channels,
+            "layout": request.layout,
+        }
+    read = {} if read is None else read
+    key = (request.data if source is None else id(source), *how.items())
+    if key not in read:
+        read[key] = load_data(request.data if source is None else source, **how)
+    data = read[key]
+    if is_in_box(source):
+        return data
     inner = black_box(victim)
     if inner is None or not inner.as_bytes or inner.grid is None:
         return data

@@ -27,6 +27,7 @@ from besiege.bench.request import Objects, ResolvedRequest, check_numbers, reque
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
+from besiege.bench.shards import Read
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch, WorkEstimate
@@ -265,7 +266,8 @@ def measure(
     check_numbers(batch=how.batch)
     folder = None if out is None else run_folder(out)
     stamps = [None if folder is None else stamp_of(request) for request, _ in requests]
-    resolved = [_resolved(request, objects, folder, how) for request, objects in requests]
+    read: Read = {}
+    resolved = [_resolved(request, objects, folder, how, read) for request, objects in requests]
     store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)
     try:
         for one in resolved:
@@ -303,9 +305,9 @@ class _Held:
 
 
 def _resolved(
-    request: Request, objects: Objects | None, folder: Path | None, how: Machine
+    request: Request, objects: Objects | None, folder: Path | None, how: Machine, read: Read
 ) -> ResolvedRequest:
-    resolved = resolve(request, objects, how.device)
+    resolved = resolve(request, objects, how.device, read)
     if request.shard is None and folder is not None:
         resolved = replace(resolved, request=_as_begun(resolved.request, folder))
     asked = resolved.request
