@@ -140,3 +140,21 @@ def test_a_run_without_dates_is_read(here: Path) -> None:
     put("pgd-at")
     (old,) = measured().figures.history
     assert old.made is None and old.change is not None
+
+
+def test_changed_images_are_not_called_the_same(here: Path) -> None:
+    import numpy as np
+
+    data = besiege.data.load("digits", count=40)
+    for brightness in (1.0, 0.5):
+        np.savez("mine.npz", x=brightness * data.images.numpy(), y=data.labels.numpy())
+        found = besiege.evaluate(
+            "zoo:digits-natural",
+            "mine.npz",
+            threat="linf:0.1",
+            attacks="fgsm",
+            curve=False,
+            out="run",
+        )
+    (old,) = found.figures.history
+    assert old.change is None, "ids and labels are the same, the images are not"

@@ -195,9 +195,9 @@ def test_what_differs_in_numbers_only_is_said_once() -> None:
     ]
     text = " ".join(printed(figures(*evaluations)).split())
     assert text.count("points.") == 1 and "Known to +-5.5 points." in text
-    assert "(zoo:digits-pgd-at against linf:8/255; alike in all others)" in text
+    assert "(zoo:digits-pgd-at against linf:8/255; with other numbers in all others)" in text
     fewer = [*evaluations[:2], replace(evaluations[2], warnings=()), evaluations[3]]
-    assert "alike in all" not in printed(figures(*fewer))
+    assert "other numbers" not in printed(figures(*fewer))
 
 
 def test_a_warning_of_some_evaluations_names_them() -> None:

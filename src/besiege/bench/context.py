@@ -18,7 +18,7 @@ from besiege.bench.store import Store
 from besiege.bench.tables import rows_of
 from besiege.bench.task import Task
 from besiege.core import record as core_record
-from besiege.core.errors import StoreError
+from besiege.core.errors import ChangedError, StoreError
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
@@ -69,6 +69,21 @@ class Context:
     def victim(self, digest: str) -> Victim:
         """The victim, or the substitute, of a digest."""
         return self.victims[digest]
+
+    def must_be_unchanged(self, task: Task) -> None:
+        """Refuse to keep the result of a model that changed while it was evaluated.
+
+        The result would belong to neither model. A model in memory may be trained by another
+        thread, or by its own code.
+        """
+        used = {task.identity.get(name) for name in ("victim", "advice")}
+        for digest, victim in self.victims.items():
+            if digest in used and victim.digest() != digest:
+                raise ChangedError(
+                    f"the model '{victim.name}' changed while it was evaluated, so this result is "
+                    "not kept: let nothing train or change a model during its evaluation, and "
+                    "evaluate it again. Results from before the change are kept"
+                )
 
     def twin(self, digest: str) -> Victim | None:
         """The accelerated copy that attacks search on, created once; None without one."""

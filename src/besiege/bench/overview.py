@@ -63,6 +63,11 @@ def _no_run(folder: Path) -> StoreError:
         some = ", ".join(str(folder / name) for name in inside[:3])
         more = f" and {len(inside) - 3} more" if len(inside) > 3 else ""
         return StoreError(f"{folder} is no run folder, but holds some: name one ({some}{more})")
+    if ":" in folder.name and not folder.exists():  # it looks like a model
+        return StoreError(
+            f"{folder} is no run folder: evaluate models first, with besiege evaluate MODEL "
+            "[MODEL ...] --out RUN, and name that folder"
+        )
     what = "is no run folder" if folder.exists() else "does not exist"
     meant = near(folder.name, _runs_in(folder.parent))
     hint = f"{meant} Name" if meant.startswith("did you mean") else "name"

@@ -54,7 +54,12 @@ def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
 
 
 def _earlier(old: Summary, mine: Summary) -> Earlier:
-    """An earlier evaluation beside the current one."""
+    """An earlier evaluation beside the current one.
+
+    They are compared on the same images only: ids and labels may be the same where the images of a
+    file or folder were changed.
+    """
+    same = old.plan.data.digest == mine.plan.data.digest
     figures, curve = old.figures, old.figures.eps_curve
     return Earlier(
         figures.name,
@@ -66,7 +71,7 @@ def _earlier(old: Summary, mine: Summary) -> Earlier:
         figures.robust,
         None if curve is None or figures.threat.eps is not None else curve.median,
         figures.complete,
-        difference(mine.outline, old.outline),
+        difference(mine.outline, old.outline) if same else None,
     )
 
 

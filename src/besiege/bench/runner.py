@@ -107,6 +107,7 @@ class Runner:
                 raise
             # A failed attack is recorded, and the other attacks still run.
             failure = {"type": type(problem).__name__, "message": str(problem)[:2000]}
+        self.context.must_be_unchanged(task)
         provenance = {
             "started": started,
             "seconds": time.perf_counter() - begin,

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
     from besiege.bench.estimating import Estimate
     from besiege.bench.evaluations import Evaluations
+    from besiege.bench.plan import Plan
+    from besiege.bench.run import Run
     from besiege.bench.work_estimate import Event
     from besiege.metrics.values import EvaluationFigures, RunFigures
 
@@ -258,32 +260,40 @@ def _measured(
         from besiege.cli.machine import prepare
 
         prepare(how.device, threads)
-        again = (folder / "run.json").exists()
         run = read_run(Store(folder))
         damage = [one for plan in run.plans for one in plan.damage] if run else []
-        introduced = False
+        plans: list[Plan] = []
+        state = ""
+
+        def accept(plan: Plan) -> None:
+            checks.accept(plan)
+            plans.append(plan)
 
         def tell(event: Event) -> None:
-            nonlocal introduced
-            if not introduced:  # the first event shows that the input is valid
-                introduced = True
+            nonlocal state
+            if not state:  # the first event shows that the input is valid
+                state = _state(folder, run, plans)
                 for one in damage:
                     screen.say(console, Text(f"{one}: its own command writes it again", "yellow"))
-                screen.verbatim(console, Text(f"{_state(folder, again)} {folder}", "dim"))
-            watch(event)
+                screen.verbatim(console, Text(f"{state} {folder}", "dim"))
+            if state is not _DONE:  # or what was done before would seem to be done now
+                watch(event)
 
         asked = [(one, None) for one in requests]
-        return measure(asked, out=folder, how=how, watch=tell, accept=checks.accept)
+        return measure(asked, out=folder, how=how, watch=tell, accept=accept)
 
 
-def _state(folder: Path, again: bool) -> str:
-    """The line that introduces the run folder: new, resumed or complete."""
-    if not again:
+def _state(folder: Path, run: Run | None, plans: Sequence[Plan]) -> str:
+    """The line that introduces the run folder: new, resumed, changed or complete."""
+    if run is None:
         return "records are kept in"
     from besiege.bench.overview import status
 
-    done = all(evaluation.complete for evaluation in status(folder))
-    return _DONE if done else "resuming in"
+    before = {plan.series: plan.name for plan in run.current}
+    if any(before.get(plan.series, plan.name) != plan.name for plan in plans):
+        return "model, data or attacks changed since the last time; evaluating again in"
+    done = {evaluation.plan.name for evaluation in status(folder) if evaluation.complete}
+    return _DONE if all(plan.name in done for plan in plans) else "resuming in"
 
 
 _DONE = "nothing is left to do: all records are in"

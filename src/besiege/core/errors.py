@@ -49,6 +49,10 @@ class GradientError(VictimError):
     """A victim whose answer does not depend differentiably on the image."""
 
 
+class ChangedError(VictimError):
+    """A victim that changed during its evaluation."""
+
+
 class EndpointError(VictimError):
     """A black-box victim that cannot be queried any more: gone, refusing, or answering nonsense.
 

@@ -432,7 +432,7 @@ def _concerned(group: Alike, evaluations: Sequence[Evaluation]) -> str:
     if len(names) == len(evaluations) and not group.differ:
         return ""
     if len(names) == len(evaluations):
-        return f" ({names[0]}; alike in all others)"
+        return f" ({names[0]}; with other numbers in all others)"
     if len(names) > _NAMES:
         names = [*names[:_NAMES], f"{len(names) - _NAMES} more"]
     return f" ({listed(names)})"
