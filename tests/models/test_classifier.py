@@ -249,3 +249,16 @@ def test_what_a_siege_reads() -> None:
     assert victim.device == torch.device("cpu")
     assert Classifier(nn.Flatten()).device == torch.device("cpu")
     assert victim.box == (0.0, 1.0) and victim.classes is None and victim.grid is None
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"mine": nn.Identity()}, "several models are a list"),
+        (len, "function_model"),
+        (3, "derive"),
+    ],
+)
+def test_what_is_no_model_is_told_what_may_be_meant(given: Any, advice: str) -> None:
+    with pytest.raises(InputError, match=advice):
+        Classifier.of(given)

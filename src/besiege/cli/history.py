@@ -11,7 +11,7 @@ from besiege.cli import screen
 from besiege.cli.grammar import AsJson, Place, examples, flowing
 
 if TYPE_CHECKING:
-    from besiege.metrics.values import EvaluationFigures
+    from besiege.metrics.values import Earlier, EvaluationFigures
 
 command = App(
     name="history",
@@ -54,30 +54,30 @@ def _print(evaluation: EvaluationFigures) -> None:
     title = f"{evaluation.model.name} against {evaluation.threat.text}"
     console.print(Text(title, "bold"))
     console.print(Text(f"on {answer.sample_choice(evaluation)}", "dim"))
-    right = ("clean", "median" if minimal else "robust")
-    rows = screen.columns("made", "model", "commit", *right, "95 %", "since then", right=right)
-    median = answer.median_change(evaluation)
-    rows.add_row(
-        Text(moment(evaluation.made) if evaluation.made else "unknown", "bold"),
-        evaluation.model.digest[:10],
-        evaluation.commit or "",
-        share(evaluation.clean),
-        distance(median, unit) if minimal else share(answer.robust(evaluation)),
-        "" if minimal else interval(answer.robust(evaluation)),
-        "current",
+    commits = (
+        ["commit"] if any((evaluation.commit, *(o.commit for o in evaluation.history))) else []
     )
-    for old in evaluation.history:
-        change = answer.verdict(old.change) if old.complete else "not complete"
-        if old.complete and old.change is not None and not minimal:
-            change = f"{points(old.change)}: {change}"
+    right = ("clean", "median" if minimal else "robust")
+    rows = screen.columns("made", "model", *commits, *right, "95 %", "", right=right)
+
+    def add(one: EvaluationFigures | Earlier, digest: str, median: float | None, word: str) -> None:
+        found = one.robust
         rows.add_row(
-            moment(old.made) if old.made else "unknown",
-            old.model[:10],
-            old.commit or "",
-            share(old.clean),
-            distance(old.median, unit) if minimal else share(old.robust),
-            "" if minimal else interval(old.robust),
-            change,
+            moment(one.made) if one.made else "unknown",
+            digest[:10],
+            *([one.commit or ""] if commits else []),
+            share(one.clean),
+            distance(median, unit) if minimal else share(found),
+            "" if minimal else interval(found),
+            word,
         )
+
+    add(evaluation, evaluation.model.digest, answer.median_change(evaluation), "current")
+    for old in evaluation.history:
+        add(old, old.model, old.median, "" if old.complete else "not complete")
     console.print(rows)
+    for old in evaluation.history if any(old.complete for old in evaluation.history) else ():
+        since = moment(old.made) if old.made else "an unknown date"
+        change = "" if old.change is None or minimal else f"{points(old.change)}, "
+        screen.say(console, Text(f"since {since}: {change}{answer.verdict(old.change)}"))
     console.print()

@@ -174,7 +174,9 @@ def _images(images: Any, box: tuple[float, float]) -> Tensor:
         )
     low, high = float(flat.min()), float(flat.max())
     if low < box[0] - _SLACK or high > box[1] + _SLACK:
-        if low >= 0 and high > 2 * box[1]:
+        if low >= 0 and 2 * box[1] < high <= 100 * box[1]:
+            advice = f"Divide them by the value that stands for white, such as {high:g}"
+        elif low >= 0 and high > 2 * box[1]:
             advice = "These look like bytes: pass images / 255"
         else:
             advice = (

@@ -289,7 +289,9 @@ def _pixels(array: NDArray[Any], box: tuple[float, float]) -> NDArray[np.float32
             "if they are normalised already, undo that (x * std + mean) and give the "
             "normalisation to the model: Classifier(net, mean=..., std=...)"
         )
-        if box == _UNIT and low >= 0 and 2 < high <= 255:
+        if box == _UNIT and low >= 0 and 2 < high <= 100:
+            advice = f"divide them by the value that stands for white, such as {high:g}"
+        elif box == _UNIT and low >= 0 and high <= 255:
             advice = "these look like bytes: divide them by 255, or store them as uint8"
         raise InputError(f"images go from {low:.4g} to {high:.4g}, but {box} is expected: {advice}")
     return np.clip(images, *box, out=images)

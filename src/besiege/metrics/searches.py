@@ -26,10 +26,16 @@ def w21_consistency(evidence: Evidence) -> Iterator[Finding]:
     ids, ends = evidence.smallest([evidence.curve])
     broken = [evidence.broken_ids(trial) for trial in evidence.trials]
     hit = np.isin(ids, np.concatenate(broken)) if broken else np.zeros(len(ids), bool)
-    yield from beyond(ends, evidence.eps, hit, f"the search '{evidence.curve.text}'")
+    curve = "It only draws the curve: --curve full gives it more steps, --no-curve leaves it out."
+    yield from beyond(ends, evidence.eps, hit, f"the search '{evidence.curve.text}'", curve)
 
 
-def beyond(ends: NDArray[np.float64], eps: float, broken: Mask, search: str) -> Iterator[Finding]:
+_MORE = "Give it more steps, or add other attacks that search for the smallest perturbation."
+
+
+def beyond(
+    ends: NDArray[np.float64], eps: float, broken: Mask, search: str, advice: str = _MORE
+) -> Iterator[Finding]:
     """Report distances above a budget that attacks with that budget disprove, if too many."""
     far = ends > eps * (1 + ROUNDING)
     wrong = int((far & broken).sum())
@@ -38,6 +44,5 @@ def beyond(ends: NDArray[np.float64], eps: float, broken: Mask, search: str) -> 
             "W21",
             f"{search} found no perturbation within {eps:.4g} for {int(far.sum())} samples, but "
             f"attacks with that budget broke {wrong} of them.",
-            "The search is too weak: its distances and its curve overstate robustness. Give it "
-            "more steps, or add other attacks that search for the smallest perturbation.",
+            f"The search is too weak: its distances and its curve overstate robustness. {advice}",
         )

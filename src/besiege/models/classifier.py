@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, overload
 
@@ -194,11 +194,7 @@ class Classifier(Victim):
             return cls(model)
         if isinstance(model, Victim):
             return model
-        raise InputError(
-            f"the model is a {type(model).__name__}: give a torch.nn.Module, a Classifier, or the "
-            "text of a source such as 'zoo:NAME' or 'path/to/file.py:factory' (a victim type of "
-            f"your own must {DERIVE})"
-        )
+        raise _no_model(model)
 
     def _scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
         key = (x.device, x.dtype)
@@ -284,3 +280,16 @@ def checked_grid(grid: float | None, box: tuple[float, float]) -> float | None:
     if round(steps) < 1 or abs(steps - round(steps)) > 1e-6 * steps:
         raise InputError(f"grid is {grid!r}, but the box {box} must be a whole number of its steps")
     return grid
+
+
+def _no_model(given: object) -> InputError:
+    """The error for what is no model, with what may have been meant."""
+    also = f"a victim type of your own must {DERIVE}"
+    if isinstance(given, Mapping):
+        also = "several models are a list; besiege.Classifier(net, name='...') gives one a name"
+    elif callable(given):
+        also = "besiege.function_model makes a model of a function"
+    return InputError(
+        f"the model is a {type(given).__name__}: give a torch.nn.Module, a Classifier, or the text "
+        f"of a source such as 'zoo:NAME' or 'path/to/file.py:factory' ({also})"
+    )
