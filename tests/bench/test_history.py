@@ -158,3 +158,54 @@ def test_changed_images_are_not_called_the_same(here: Path) -> None:
         )
     (old,) = found.figures.history
     assert old.change is None, "ids and labels are the same, the images are not"
+
+
+def test_other_attacks_and_other_boxes_are_not_compared(here: Path) -> None:
+    source = (
+        "from dataclasses import dataclass\nfrom besiege import Attack\n"
+        "from besiege.attacks import parse\n@dataclass(frozen=True)\nclass Mine(Attack):\n"
+        "    def run(self, siege):\n        parse('{}').run(siege)\n"
+    )
+    for text in ("pgd(steps=5)", "fgsm"):
+        Path("mine.py").write_text(source.format(text))
+        found = besiege.evaluate(
+            "zoo:digits-natural",
+            "digits",
+            threat="linf:0.1",
+            attacks="mine.py:Mine",
+            curve=False,
+            count=20,
+            out="attacks",
+        )
+    (old,) = found.figures.history
+    assert old.change is None and old.why_not == "other attacks"
+    model = (
+        "import besiege\ndef make():\n    net = besiege.models.load('zoo:digits-natural').module\n"
+        "    return besiege.Classifier(net, box=(0, {}))\n"
+    )
+    for high in (1, 4):
+        Path("net.py").write_text(model.format(high))
+        found = besiege.evaluate(
+            "net.py:make",
+            "digits",
+            threat="linf:0.1",
+            attacks="fgsm",
+            curve=False,
+            count=20,
+            out="boxes",
+        )
+    (old,) = found.figures.history
+    assert old.change is None and old.why_not
+
+
+def test_changes_of_several_evaluations_are_corrected(here: Path) -> None:
+    for name in ("natural", "pgd-at"):
+        put(name)
+        alone = measured()
+        for threat in ("linf:0.1", "linf:0.05"):
+            measured(threat=threat)
+    changes = [one.history[0] for one in summarise("run").evaluations]
+    assert [old.comparisons for old in changes] == [3, 3, 3]
+    first = alone.figures.history[0].change  # the only one at that time
+    now = changes[0].change
+    assert first is not None and now is not None and now.p >= first.p

@@ -14,7 +14,7 @@ from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
 from besiege.bench.store import Store
-from besiege.bench.summaries import summary_of
+from besiege.bench.summaries import attacked_alike, summary_of
 from besiege.core.errors import InputError, near
 from besiege.core.threat import Threat
 from besiege.metrics.comparing import difference
@@ -77,7 +77,7 @@ class Baseline:
                     f"{self.folder} has several models on these samples, and none is called "
                     f"'{name}': {near(name, names)}"
                 )
-        alike = [p for p in same if _attacks(p) == _attacks(plan)]
+        alike = [p for p in same if attacked_alike(p, plan)]
         if not alike:
             raise InputError(
                 f"{self.folder} was attacked in another way, by {_titles(same[-1])}, and not by "
@@ -109,12 +109,6 @@ def plans_of(folder: Path, evaluations: Sequence[EvaluationFigures]) -> dict[str
 def _threat(plan: Plan) -> Threat:
     """The threat, however its budget was written."""
     return replace(Threat.parse(plan.threat), written=None)
-
-
-def _attacks(plan: Plan) -> list[object]:
-    """All that decides how samples are attacked, seeds and starting points apart."""
-    listed = [[a.spelled, a.threat, a.queries, a.source, a.advice] for a in plan.attacks]
-    return [plan.chained, *listed]
 
 
 def _titles(plan: Plan) -> str:

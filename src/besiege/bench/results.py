@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
-from besiege.bench.summaries import Summary, comparison, ordered, summary_of
+from besiege.bench.summaries import Summary, comparison, differing, ordered, summary_of
 from besiege.core.errors import DataError, Finding
 from besiege.metrics.comparing import compared, difference
+from besiege.metrics.paired import holm
 from besiege.metrics.values import SCHEMA, Earlier, EvaluationFigures, RunFigures
 
 FILE = "figures.json"
@@ -26,12 +27,15 @@ def summarise(folder: Path | str) -> RunFigures:
     """
     store, run = open_run(folder)
     summaries = [summary_of(store, plan) for plan in run.current]
+    histories = _corrected(
+        [
+            [_earlier(summary_of(store, old), mine) for old in run.earlier(mine.plan)]
+            for mine in summaries
+        ]
+    )
     evaluations = tuple(
-        replace(
-            complete_figures(mine, summaries),
-            history=tuple(_earlier(summary_of(store, old), mine) for old in run.earlier(mine.plan)),
-        )
-        for mine in summaries
+        replace(complete_figures(mine, summaries), history=tuple(history))
+        for mine, history in zip(summaries, histories, strict=True)
     )
     return RunFigures(
         SCHEMA,
@@ -53,13 +57,26 @@ def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
     )
 
 
-def _earlier(old: Summary, mine: Summary) -> Earlier:
-    """An earlier evaluation beside the current one.
+def _corrected(histories: list[list[Earlier]]) -> list[list[Earlier]]:
+    """The same histories with p-values corrected for the number of all their changes."""
+    changes = [old.change for history in histories for old in history if old.change is not None]
+    corrected = iter(holm([change.p for change in changes]))
+    return [
+        [
+            old
+            if old.change is None
+            else replace(
+                old, change=replace(old.change, p=next(corrected)), comparisons=len(changes)
+            )
+            for old in history
+        ]
+        for history in histories
+    ]
 
-    They are compared on the same images only: ids and labels may be the same where the images of a
-    file or folder were changed.
-    """
-    same = old.plan.data.digest == mine.plan.data.digest
+
+def _earlier(old: Summary, mine: Summary) -> Earlier:
+    """An earlier evaluation beside the current one, compared where only the model differs."""
+    why_not = differing(old.plan, mine.plan)
     figures, curve = old.figures, old.figures.eps_curve
     return Earlier(
         figures.name,
@@ -71,7 +88,8 @@ def _earlier(old: Summary, mine: Summary) -> Earlier:
         figures.robust,
         None if curve is None or figures.threat.eps is not None else curve.median,
         figures.complete,
-        difference(mine.outline, old.outline) if same else None,
+        None if why_not else difference(mine.outline, old.outline),
+        why_not,
     )
 
 

@@ -322,7 +322,10 @@ def _must_differ(plans: Sequence[Plan]) -> None:
         for other in plans[:number]:
             what = f"'{plan.model.name}' against {plan.threat}"
             if other.name == plan.name:
-                raise InputError(f"{what} is listed twice")
+                same = "is listed twice"
+                if other.model.name != plan.model.name:
+                    same = f"is the same model as '{other.model.name}': evaluate it once"
+                raise InputError(f"{what} {same}")
             if other.series == plan.series:
                 raise InputError(
                     f"two models are called {what}: give each a name, with "

@@ -147,6 +147,27 @@ def comparison(mine: Summary, others: list[Summary]) -> Comparison:
     return Comparison(mine.outline, elsewhere, beside, _counterpart(mine, others))
 
 
+def differing(one: Plan, other: Plan) -> str:
+    """What differs between two evaluations besides the model, so that their results do not compare.
+
+    Empty where the same images were attacked in the same way, within the same budget.
+    """
+    if one.data.digest != other.data.digest:
+        return "other images"
+    if one.model.box != other.model.box:
+        return "another range of pixel values"
+    return "" if attacked_alike(one, other) else "other attacks"
+
+
+def attacked_alike(one: Plan, other: Plan) -> bool:
+    """Whether two plans attack in the same way, seeds and starting points apart."""
+    ways = [
+        [[a.spelled, a.threat, a.queries, a.source, a.advice] for a in plan.attacks]
+        for plan in (one, other)
+    ]
+    return ways[0] == ways[1] and one.chained == other.chained
+
+
 def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
     """Other evaluations of the same victim, samples, goal, access and query limit."""
     plan, threat = mine.plan, Threat.parse(mine.plan.threat)
@@ -205,7 +226,8 @@ def about(path: Path) -> list[int] | None:
 def _code() -> list[object]:
     """A value that changes with the code of figures, those of other packages included."""
     ours = Path(besiege.__file__).parent
-    files = [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").rglob("*.py"))]
+    files = [ours / "core" / f"{name}.py" for name in ("presets", "rules", "threat")]
+    files += [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").rglob("*.py"))]
     modules = {one.compute.__module__ for one in registered() if one.compute is not None}
     found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
     files += [Path(path) for path in found if path is not None]

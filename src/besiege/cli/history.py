@@ -76,8 +76,8 @@ def _print(evaluation: EvaluationFigures) -> None:
     for old in evaluation.history:
         add(old, old.model, old.median, "" if old.complete else "not complete")
     console.print(rows)
-    for old in evaluation.history if any(old.complete for old in evaluation.history) else ():
+    for old in (old for old in evaluation.history if old.complete):
         since = moment(old.made) if old.made else "an unknown date"
         change = "" if old.change is None or minimal else f"{points(old.change)}, "
-        screen.say(console, Text(f"since {since}: {change}{answer.verdict(old.change)}"))
+        screen.say(console, Text(f"since {since}: {change}{answer.verdict(old)}"))
     console.print()

@@ -310,7 +310,12 @@ class Earlier:
     change : Difference, optional
         The current evaluation less this one on the samples that both were judged on: of images
         that withstood every attack, or, without a budget, of images with the larger smallest
-        perturbation. None without such samples.
+        perturbation. Its p is corrected for all changes of the run (Holm). None where they cannot
+        be compared.
+    why_not : str
+        Why they cannot be compared: what differs besides the model.
+    comparisons : int
+        The number of changes that p is corrected for.
     """
 
     name: str
@@ -323,6 +328,8 @@ class Earlier:
     median: float | None
     complete: bool
     change: Difference | None
+    why_not: str = ""
+    comparisons: int = 1
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
 from besiege.core.threat import CLASS
 from besiege.metrics.intervals import Rate
-from besiege.metrics.paired import Difference
 from besiege.metrics.values import AttackFigures, DataFigures, Descent, Earlier, ThreatFigures
 from besiege.metrics.values import EvaluationFigures as Evaluation
 from besiege.report.formats import budget_unit, distance, interval, listed, p_value, share
@@ -204,21 +203,23 @@ def _breakers(evaluation: Evaluation) -> tuple[str, str]:
 
 
 def latest(evaluation: Evaluation) -> Earlier | None:
-    """The newest earlier evaluation of the same request that has a result."""
-    return next((old for old in evaluation.history if old.robust is not None), None)
+    """The newest complete earlier evaluation of the same request."""
+    done = (old for old in evaluation.history if old.complete and old.robust is not None)
+    return next(done, None)
 
 
-def verdict(change: Difference | None) -> str:
+def verdict(old: Earlier) -> str:
     """Whether an evaluation is better than an earlier one, in words."""
+    change, corrected = old.change, "corrected " if old.comparisons > 1 else ""
     if change is None:
-        return "not comparable: other images"
+        return f"not comparable: {old.why_not or 'no image was judged under both'}"
     images = f"on the same {change.count:,} images"
     if change.only_first == change.only_second == 0:
         return f"no difference {images}"
     if change.p >= SIGNIFICANT:
-        return f"no clear change, {p_value(change.p)} {images}"
+        return f"no clear change, {corrected}{p_value(change.p)} {images}"
     word = "better" if change.value > 0 else "worse"
-    return f"{word}, {p_value(change.p)} {images}"
+    return f"{word}, {corrected}{p_value(change.p)} {images}"
 
 
 def since(evaluation: Evaluation) -> str:
@@ -232,7 +233,7 @@ def since(evaluation: Evaluation) -> str:
         now = distance(median_change(evaluation), unit)
     else:
         was, now = f"{share(old.robust)} {interval(old.robust)}", share(robust(evaluation))
-    return f"was {was}, now {now}: {verdict(old.change)}"
+    return f"was {was}, now {now}: {verdict(old)}"
 
 
 def is_complete(evaluation: Evaluation) -> bool:

@@ -189,7 +189,7 @@ def _section(
         "sample": answer.sample_choice(evaluation),
         "transfer": answer.elsewhere(evaluation),
         "since": _held(formats.sentence(answer.since(evaluation))),
-        "verdicts": [answer.verdict(old.change) for old in evaluation.history],
+        "verdicts": [answer.verdict(old) for old in evaluation.history],
         "charts": charts(evaluation),
         "single": single,
         **_fired([evaluation]),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import besiege
-from besiege.core.errors import GateError
+from besiege.core.errors import GateError, InputError
 from besiege.metrics.gates import checked_rules, lacking, stops
 from besiege.metrics.intervals import MeasuredRate, Rate
 
@@ -72,6 +72,9 @@ class Robustness:
             Where the evaluation is not complete, or its figures must not be quoted.
         """
         __tracebackhide__ = True  # the line of the test matters
+        for name, value in (("model", model), ("threat", threat)):
+            if isinstance(value, (list, tuple)):
+                raise InputError(f"the fixture measures one {name} at a time: call it for each")
         allowed = checked_rules([allow] if isinstance(allow, str) else list(allow))
         asked = {"curve": False, **settings, "threat": threat, "suite": suite}
         out = Path(asked.pop("out", None) or self.folder / _name(model, data, asked))
