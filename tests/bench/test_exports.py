@@ -87,7 +87,7 @@ def test_csv_reads_back(
             cells = [read_as(line[place], value) for line, value in zip(lines, values, strict=True)]
             assert same(cells, values), name
         assert {line[0] for line in lines} == {NATURAL}
-        assert set(head) == {"model", "data", "threat", *columns(found)}
+        assert set(head) == {"model", "data", "threat", "evaluation", *columns(found)}
 
 
 def test_parquet_reads_back_with_its_provenance(one: besiege.Evaluation, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_images_of_a_file_have_its_name(tmp_path: Path) -> None:
             seen = np.asarray(Image.open(tmp_path / "pictures" / name), np.float32) / 255
             assert np.array_equal(seen, clean[0])
     csv_text = found.export(tmp_path / "out.csv").read_text("utf-8")
-    assert csv_text.splitlines()[0].split(",")[3:6] == ["file", "attack", "sample"]
+    assert csv_text.splitlines()[0].split(",")[4:7] == ["file", "attack", "sample"]
 
 
 class Wide(nn.Module):

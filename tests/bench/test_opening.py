@@ -75,7 +75,7 @@ def test_several_evaluations_have_names_and_one_table(run: Path) -> None:
     assert found.names[1] == "zoo:digits-natural against l2:1" and len(found) == 4
     assert found.complete and found.missing == ()
     rows = found.rows
-    assert list(rows)[:5] == ["model", "data", "threat", "attack", "sample"]
+    assert list(rows)[:6] == ["model", "data", "threat", "evaluation", "attack", "sample"]
     assert rows.count == sum(one.rows.count for one in found) == 4 * 2 * 20
     mine = rows.where((rows["model"] == BOTH[1]) & (rows["threat"] == "l2:1"))
     for name in ("sample", "success", "l2", "attack"):
@@ -281,7 +281,7 @@ def test_runs_without_names_of_files_still_open(of_files: Path, tmp_path: Path) 
 def test_names_stand_beside_the_rows_of_data_without(of_files: Path, run: Path) -> None:
     both = besiege.Evaluations([one_of(of_files), several_of(run)[0]])
     rows = both.rows
-    assert list(rows)[:4] == ["model", "data", "threat", "file"]
+    assert list(rows)[:5] == ["model", "data", "threat", "evaluation", "file"]
     named = rows["file"] != ""
     assert named.sum() == 40 and (rows["data"][named] == "pictures").all()
 
@@ -298,3 +298,20 @@ def test_names_that_are_not_utf8_are_kept_in_a_readable_form(tmp_path: Path) -> 
 def test_a_sequence_also_of_one(of_files: Path) -> None:
     found = read_evaluations(of_files)
     assert len(found) == 1 and found.names == [BOTH[0]]
+
+
+def test_evaluations_of_other_counts_are_told_apart(tmp_path: Path) -> None:
+    for count in (10, 20):
+        besiege.evaluate(
+            "zoo:digits-natural",
+            "digits",
+            threat="linf:0.1",
+            attacks="fgsm",
+            count=count,
+            curve=False,
+            out=tmp_path,
+        )
+    found = besiege.open(tmp_path)
+    assert isinstance(found, besiege.Evaluations)
+    names, counts = np.unique(found.rows["evaluation"], return_counts=True)
+    assert len(names) == 2 and sorted(counts) == [10, 20]

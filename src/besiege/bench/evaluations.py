@@ -17,6 +17,7 @@ from besiege.bench.file_names import with_file_names
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.reading import gather
+from besiege.bench.results import complete_figures
 from besiege.bench.store import Store
 from besiege.bench.summaries import summary_of
 from besiege.bench.words import in_lines
@@ -122,13 +123,13 @@ class Evaluation:
         difference to each. Those without any result are left out.
         """
         store, run = open_run(self.folder)
-        mine = self._plan
+        mine, others = self._plan, [summary_of(store, plan) for plan in run.current]
         listed = [plan for plan in run.plans if plan.series == mine.series]
         names = [plan.name for plan in listed]
         before = listed[: names.index(mine.name)] if mine.name in names else listed
         found = []
         for plan in reversed(before):
-            figures = replace(summary_of(store, plan).figures, made=plan.made, commit=plan.commit)
+            figures = complete_figures(summary_of(store, plan), others)
             if figures.clean is not None:
                 alone = replace(self._run, evaluations=(figures,), complete=figures.complete)
                 found.append(evaluation_of(alone, self.folder, plan, held=self._held))
@@ -272,7 +273,7 @@ class Evaluations(Sequence[Evaluation]):
 
     @cached_property
     def rows(self) -> Rows:
-        """The rows of all of them, with the columns ``model``, ``data`` and ``threat``."""
+        """The rows of all of them, with ``model``, ``data``, ``threat`` and ``evaluation``."""
         return labelled_rows(self)
 
     @overload
@@ -376,8 +377,9 @@ def _named(evaluation: Evaluation, what: str) -> str:
 def labelled_rows(evaluations: Sequence[Evaluation]) -> Rows:
     """The rows of evaluations, one below the other, with the columns that all of them have.
 
-    Before these stand ``model``, ``data`` and ``threat``. Where only some have names of files, the
-    others have empty ones.
+    Before these stand ``model``, ``data``, ``threat`` and ``evaluation``, a digest by which also
+    evaluations of one model under one threat are told apart, such as those of other counts or
+    seeds. Where only some have names of files, the others have empty ones.
     """
     named = any("file" in one.rows for one in evaluations)
     tables = []
@@ -387,6 +389,7 @@ def labelled_rows(evaluations: Sequence[Evaluation]) -> Rows:
             "model": figures.model.name,
             "data": figures.data.name,
             "threat": figures.threat.text,
+            "evaluation": figures.name,
             **({"file": ""} if named else {}),
         }
         columns = {name: filled_with(text, rows.count) for name, text in about.items()}
