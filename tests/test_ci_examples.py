@@ -110,10 +110,15 @@ def test_the_workflow_compares_with_the_main_branch(project: Path) -> None:
     (project / "model.py").write_text(MODEL.replace("pgd-at", "natural"))
     other = obey(gate.replace("linf:0.1", "linf:0.2"))
     assert other.returncode == 2 and "no evaluation with the threat 'linf:0.2'" in other.stderr
+    environment["GITHUB_REF"] = "refs/heads/main"
+    begun = obey(gate.replace("linf:0.1", "linf:0.2").replace("runs/new", "runs/begun"))
+    assert begun.returncode == 1, "the main branch begins a new series, with its other gates"
+    assert "fail-under 20 failed" in begun.stderr and "not-worse-than" not in begun.stderr[-300:]
+    del environment["GITHUB_REF"]
     second = obey(gate)
     assert second.returncode == 1, second.stderr
     assert "fail-under 20 passed" in second.stderr
     assert "not-worse-than runs/main failed: model.py:make against linf:0.1: worse" in second.stderr
-    assert (project / "summary.md").read_text().count("## Robustness: ") == 2
+    assert (project / "summary.md").read_text().count("## Robustness: ") == 3
     assert SCHEMA.problems((project / "robustness.xml").read_bytes()) == []
     assert (project / "runs" / "new" / "report.html").exists()

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+import besiege
 from besiege.bench.answered import answered
 from besiege.bench.single import measure
 from besiege.bench.spec import Request
@@ -92,3 +95,17 @@ def test_code_of_the_users_is_always_run(here: Path) -> None:
     for model in ("mine.py:make", "zoo:digits-natural+bits(depth=3)"):
         measure([(request(model=model), None)], out=here / "run")
         assert answered(here / "run", request(model=model)) is None
+
+
+def test_attacks_that_are_no_text_answer_no_other_request(here: Path) -> None:
+    asked = request(attacks=None)
+    words = {"threat": "linf:0.1", "count": 8, "curve": "none", "out": "run"}
+    besiege.evaluate(asked.model, "digits", attacks=["fgsm"], **words)  # type: ignore[arg-type]
+    assert answered(here / "run", asked) is None, "these are not the default attacks"
+
+
+def test_an_attack_that_names_a_file_is_always_run(here: Path) -> None:
+    save_file({"perturbation": torch.full((1, 8, 8), 0.1)}, "v.safetensors")
+    asked = request(attacks="uap(file='v.safetensors')")
+    measure([(asked, None)], out=here / "run")
+    assert answered(here / "run", asked) is None

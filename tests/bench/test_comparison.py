@@ -276,6 +276,21 @@ def test_the_same_ids_with_other_images_are_noticed() -> None:
     )
 
 
+def test_common_ids_with_other_images_are_said() -> None:
+    data = besiege.data.load("digits", count=30)
+    words = {**WORDS, "count": None, "threat": "linf:0.1"}
+    one = besiege.evaluate(MODELS[0], (data.images, data.labels), **words)
+    fewer = data.images[:20], data.labels[:20]
+    compared = "Compared on the 20 images that all of them have."
+    same = besiege.evaluate(MODELS[1], fewer, **words)
+    assert one.compare(same, common=True).groups[0].notes == (compared,)
+    other = besiege.evaluate(MODELS[1], (fewer[0].flip(3), fewer[1]), **words)
+    assert one.compare(other, common=True).groups[0].notes == (
+        compared,
+        "Images with the same ids are not the same images: their pixels differ.",
+    )
+
+
 def test_samples_in_another_size_or_shard_are_the_same_samples(candidate: Change) -> None:
     one = candidate()
     other = {"digest": "0" * 64}

@@ -76,6 +76,33 @@ def test_going_back_makes_the_first_one_current_again(here: Path) -> None:
     assert measured().figures.history == found.figures.history and store.present() == records
 
 
+def test_the_same_budget_written_otherwise_is_the_same_request(here: Path) -> None:
+    put("natural")
+    measured(count=None)
+    put("pgd-at")
+    second = measured(count=397)
+    third = measured(threat="linf:3/20", count=None)
+    assert third.figures.name == second.figures.name and len(third.figures.history) == 1
+    assert [one.model.digest for one in summarise("run").evaluations] == [
+        second.figures.model.digest
+    ]
+
+
+def test_a_copy_of_the_weights_leaves_the_history_of_the_first(here: Path) -> None:
+    put("natural")
+    measured()
+    put("pgd-at")
+    second = measured()
+    shutil.copy("mine.safetensors", "copy.safetensors")
+    words = {**WORDS, "out": "run"}
+    copy = besiege.evaluate("digits_cnn:copy.safetensors", "digits", **words)
+    assert copy.figures.name == second.figures.name
+    assert copy.figures.model.name == "digits_cnn:copy.safetensors" and not copy.figures.history
+    mine, other = summarise("run").evaluations
+    assert mine.model.digest == other.model.digest == second.figures.model.digest
+    assert (len(mine.history), len(other.history)) == (1, 0)
+
+
 def test_requests_keep_their_order_and_their_own_history(here: Path) -> None:
     put("natural")
     measured()

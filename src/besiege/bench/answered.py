@@ -41,7 +41,7 @@ def answered(folder: Path, request: Request) -> tuple[RunFigures, EvaluationFigu
     run = None if name is None else read_run(store)
     if run is None or any(plan.changed for plan in run.plans):
         return None
-    if name not in {plan.name for plan in run.current}:
+    if [plan.name for plan in run.current].count(name or "") != 1:
         return None
     figures = summarise(folder)
     mine = next(one for one in figures.evaluations if one.name == name)
@@ -74,7 +74,8 @@ def stamp_of(request: Request) -> str | None:
     """A digest of all that the answer depends on; None where that cannot be listed."""
     listed = " ".join(filter(None, (request.suite, *(_texts(request.attacks)))))
     plugins = any(name.startswith("besiege.") for name in entry_points().groups)
-    if not request.textual or ".py:" in listed or plugins:
+    # A quoted parameter may name a file, such as that of a universal perturbation.
+    if not request.textual or plugins or any(mark in listed for mark in (".py:", "'", '"')):
         return None
     files = [_data(request), *map(_model, (request.model, *request.substitute))]
     if any(part is None for part in files):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,16 +11,22 @@ from tempfile import gettempdir
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from besiege.bench.overview import open_run
+from besiege.bench.pictures import stored_images
 from besiege.bench.plan import Plan
 from besiege.bench.results import complete_figures
 from besiege.bench.store import Store
 from besiege.bench.summaries import Summary, summary_of
-from besiege.core.errors import ComparisonError, UnknownNameError, near
+from besiege.core.errors import ComparisonError, StoreError, UnknownNameError, near
 from besiege.core.threat import Access, Norm, Threat
 from besiege.metrics.comparing import Aligned, Outline
+from besiege.metrics.rows import Column
 from besiege.metrics.values import EvaluationFigures
+
+LOOKED_AT = 16
+"""Number of images whose pixels are compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +210,38 @@ def same_data(one: Candidate, other: Candidate) -> bool:
 def same_pixels(one: Candidate, other: Candidate) -> bool:
     """Whether the images of two evaluations are known to be equal."""
     return one.plan.data.digest == other.plan.data.digest
+
+
+def have_other_pixels(one: Candidate, other: Candidate) -> bool:
+    """Whether stored images with the same id differ; a few are looked at.
+
+    Images of other sizes or ranges are not compared: models may take the same image differently.
+    """
+    if same_pixels(one, other):
+        return False
+    ids = Aligned.of([one.outline, other.outline], common=True).samples[:LOOKED_AT]
+    mine, theirs = (_clean_images(each, ids) for each in (one, other))
+    return any(
+        mine[i].shape == theirs[i].shape and not np.array_equal(mine[i], theirs[i])
+        for i in mine.keys() & theirs.keys()
+        if one.plan.model.box == other.plan.model.box
+    )
+
+
+def _clean_images(one: Candidate, ids: NDArray[np.int64]) -> dict[int, Column]:
+    """The stored clean images of some samples, by id."""
+    store, found = Store(one.folder), dict[int, Column]()
+    for stage in one.plan.stages_of("clean"):
+        for task in (task for tasks in stage.parts for task in tasks):
+            if len(found) == len(ids):
+                return found
+            with suppress(StoreError):
+                samples = store.rows([task.key])["sample"]
+                if np.isin(samples, ids).any():
+                    images = stored_images(store.images(task.key))
+                    chosen = np.flatnonzero(np.isin(samples, ids))
+                    found |= {int(samples[row]): images[row] for row in chosen}
+    return found
 
 
 def same_samples(one: Candidate, other: Candidate) -> bool:

@@ -15,6 +15,7 @@ from besiege.bench.comparable import (
     Candidate,
     attacks_of,
     candidates_of,
+    have_other_pixels,
     names_of,
     same_pixels,
     sort_out,
@@ -359,6 +360,8 @@ def _notes(
         yield "Not the same target classes: they were chosen at random with different seeds."
     if common is not None and common < max(one.plan.data.count for one in candidates):
         yield f"Compared on the {common:,} images that all of them have."
+        if any(have_other_pixels(first, one) for one in candidates[1:]):
+            yield "Images with the same ids are not the same images: their pixels differ."
     elif not all(same_pixels(first, one) for one in candidates):
         shapes = dict.fromkeys("x".join(map(str, one.plan.data.shape)) for one in candidates)
         why = f"sizes {' and '.join(shapes)}" if len(shapes) > 1 else "their digests differ"

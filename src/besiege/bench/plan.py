@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -20,6 +21,7 @@ from besiege.bench.spec import (
 )
 from besiege.bench.store import Store, key_of
 from besiege.bench.task import Stage, Task
+from besiege.core.threat import Threat
 
 
 class Plan(Value):
@@ -80,9 +82,12 @@ class Plan(Value):
         """The request without its command. Plans of one series are its answers over time.
 
         A file that the request names, or the model behind its name, changed between them. Data in
-        memory are told apart by their content: their names say little.
+        memory are told apart by their content: their names say little. Equal budgets, and the
+        number of all samples, may be written in several ways.
         """
-        request = self.request.model_copy(update={"command": ""})
+        threat = str(replace(Threat.parse(self.request.threat), written=None))
+        count = None if self.data.count >= self.data.total else self.request.count
+        request = self.request.model_copy(update={"command": "", "threat": threat, "count": count})
         return request, "" if request.textual else self.data.digest
 
     def stages(self) -> list[Stage]:

@@ -60,6 +60,14 @@ class Objects:
     suite: Attacks | None = None
     substitute: Sequence[Model] = ()
 
+    @property
+    def textual(self) -> bool:
+        """Whether the texts of the request say everything."""
+        objects = (self.model, self.data, self.attacks, self.suite)
+        return all(one is None for one in objects) and all(
+            isinstance(one, str) for one in self.substitute
+        )
+
 
 def requested(
     model: Model,

@@ -37,13 +37,14 @@ class Run(Value):
     def with_plan(self, plan: Plan) -> Run:
         """The run with this evaluation as the current one of its request.
 
-        It replaces one of the same name, and one whose text was changed. Earlier ones are kept.
+        It replaces one of the same name in its series, and one whose text was changed. Others are
+        kept: another request may have the same answer, and goes on having it.
         """
         series = plan.series
         kept = [
             old
             for old in self.plans
-            if old.name != plan.name and not (old.changed and old.series == series)
+            if old.series != series or (old.name != plan.name and not old.changed)
         ]
         places = [number for number, old in enumerate(kept, 1) if old.series == series]
         before = [number for number, old in enumerate(self.plans) if old.series == series]

@@ -265,7 +265,10 @@ def measure(
     how = how or Machine()
     check_numbers(batch=how.batch)
     folder = None if out is None else run_folder(out)
-    stamps = [None if folder is None else stamp_of(request) for request, _ in requests]
+    stamps = [
+        stamp_of(request) if folder is not None and (objects is None or objects.textual) else None
+        for request, objects in requests
+    ]
     read: Read = {}
     resolved = [_resolved(request, objects, folder, how, read) for request, objects in requests]
     store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)

@@ -226,8 +226,8 @@ def about(path: Path) -> list[int] | None:
 def _code() -> list[object]:
     """A value that changes with the code of figures, those of other packages included."""
     ours = Path(besiege.__file__).parent
-    files = [ours / "core" / f"{name}.py" for name in ("presets", "rules", "threat")]
-    files += [*sorted((ours / "metrics").glob("*.py")), *sorted((ours / "bench").rglob("*.py"))]
+    parts = ("core", "metrics", "bench", "attacks/presets")
+    files = [path for part in parts for path in sorted((ours / part).rglob("*.py"))]
     modules = {one.compute.__module__ for one in registered() if one.compute is not None}
     found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
     files += [Path(path) for path in found if path is not None]

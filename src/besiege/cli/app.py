@@ -39,8 +39,7 @@ _COMMANDS = {
         "status": "Print how much of a run is done, also while it is running.",
         "report": "Print the table of a run and write its page again, from its records.",
         "history": "List the results of a run over time: the current ones, and what they replaced.",
-        "compare": "Compare models on the same images: who withstands more, and can these images "
-        "tell?",
+        "compare": "Compare models on the same images: which withstands more, and is that certain?",
         "export": "Write the results of a run into a file for other programs.",
     },
     _LOOK: {

@@ -202,7 +202,7 @@ class ComparisonTable:
         words = []
         if not all(minimal):
             words.append(
-                "only: images that no other withstands. all but: images that all others do."
+                "only: images that no other withstands. all but: images that all others withstand."
             )
         if any(minimal):
             words.append("Without a budget: images with the largest and the smallest perturbation.")

@@ -99,9 +99,9 @@ publish(
         default="the found distance, not the radius tried, ends a bracket; one-step attacks scan "
         "32 radii up to the farthest corner of the box; brackets are bisected until they are "
         "narrower than a thousandth",
-        differs="a lead smaller than float32 rounding does not count as a success; a scan goes on "
-        "where theirs stops at a radius that fools the whole batch (0 of 48 distances of bim and 3 "
-        "of fgsm differ)",
+        differs="a lead smaller than float32 rounding does not count as a success; a scan "
+        "continues where theirs stops at a radius that fools the whole batch (0 of 48 "
+        "distances of bim and 3 of fgsm differ)",
         checks=(
             Check("independent", ALL, about="distances of bim"),
             Check("independent", 45, about="distances of fgsm"),
