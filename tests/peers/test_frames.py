@@ -18,6 +18,10 @@ pytestmark = [
 ]
 
 
+ADDED = 4
+"""Columns of a file before those of the rows: model, data, threat, evaluation."""
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> besiege.Evaluation:
     folder = tmp_path_factory.mktemp("frames") / "run"
@@ -68,16 +72,20 @@ def test_arrow(found: besiege.Evaluation) -> None:
 
 def test_files_in_pandas(found: besiege.Evaluation, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    check(pandas.read_csv(found.export(tmp_path / "a.csv"), float_precision="round_trip"), found, 3)
+    check(
+        pandas.read_csv(found.export(tmp_path / "a.csv"), float_precision="round_trip"),
+        found,
+        ADDED,
+    )
     frame = pandas.read_json(found.export(tmp_path / "a.json"), precise_float=True)
     assert frame["sample"].tolist() == found.rows["sample"].tolist()
     pytest.importorskip("pyarrow")
-    check(pandas.read_parquet(found.export(tmp_path / "a.parquet")), found, 3)
+    check(pandas.read_parquet(found.export(tmp_path / "a.parquet")), found, ADDED)
 
 
 def test_files_in_polars_and_arrow(found: besiege.Evaluation, tmp_path: Path) -> None:
     polars, parquet = pytest.importorskip("polars"), pytest.importorskip("pyarrow.parquet")
     path = found.export(tmp_path / "a.parquet")
-    check(polars.read_parquet(path), found, 3)
+    check(polars.read_parquet(path), found, ADDED)
     about = json.loads(parquet.read_schema(path).metadata[b"besiege"])
     assert about["evaluations"][0]["threat"]["text"] == "l2"
