@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from besiege.attacks.attack import Attack, parse
 from besiege.bench.plan import Plan
@@ -52,6 +53,8 @@ class Context:
         The threat of the evaluation.
     how : Machine
         Rows per call of a model, and whether twins are compiled; changes no result.
+    fresh : callable, optional
+        Returns a copy of the victim that was never queried.
     """
 
     store: Store
@@ -62,6 +65,7 @@ class Context:
     around: Samples
     threat: Threat
     how: Machine
+    fresh: Callable[[], Victim] | None = None
     watching: Watching = lambda task: None
     _twins: dict[str, Victim | None] = field(default_factory=dict)
     _shard: tuple[str, Samples] | None = None
@@ -110,6 +114,21 @@ class Context:
             self._shard = digest, self.shards[digest]()
         samples = self._shard[1]
         return samples if ids is None else samples.at(rows_of(samples.ids, ids))
+
+    def first(self, digest: str, count: int) -> Samples:
+        """The first samples of a shard."""
+        samples = self.samples(digest)
+        return samples.at(torch.arange(min(count, len(samples)), device=samples.ids.device))
+
+    def adversarial(self, judged: Sequence[str], count: int) -> Tensor | None:
+        """Some stored adversarial images of the records that verdicts judged; None without any."""
+        for key in judged:
+            record = self.store.read(key)
+            if record is None or not int(record.totals.get("broken", 0)):
+                continue
+            images = self.store.images(record.identity["crafted"])["images"][:count]
+            return torch.from_numpy(images.copy())
+        return None
 
     def knowledge(self, identity: Mapping[str, Any]) -> Knowledge:
         """The substitute and the starting images that an attack uses."""
@@ -167,4 +186,5 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
         boxed(first, victim, scaled),
         resolved.threat,
         how,
+        resolved.fresh,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -20,7 +23,7 @@ from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
 from besiege.evaluation.checking import answers
 from besiege.evaluation.judging import DRAWS
-from besiege.models.black_box import accounted
+from besiege.models.black_box import accounted, black_box
 from besiege.models.classifier import Classifier
 from besiege.models.sources import with_argument
 
@@ -43,6 +46,24 @@ def read_victim(
     if device is None and torch.cuda.is_available() and not victim.metered:
         victim = victim.to("cuda")
     return victim
+
+
+def fresh_copies(
+    model: str | nn.Module | Victim, victim: Victim, device: str | None
+) -> Callable[[], Victim] | None:
+    """A function that returns copies of a victim that were never queried; None without any.
+
+    A text is loaded again. A model in memory is copied now, before its first query.
+    """
+    if victim.metered or black_box(victim) is not None:
+        return None
+    if isinstance(model, str):
+        return partial(read_victim, model, device)
+    try:
+        untouched = copy.deepcopy(victim)
+    except (Exception, SystemExit):  # a user's module may raise anything when it is copied
+        return None
+    return partial(copy.deepcopy, untouched)
 
 
 def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:

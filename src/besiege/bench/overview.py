@@ -42,7 +42,7 @@ class Status:
     @property
     def complete(self) -> bool:
         done = all(p.done == p.shards for p in self.attacks)
-        return done and not self.damaged and not self.plan.awaits_curve
+        return done and not self.damaged and not self.plan.undecided
 
 
 def open_run(folder: Path | str) -> tuple[Store, Run]:

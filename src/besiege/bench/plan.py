@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from pydantic import Field
 
@@ -13,6 +14,7 @@ from besiege.bench.spec import (
     AttackSpec,
     Curve,
     DataSpec,
+    Guard,
     ModelSpec,
     Request,
     Searches,
@@ -42,6 +44,10 @@ class Plan(Value):
     """Why there is no curve of accuracy against the budget, where there will be none."""
     searches: Searches | None = None
     """The searches from which the curve is chosen once the attacks are judged."""
+    guards: tuple[Guard, ...] = ()
+    """Attacks without gradients, on a few of the samples that withstood all attacks."""
+    guarded: Literal["some", "all"] | None = None
+    """Whether the guards broke none of these few, or run on all such samples; None until known."""
     made: str | None = None
     """When it was requested; earlier releases did not write it."""
     commit: str | None = None
@@ -56,9 +62,10 @@ class Plan(Value):
         return (f"what run.json says of {what} was changed after it was written",) * self.changed
 
     @property
-    def awaits_curve(self) -> bool:
-        """Whether the curve, that of the strongest attack, is not chosen yet."""
-        return self.curve is None and self.no_curve is None
+    def undecided(self) -> bool:
+        """Whether more tasks may follow from the verdicts: those of guards and of the curve."""
+        awaits_curve = self.curve is None and self.no_curve is None
+        return awaits_curve or (bool(self.guards) and self.guarded is None)
 
     @property
     def name(self) -> str:
@@ -114,16 +121,32 @@ class Plan(Value):
         """
         return (
             task
-            for task in self.with_curve(store).tasks()
+            for task in self.decided(store).tasks()
             if not is_done(task, store) and all(store.sound(key) for key in task.needs)
         )
 
-    def with_curve(self, store: Store) -> Plan:
-        """The plan with the curve of the strongest attack, once every attack was judged or failed.
+    def decided(self, store: Store) -> Plan:
+        """The plan with the tasks that follow from verdicts, once every known task is over."""
+        if not self.undecided or not self._is_over(store):
+            return self
+        if self.guards and self.guarded is None:
+            return self.model_copy(update={"guarded": self._guarded(store)})
+        return self._with_curve(store)
 
-        Where no search fits, the plan has a reason instead (`no_curve`).
-        """
-        if not self.awaits_curve or self.searches is None or not self._is_over(store):
+    def _guarded(self, store: Store) -> str:
+        """Whether a guard broke one of the few samples it was tried on: then it runs on all."""
+        records = [
+            store.sound(tasks[-1].key)
+            for stage in self.stages()
+            if stage.guard
+            for tasks in stage.parts
+        ]
+        broken = sum(int(one.totals.get("broken", 0)) for one in records if one is not None)
+        return "all" if broken else "some"
+
+    def _with_curve(self, store: Store) -> Plan:
+        """The plan with the curve of the strongest attack, or with the reason why there is none."""
+        if self.curve is not None or self.no_curve is not None or self.searches is None:
             return self
         best = gather(store, self).evidence.strongest()
         if best is None:

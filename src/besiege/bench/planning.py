@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from besiege.attacks.attack import Attack
+from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Minimal
 from besiege.bench.attack_spec import attack_spec
 from besiege.bench.model_spec import model_spec, probe
 from besiege.bench.plan import Plan
 from besiege.bench.request import CURVE_SAMPLES, CURVE_STEPS, CURVE_TOLERANCE, ResolvedRequest
 from besiege.bench.shards import CURVE_SHARD, described
-from besiege.bench.spec import AttackSpec, DataSpec, Request, Searches
+from besiege.bench.spec import AttackSpec, DataSpec, Guard, Request, Searches
 from besiege.bench.store import key_of
-from besiege.core.errors import BesiegeError, InputError
+from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.evaluation.blocking import must_have_gradient
 from besiege.evaluation.probing import must_keep_images
+
+GUARD, GUARD_SHARE, GUARD_SAMPLES = "square(steps=300, rescale=True)", 0.1, 200
+"""The attack without gradients that tests the others, on as many of the samples that they left as a
+share of their passes pays for, and at most so many."""
 
 
 def plan_of(resolved: ResolvedRequest) -> Plan:
@@ -64,7 +68,23 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         shards=shards,
         no_curve=no_curve,
         searches=_searches(resolved) if no_curve is None else None,
+        guards=_guards(resolved, len(shards)),
     )
+
+
+def _guards(resolved: ResolvedRequest, shards: int) -> tuple[Guard, ...]:
+    """Attacks without gradients that test those with gradients, where these need a test."""
+    request, victim, threat = resolved.request, resolved.victim, resolved.threat
+    restricted = request.substitute or request.queries is not None or threat.eps is None
+    if request.examine == "none" or not resolved.guardable or restricted:
+        return ()
+    if victim.stochastic or victim.metered or threat.access < Access.GRADIENT:
+        return ()
+    try:
+        spec = attack_spec(resolved, parse(GUARD), threat)
+    except (AttackError, ThreatError):  # it does not fit the norm or the goal
+        return ()
+    return (Guard(attack=spec, share=GUARD_SHARE, most=-(-GUARD_SAMPLES // shards)),)
 
 
 def _searched_by_gradient(resolved: ResolvedRequest, specs: Sequence[AttackSpec]) -> list[Victim]:

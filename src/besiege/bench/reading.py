@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,13 +41,14 @@ class Gathered:
     @property
     def complete(self) -> bool:
         lacking = self.missing or self.failures or self.damaged
-        return not (lacking or self.plan.awaits_curve)
+        return not (lacking or self.plan.undecided)
 
 
 def gather(store: Store, plan: Plan) -> Gathered:
     """The judged rows of an evaluation; missing and damaged records are reported."""
     collector = _Collector(store)
-    clean, trials, curve = no_rows(KINDS.get("clean").columns), [], None
+    clean, curve = no_rows(KINDS.get("clean").columns), None
+    trials: list[Trial] = []
     others: dict[str, Rows] = {}
     for stage in plan.stages():
         rows = collector.rows(stage)
@@ -57,6 +58,10 @@ def gather(store: Store, plan: Plan) -> Gathered:
             others[stage.name] = rows
         elif stage.curve:
             curve = _trial(stage, rows, plan)
+        elif stage.guard and trials[-1].guard and trials[-1].text == stage.name:
+            # The rest of the samples, after the few that a guard was tried on first.
+            joined = Rows.joined([trials[-1].rows, _trial(stage, rows, plan).rows])
+            trials[-1] = replace(trials[-1], rows=joined)
         else:
             trials.append(_trial(stage, rows, plan))
     threat = Threat.parse(plan.threat)
@@ -140,7 +145,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         rows = _transferred(rows)
     series = {k: v for k, v in spec.spelled.items() if k not in ("steps", "restarts")}
     return Trial(
-        spec.title,
+        stage.name,
         rows.having(chance=plan.model.stochastic),
         spec.steps,
         spec.restarts,
@@ -152,6 +157,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         frozenset(losses_in(spec.spelled)),
         targets_in(spec.spelled),
         probe_in(spec.spelled),
+        stage.guard,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.knowledge import beginnings, each, read_fuse, read_substitute
-from besiege.bench.model_spec import as_granted, read_victim
+from besiege.bench.model_spec import as_granted, fresh_copies, read_victim
 from besiege.bench.shards import Read, boxed, read_data, usual_size
 from besiege.bench.spec import Request
 from besiege.bench.target import aimed, goal_of, left, settled
@@ -47,6 +47,7 @@ CURVE_TOLERANCE = 0.01
 """Relative precision of distances: finer than a plot shows, and a third cheaper than the default
 of the search."""
 Curves = Literal["short", "full", "none"]
+Examine = Literal["full", "short", "none"]
 Attacks = str | Attack | Sequence[str | Attack]
 
 
@@ -81,6 +82,7 @@ def requested(
     curve: str | bool = "short",
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
+    examine: str = "short",
     **others: Any,
 ) -> tuple[Request, Objects]:
     """The request from the arguments of `besiege.evaluate`, and its objects in memory."""
@@ -100,6 +102,7 @@ def requested(
         curve=read_curve(curve),
         substitute=tuple(m if isinstance(m, str) else Classifier.of(m).name for m in models),
         fuse=read_fuse(fuse),
+        examine=read_examine(examine),
         textual=bool(others.get("command")) or (isinstance(model, str) and in_file),
         **others,
     )
@@ -133,6 +136,10 @@ class ResolvedRequest:
         What the attacker has besides access to the victim.
     starts : str, optional
         The digest of the images to start from.
+    fresh : callable, optional
+        Returns a copy of the victim that was never queried; None where there is none.
+    guardable : bool
+        Whether the attacks are a list of ours that does not have a guard of its own.
     """
 
     request: Request
@@ -144,6 +151,8 @@ class ResolvedRequest:
     scaled: bool
     knowledge: Knowledge
     starts: str | None
+    fresh: Callable[[], Victim] | None = None
+    guardable: bool = False
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
@@ -170,6 +179,7 @@ def resolve(
         chosen, chained = read_attacks(attacks, suite, threat)
     model = request.model if given.model is None else given.model
     victim = read_victim(model, device, str(threat.access))
+    fresh = None if request.examine == "none" else fresh_copies(model, victim, device)
     threat = as_granted(threat, request.access, victim)
     if not named:
         attacks, suite = usual(threat, not request.substitute)
@@ -207,6 +217,8 @@ def resolve(
         scaled,
         knowledge,
         None if starts is None else starts.digest,
+        fresh,
+        not named or suite == "quick",
     )
 
 
@@ -360,6 +372,14 @@ def read_curve(curve: str | bool) -> Curves:
     if curve not in known:
         raise InputError(f"curve is '{curve}': {near(str(curve), known)}")
     return known[curve]
+
+
+def read_examine(examine: str) -> Examine:
+    """How much is examined, checked."""
+    known: dict[str, Examine] = {"short": "short", "full": "full", "none": "none"}
+    if examine not in known:
+        raise InputError(f"examine is '{examine}': {near(str(examine), known)}")
+    return known[examine]
 
 
 def check_numbers(**given: object) -> None:

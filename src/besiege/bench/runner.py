@@ -48,15 +48,15 @@ class Runner:
         context.watching = self._watching
 
     def run(self, decided: Callable[[Plan], None]) -> Plan:
-        """Do all missing tasks; `decided` is called with the plan once its curve is chosen."""
+        """Do all missing tasks; `decided` is called with the plan whenever tasks were added."""
         while True:
-            plan = self.plan.with_curve(self.store)
+            plan = self.plan.decided(self.store)
             if plan is not self.plan:
                 self.plan = plan
                 self._estimate.extend(plan)
                 decided(plan)
             self._pass()
-            if self.plan.with_curve(self.store) is self.plan:
+            if self.plan.decided(self.store) is self.plan:
                 return self.plan
 
     def _pass(self) -> None:

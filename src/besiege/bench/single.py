@@ -62,6 +62,7 @@ class Options(TypedDict, total=False):
     device: str | None
     substitute: Model | Sequence[Model] | None
     fuse: str
+    examine: str
     progress: bool
     watch: Watch | None
     command: str | None
@@ -119,6 +120,7 @@ def evaluate(
     device: str | None = None,
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
+    examine: str = "short",
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
@@ -181,6 +183,9 @@ def evaluate(
         as a prior. Several models form one ensemble.
     fuse : {"logits", "probabilities", "losses"}
         Outputs of the ensemble that are averaged.
+    examine : {"short", "full", "none"}
+        Examination of the model and of its evaluation, ``result.examination``: is it strong enough?
+        ``"full"`` also examines black-box models, whose queries it counts.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
@@ -222,6 +227,7 @@ def evaluate(
             shard=shard,
             substitute=substitute,
             fuse=fuse,
+            examine=examine,
             command=command or "",
         )
         for one in models
@@ -369,9 +375,14 @@ def _as_begun(request: Request, folder: Path) -> Request:
     run = read_run(Store(folder))
     for plan in () if run is None else run.plans:
         begun = request.model_copy(
-            update={"shard": plan.request.shard, "command": plan.request.command}
+            update={
+                "shard": plan.request.shard,
+                "command": plan.request.command,
+                "examine": plan.request.examine,
+            }
         )
         if begun == plan.request:
+            begun = begun.model_copy(update={"examine": request.examine})
             return begun.model_copy(update={"command": request.command or begun.command})
     return request
 

@@ -97,6 +97,8 @@ class Request(Value):
     crop: str | None = None
     channels: int | None = None
     layout: str | None = None
+    examine: Literal["full", "short", "none"] = "none"
+    """How the model and its evaluation are examined; earlier releases did not."""
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True
@@ -159,6 +161,19 @@ class Curve(Value):
 
     attack: AttackSpec = Field(validation_alias="weapon", serialization_alias="weapon")
     shards: tuple[Shard, ...]
+
+
+class Guard(Value):
+    """An attack without gradients that tests whether gradient-based attacks missed something.
+
+    It runs on the samples that withstood all attacks, as many as a share of their passes pays for.
+    """
+
+    attack: AttackSpec
+    share: float
+    """The share of the passes of all attacks that it may take."""
+    most: int
+    """The largest number of samples per shard."""
 
 
 class Searches(Value):

@@ -82,7 +82,11 @@ def _computed(gathered: Gathered) -> Summary:
         gathered.judged,
         gathered.seconds,
         gathered.failures,
-        {spec.title: spec.described for spec in plan.attacks},
+        {
+            stage.name: stage.attack.described
+            for stage in plan.stages()
+            if stage.attack is not None and not stage.curve
+        },
         gathered.missing.keys(),
     )
     computed = {one.name: one.compute(case) for one in registered() if one.compute is not None}
@@ -96,6 +100,7 @@ def _computed(gathered: Gathered) -> Summary:
         ),
         *gathered.findings,
         *warnings.findings(evidence),
+        *(() if computed["examination"] is None else computed["examination"].findings),
         *incomplete(gathered),
     ]
     figures = EvaluationFigures(

@@ -55,6 +55,8 @@ class Stage:
         The attack, if there is one.
     curve : bool
         Whether it is the search for the smallest perturbation.
+    guard : bool
+        Whether it is a guard: it tests the attacks on some of the samples that they left.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Stage:
     counts: tuple[int, ...]
     attack: AttackSpec | None = None
     curve: bool = False
+    guard: bool = False
 
 
 @dataclass(frozen=True)

@@ -165,5 +165,5 @@ class WorkEstimate:
 
 
 def _is_attack(stage: PlannedStage) -> bool:
-    """Whether a stage is one of the attacks, not a search for the curve."""
-    return stage.attack is not None and not stage.curve
+    """Whether a stage is one of the attacks, neither a guard nor a search for the curve."""
+    return stage.attack is not None and not (stage.curve or stage.guard)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from besiege.core.errors import Finding
+from besiege.core.errors import Finding, Level
 
 Outcome = Literal["passed", "failed", "not applicable", "not run"]
 Enough = Literal["yes", "no", "unknown"]
@@ -29,7 +28,10 @@ class Check:
     advice : str
         What to do next; commands can be pasted.
     rule : str
-        The rule of ``docs/warnings.md`` that a failed check is a finding of.
+        The rule of ``docs/warnings.md`` that a failed check is a finding of; empty where a rule
+        reports it by itself.
+    level : {"stop", "warning", "note"}
+        How serious it is if it failed.
     """
 
     name: str
@@ -38,13 +40,14 @@ class Check:
     seen: str = ""
     advice: str = ""
     rule: str = ""
+    level: Level = "stop"
 
     @property
     def finding(self) -> Finding | None:
-        """The finding of a failed check: its figures must not be quoted."""
-        if self.outcome != "failed":
+        """The finding of a failed check."""
+        if self.outcome != "failed" or not self.rule:
             return None
-        return Finding(self.rule, self.seen, self.advice, "stop")
+        return Finding(self.rule, self.seen, self.advice, self.level)
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,17 @@ class Examination:
     checks: tuple[Check, ...]
 
     @property
+    def findings(self) -> list[Finding]:
+        """The findings of the failed checks."""
+        return [one.finding for one in self.checks if one.finding is not None]
+
+    @property
     def enough(self) -> Enough:
-        """Whether the evaluation is strong enough: no with a failed check, yes if all passed."""
-        outcomes = {check.outcome for check in self.checks}
-        if "failed" in outcomes:
+        """Whether the evaluation is strong enough: yes if every check that applies passed.
+
+        No where a failed check says that figures must not be quoted; unknown in between.
+        """
+        if any(one.outcome == "failed" and one.level == "stop" for one in self.checks):
             return "no"
-        return "unknown" if "not run" in outcomes or "passed" not in outcomes else "yes"
-
-
-def findings(checks: Iterable[Check]) -> list[Finding]:
-    """The findings of the failed checks."""
-    return [one.finding for one in checks if one.finding is not None]
+        outcomes = {one.outcome for one in self.checks} - {"not applicable"}
+        return "yes" if outcomes == {"passed"} else "unknown"

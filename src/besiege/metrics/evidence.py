@@ -48,6 +48,9 @@ class Trial:
     probe : float, optional
         Distance, in widths of the box, between images whose scores it compares to estimate
         gradients.
+    guard : bool
+        Whether it only tests the attacks before it, on some of the samples that they left. Its
+        successes count; samples that it was not tried on are not missing.
     """
 
     text: str
@@ -62,6 +65,7 @@ class Trial:
     losses: frozenset[str] = frozenset()
     targets: int | None = None
     probe: float | None = None
+    guard: bool = False
 
     @property
     def sees(self) -> bool:
@@ -114,6 +118,11 @@ class Evidence:
     others: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
+    def attacks(self) -> Sequence[Trial]:
+        """The trials without the guards that test them."""
+        return [trial for trial in self.trials if not trial.guard]
+
+    @property
     def count(self) -> int:
         """The number of clean samples."""
         return self.clean.count
@@ -146,16 +155,19 @@ class Evidence:
         return stands
 
     def before(self, trial: Trial) -> Sequence[Trial]:
-        """The attacks of a suite before this one; none outside a suite."""
+        """The attacks of a suite, or those that a guard tests, before this one; none otherwise."""
         places = [place for place, other in enumerate(self.trials) if other is trial]
-        return self.trials[: places[0]] if self.chained and places else ()
+        return self.trials[: places[0]] if (self.chained or trial.guard) and places else ()
 
     def covered(self, trial: Trial) -> Mask:
         """Which samples an attack was judged on; in a suite also those broken before it.
 
         Samples broken before count only in shards where the attack was judged on the unbroken
-        ones: otherwise all samples of an unfinished shard would count as broken.
+        ones: otherwise all samples of an unfinished shard would count as broken. A guard covers
+        what the attacks cover that it tests.
         """
+        if trial.guard:
+            return self.covered_by_all()
         tried: Mask = np.isin(self.clean["sample"], trial.rows["sample"])
         earlier = self.before(trial)
         if not earlier:
@@ -175,7 +187,7 @@ class Evidence:
     def covered_by_all(self) -> Mask:
         """Which samples every attack was judged on: only these can be called robust."""
         known = np.full(self.count, bool(self.trials))
-        for trial in self.trials:
+        for trial in self.attacks:
             known &= self.covered(trial)
         return known
 
@@ -193,7 +205,7 @@ class Evidence:
 
         It is the first of equal ones, over the samples that every attack was judged on.
         """
-        tried = [trial for trial in self.trials if trial.rows.count]
+        tried = [trial for trial in self.attacks if trial.rows.count]
         if self.chained:
             return max(tried, key=lambda trial: len(self.broken_ids(trial)), default=None)
         known = self.covered_by_all()

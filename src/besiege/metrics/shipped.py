@@ -6,6 +6,7 @@ from besiege.metrics import figures
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.distances import distance_figures
+from besiege.metrics.examination import examination_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.stochastic import chance_figures
@@ -45,6 +46,7 @@ def _chance(case: Case) -> Draws | None:
 SHIPPED = (
     Figure("robust", lambda case: figures.robust_rate(case.evidence), 1, row=_robust_row),
     Figure("clean", lambda case: figures.clean_rate(case.evidence), 2, row=_clean_row),
+    Figure("examination", examination_figures, 5),
     Figure(
         "attacks",
         figures.attack_figures,

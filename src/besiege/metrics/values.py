@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from besiege.core.errors import Finding
+from besiege.core.examination import Examination
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference
 
@@ -369,6 +370,7 @@ class EvaluationFigures:
     queries: tuple[AttackQueries, ...] = ()
     by_class: tuple[ClassFigures, ...] = ()
     confusion: Confusion | None = None
+    examination: Examination | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self, name: str) -> Any:

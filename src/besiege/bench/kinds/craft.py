@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,10 +13,15 @@ from besiege.bench.spec import AttackSpec, Shard
 from besiege.bench.task import Stage, Task, TaskResult
 
 if TYPE_CHECKING:
+    from besiege.attacks.attack import Attack
     from besiege.bench.context import Context
     from besiege.bench.plan import Plan
     from besiege.core.samples import Samples
     from besiege.evaluation.crafting import Crafted
+
+
+LEAST = 4
+"""Samples per shard on which a guard is tried, whatever the attacks before it cost."""
 
 
 class Craft(Kind):
@@ -39,12 +44,16 @@ class Craft(Kind):
         decide on which samples it runs, and are therefore part of its identity.
         """
         before: list[tuple[str, ...]] = [() for _ in plan.shards]
+        left = before
         for spec in plan.attacks:
             stage = _stage(plan, spec, plan.shards, before)
             yield stage
+            judged = [tasks[-1].key for tasks in stage.parts]
             if plan.chained:
-                judged = [tasks[-1].key for tasks in stage.parts]
                 before = [(*keys, key) for keys, key in zip(before, judged, strict=True)]
+            else:
+                left = [(*keys, key) for keys, key in zip(left, judged, strict=True)]
+        yield from _guards(plan, before if plan.chained else left)
         if plan.curve is not None:
             shards = plan.curve.shards
             yield _stage(plan, plan.curve.attack, shards, [()] * len(shards), curve=True)
@@ -61,13 +70,15 @@ class Craft(Kind):
 
         about = task.identity
         victim = context.victim(about["victim"])
-        samples = context.standing(task)
+        attack, samples = context.attack(about["text"], about["attack"]), context.standing(task)
+        if "guard" in about and len(samples):
+            samples = _affordable(task, context, attack, samples)
         if not len(samples):
             return TaskResult(empty(self.columns), {"rows": 0})
         threat = Threat.parse(about["threat"])
         crafted = craft(
             victim,
-            context.attack(about["text"], about["attack"]),
+            attack,
             samples,
             threat,
             seed=about["seed"],
@@ -80,6 +91,44 @@ class Craft(Kind):
             knowledge=context.knowledge(about),
         )
         return _result(samples, crafted, about["leave"], threat.eps is None)
+
+
+def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
+    """The guards, each on what those before it left; on all samples where a few were not safe."""
+    for guard in plan.guards:
+        limits: list[dict[str, Any]] = [{"guard": {"share": guard.share, "most": guard.most}}]
+        limits += [{}] if plan.guarded == "all" else []
+        for limit in limits:
+            parts = []
+            for number, (shard, keys) in enumerate(zip(plan.shards, after, strict=True)):
+                about = _identity(plan, guard.attack, shard, keys) | limit
+                task = Task("craft", about, keys, number)
+                parts.append((task, judge_task(plan, task)))
+            most = guard.most if limit else max(shard.count for shard in plan.shards)
+            counts = tuple(min(most, shard.count) for shard in plan.shards)
+            # Another name: the same attack may also be listed.
+            name = f"{guard.attack.title} (guard)"
+            yield Stage(name, tuple(parts), counts, guard.attack, guard=True)
+            after = [(*keys, tasks[-1].key) for keys, tasks in zip(after, parts, strict=True)]
+
+
+def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) -> Samples:
+    """The first samples for which a share of the passes of the attacks before pays."""
+    import torch
+
+    limit = task.identity["guard"]
+    spent = 0
+    for key in task.needs:
+        judged = context.store.read(key)
+        crafted = None if judged is None else context.store.read(judged.identity["crafted"])
+        if crafted is not None and "guard" not in crafted.identity:
+            totals = crafted.totals
+            spent += int(totals.get("forwards", 0)) + int(totals.get("backwards", 0))
+    classes = context.victim(task.identity["victim"]).classes or 10
+    each = attack.passes(tuple(samples.images.shape[1:]), classes)
+    count = max(LEAST, int(limit["share"] * spent / each))
+    count = min(count, limit["most"], len(samples))
+    return samples.at(torch.arange(count, device=samples.ids.device))
 
 
 def _stage(

@@ -1,0 +1,66 @@
+"""Task kind ``active``: whether the attacks find adversarial examples that are known to exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from besiege.bench.kinds import KINDS, Kind, base_identity
+from besiege.bench.kinds.examine import result_of
+from besiege.bench.task import Stage, Task, TaskResult
+from besiege.metrics.examination import COLUMNS
+
+if TYPE_CHECKING:
+    from besiege.bench.context import Context
+    from besiege.bench.plan import Plan
+
+SAMPLES = 50
+"""Samples that are given a known adversarial example."""
+REVISION = 1
+"""It is raised when the test changes."""
+
+
+class Active(Kind):
+    """The active test of the evaluation's own attacks."""
+
+    name = "active"
+    order = 70
+    columns: ClassVar[Mapping[str, type]] = dict.fromkeys(COLUMNS, object)
+
+    def stages(self, plan: Plan) -> Iterable[Stage]:
+        """One task: the attacks one after the other, each on what those before it left."""
+        mine = [spec for spec in plan.attacks if spec.source is None and spec.access == "gradient"]
+        if plan.request.examine == "none" or not mine:
+            return
+        about: dict[str, Any] = {
+            **base_identity("active", plan.model.digest, plan.request.seed),
+            "shard": plan.shards[0].digest,
+            "threat": plan.threat,
+            "attacks": [{"text": spec.text, "attack": spec.spelled} for spec in mine],
+            "revision": REVISION,
+        }
+        count = min(SAMPLES, plan.shards[0].count)
+        yield Stage("active", ((Task("active", about),),), (count,))
+
+    def estimate(self, task: Task, stage: Stage) -> float:
+        return 100.0
+
+    def run(self, task: Task, context: Context) -> TaskResult:
+        from besiege.core.threat import Threat
+        from besiege.evaluation.active import active_test
+
+        about = task.identity
+        found = active_test(
+            context.victim(about["victim"]),
+            [context.attack(one["text"], one["attack"]) for one in about["attacks"]],
+            context.first(about["shard"], SAMPLES),
+            Threat.parse(about["threat"]),
+            seed=about["seed"],
+            most=SAMPLES,
+        )
+        made = result_of([found.check])
+        counts = {"forwards": found.forwards, "backwards": found.backwards}
+        return TaskResult(made.rows, {**made.totals, **counts})
+
+
+KINDS.add(Active.name, Active())

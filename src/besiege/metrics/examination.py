@@ -1,0 +1,76 @@
+"""The examination of an evaluation: checks of the model, of the attacks, and of their agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from besiege.core.examination import Check, Examination
+from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.registry import Case
+from besiege.metrics.rows import Rows
+
+KINDS = ("examine", "again", "active")
+"""Kinds of task whose rows are checks, in the order in which they are shown."""
+FEW = 0.02
+"""The largest share of what gradient-based attacks left that others may break."""
+ADVICE = (
+    "Gradients are masked, so gradient-based attacks say little about this model: attack what "
+    "masks them (a surrogate for layers without gradients, averaged(...) for stochastic models), "
+    "and run --suite standard, which includes attacks without gradients."
+)
+
+
+def examination_figures(case: Case) -> Examination | None:
+    """All checks of an evaluation; None where it was not examined."""
+    evidence = case.evidence
+    tables = {name: evidence.others[name] for name in KINDS if name in evidence.others}
+    if not tables:
+        return None
+    before = [check for name in KINDS[:1] for check in _checks(tables.get(name))]
+    after = [check for name in KINDS[1:] for check in _checks(tables.get(name))]
+    return Examination((*before, _without_gradients(evidence), *after))
+
+
+def _checks(rows: Rows | None) -> Iterator[Check]:
+    """The checks that a task stored, one in each row."""
+    if rows is not None:
+        for row in rows.records():
+            words = {name: str(row[name]) for name in COLUMNS}
+            yield Check(**words)  # type: ignore[arg-type]  # the words were outcomes and levels
+
+
+COLUMNS = ("name", "outcome", "number", "seen", "advice", "rule", "level")
+"""The columns of stored checks: the fields of a `Check`."""
+
+
+def _without_gradients(evidence: Evidence) -> Check:
+    """Whether attacks without gradients break what gradient-based ones left."""
+    name = "attacks without gradients find no more"
+    seeing = [trial for trial in evidence.trials if trial.sees]
+    blind = [trial for trial in evidence.trials if trial.access in ("score", "decision")]
+    if not seeing:
+        return Check(name, "not applicable", seen="no attack uses gradients")
+    if not blind:
+        return Check(
+            name,
+            "not run",
+            seen="only gradient-based attacks were listed",
+            advice="Run the default attacks, or --suite standard.",
+        )
+    tried, broken = _tried(evidence, seeing, blind)
+    number = f"{broken} of {tried} images"
+    if broken <= max(1, FEW * tried):
+        return Check(name, "passed", number)
+    seen = (
+        f"attacks without gradients broke {broken} of the {tried} images they were tried on, all "
+        "of which had withstood the gradient-based attacks."
+    )
+    return Check(name, "failed", number, seen, ADVICE, "W08")
+
+
+def _tried(evidence: Evidence, seeing: list[Trial], blind: list[Trial]) -> tuple[int, int]:
+    """Of the images that gradient-based attacks left: those tried without, and those broken."""
+    left = set(evidence.clean["sample"][evidence.standing(seeing)].tolist())
+    tried = {int(one) for trial in blind for one in trial.rows["sample"]} & left
+    broken = {int(one) for trial in blind for one in evidence.broken_ids(trial)} & left
+    return len(tried), len(broken)
