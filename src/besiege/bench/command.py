@@ -15,7 +15,7 @@ _SHARD = 100
 
 def command_of(request: Request, out: Path | None = None) -> str:
     """The command that reproduces a request, or the Python call where an object has no name."""
-    usual = Request(model="", data="", threat="", shard=_SHARD)
+    usual = Request(model="", data="", threat="", shard=_SHARD, examine="short")
     changed = {
         name: value
         for name, value in request

@@ -22,6 +22,7 @@ from besiege.bench.store import Store
 from besiege.bench.summaries import summary_of
 from besiege.bench.words import in_lines
 from besiege.core.errors import Finding, InputError, UnknownNameError, VictimError, near
+from besiege.core.examination import Examination
 from besiege.core.text import check_whole
 from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
@@ -74,6 +75,11 @@ class Evaluation:
     paid: Mapping[str, tuple[int, int]] | None = None
     _held: object = None
     """Keeps a temporary run folder."""
+
+    @property
+    def examination(self) -> Examination | None:
+        """Whether the evaluation is strong enough, check by check; None if it was not examined."""
+        return self.figures.examination
 
     @cached_property
     def rows(self) -> Rows:

@@ -89,6 +89,7 @@ def evaluate(
     fuse: Literal["logits", "probabilities", "losses"] = "logits",
     curve: Curves | None = None,
     no_curve: Flag = False,
+    examine: Literal["full", "short", "none"] = "short",
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
@@ -146,6 +147,9 @@ def evaluate(
         Accuracy against the budget: short (20 steps, up to 200 images; the default), full or none.
     no_curve
         The same as --curve none.
+    examine
+        Examination of the model and of its evaluation: is it strong enough? full also examines
+        black-box models, whose queries it counts; none leaves it out.
     count
         Number of images, chosen by the seed; all by default.
     seed
@@ -190,6 +194,7 @@ def evaluate(
             shard=shard,
             substitute=substitute,
             fuse=fuse if substitute else "logits",
+            examine=examine,
             resize=resize,
             crop=crop,
             channels=channels,
@@ -398,7 +403,12 @@ def default_folder(requests: Sequence[Request]) -> Path:
     (request,) = requests
     words = request.model_dump(mode="json", exclude={"command", "textual"})
     # Options that are newer than existing folders count only when given: names stay the same.
-    later = {"layout": request.layout, "substitute": request.substitute, "fuse": request.substitute}
+    later = {
+        "layout": request.layout,
+        "substitute": request.substitute,
+        "fuse": request.substitute,
+        "examine": False,  # it is a part of the same evaluation
+    }
     named = {name: value for name, value in words.items() if later.get(name, True)}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
     names = [
