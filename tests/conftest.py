@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,25 @@ os.environ.setdefault("BESIEGE_OFFLINE", "1")
 
 SMALL_RUN: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 12, "curve": False}
 """What `evaluated` was asked, of zoo:digits-natural and digits."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unexamined() -> Iterator[pytest.MonkeyPatch]:
+    """Evaluations are not examined: that takes longer than most tests. `examined` undoes it."""
+    from besiege.bench.spec import Request
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Request, "examined", property(lambda self: False))
+        yield patch
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations are examined, as those of users are."""
+    from besiege.bench.spec import Request
+
+    always = property(lambda self: self.examine != "none")
+    monkeypatch.setattr(Request, "examined", always)
 
 
 @pytest.fixture(scope="session")

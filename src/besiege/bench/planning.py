@@ -76,7 +76,7 @@ def _guards(resolved: ResolvedRequest, shards: int) -> tuple[Guard, ...]:
     """Attacks without gradients that test those with gradients, where these need a test."""
     request, victim, threat = resolved.request, resolved.victim, resolved.threat
     restricted = request.substitute or request.queries is not None or threat.eps is None
-    if request.examine == "none" or not resolved.guardable or restricted:
+    if restricted or not (request.examined and resolved.guardable):
         return ()
     if victim.stochastic or victim.metered or threat.access < Access.GRADIENT:
         return ()

@@ -179,7 +179,7 @@ def resolve(
         chosen, chained = read_attacks(attacks, suite, threat)
     model = request.model if given.model is None else given.model
     victim = read_victim(model, device, str(threat.access))
-    fresh = None if request.examine == "none" else fresh_copies(model, victim, device)
+    fresh = None if not request.examined else fresh_copies(model, victim, device)
     threat = as_granted(threat, request.access, victim)
     if not named:
         attacks, suite = usual(threat, not request.substitute)

@@ -104,6 +104,11 @@ class Request(Value):
     textual: bool = True
     """Whether texts name model and data, so that the request can be repeated."""
 
+    @property
+    def examined(self) -> bool:
+        """Whether the model and its evaluation are examined."""
+        return self.examine != "none"
+
     @field_validator("suite")
     @classmethod
     def _named(cls, suite: str | None) -> str | None:

@@ -30,7 +30,7 @@ class Active(Kind):
     def stages(self, plan: Plan) -> Iterable[Stage]:
         """One task: the attacks one after the other, each on what those before it left."""
         mine = [spec for spec in plan.attacks if spec.source is None and spec.access == "gradient"]
-        if plan.request.examine == "none" or not mine:
+        if not (plan.request.examined and mine):
             return
         about: dict[str, Any] = {
             **base_identity("active", plan.model.digest, plan.request.seed),

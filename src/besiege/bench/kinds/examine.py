@@ -31,7 +31,7 @@ class Examine(Kind):
     columns: ClassVar[Mapping[str, type]] = dict.fromkeys(COLUMNS, object)
 
     def stages(self, plan: Plan) -> Iterable[Stage]:
-        if plan.request.examine != "none":
+        if plan.request.examined:
             yield _stage(plan, self.name, ())
 
     def estimate(self, task: Task, stage: Stage) -> float:
@@ -61,7 +61,7 @@ class Again(Kind):
     columns: ClassVar[Mapping[str, type]] = dict.fromkeys(COLUMNS, object)
 
     def stages(self, plan: Plan) -> Iterable[Stage]:
-        if plan.request.examine != "none":
+        if plan.request.examined:
             yield _stage(plan, self.name, judged_keys(plan))
 
     def estimate(self, task: Task, stage: Stage) -> float:
