@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from besiege.core.errors import Finding, Level
 
@@ -69,6 +69,23 @@ class Examination:
     def findings(self) -> list[Finding]:
         """The findings of the failed checks."""
         return [one.finding for one in self.checks if one.finding is not None]
+
+    @property
+    def answer(self) -> str:
+        """The outcome in a sentence."""
+        return {
+            "yes": "This evaluation is strong enough as far as the checks can tell.",
+            "no": "This evaluation is not strong enough: its figures must not be quoted.",
+            "unknown": "Whether this evaluation is strong enough is unknown.",
+        }[self.enough]
+
+    @property
+    def counted(self) -> str:
+        """How many checks had each outcome."""
+        outcomes = [one.outcome for one in self.checks]
+        counts = {outcome: outcomes.count(outcome) for outcome in get_args(Outcome)}
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        return f"{len(outcomes)} checks: {listed}."
 
     @property
     def enough(self) -> Enough:

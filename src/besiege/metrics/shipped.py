@@ -24,6 +24,12 @@ def _clean_row(found: EvaluationFigures) -> Row | None:
     return None if found.clean is None else Row("clean", found.clean, "95 % intervals")
 
 
+def _examination_row(found: EvaluationFigures) -> Row | None:
+    if found.examination is None:
+        return None
+    return Row("strong enough", found.examination.enough, found.examination.counted.rstrip("."))
+
+
 def _chance_row(found: EvaluationFigures) -> Row | None:
     if found.chance is None:
         return None
@@ -46,7 +52,13 @@ def _chance(case: Case) -> Draws | None:
 SHIPPED = (
     Figure("robust", lambda case: figures.robust_rate(case.evidence), 1, row=_robust_row),
     Figure("clean", lambda case: figures.clean_rate(case.evidence), 2, row=_clean_row),
-    Figure("examination", examination_figures, 5),
+    Figure(
+        "examination",
+        examination_figures,
+        5,
+        Section("Is this evaluation strong enough?", "examination.html", notebook=True),
+        _examination_row,
+    ),
     Figure(
         "attacks",
         figures.attack_figures,
