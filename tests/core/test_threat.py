@@ -226,3 +226,12 @@ def test_names_are_the_papers_words() -> None:
     assert [str(n) for n in Norm] == ["linf", "l2", "l1", "l0"]
     assert Access.DECISION < Access.SCORE < Access.GRADIENT
     assert [str(a) for a in Access] == ["decision", "score", "gradient"]
+
+
+def test_a_budget_meant_for_another_range_is_noticed() -> None:
+    (finding,) = Threat.parse("linf:0.1").findings((0.0, 255.0))
+    assert finding.id == "W28" and "write 'linf:25.5'" in finding.advice
+    assert "0.00039 of the range" in finding.seen
+    assert Threat.parse("linf:8").findings((0.0, 255.0)) == []
+    assert Threat.parse("linf:0.1").findings((0.0, 1.0)) == []
+    assert Threat.parse("l0:20").findings((0.0, 255.0)) == []

@@ -449,3 +449,26 @@ def test_attacks_take_loaded_data() -> None:
         besiege.attack("pgd", model, DataLoader(Digits()), threat="linf:0.1")
     with pytest.raises(InputError, match="no labels were given with the Tensor"):
         besiege.attack("pgd", model, data.images, threat="linf:0.1")
+
+
+class Endless(IterableDataset[Any]):
+    """The same thirty images from every worker."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((image_of(index), int(LABELS[index])) for index in range(30))
+
+
+def test_workers_that_all_read_everything_are_refused() -> None:
+    assert len(load(DataLoader(Endless(), batch_size=10))) == 30
+    with pytest.raises(InputError, match=r"60, of which 30 are different.*Set num_workers=0"):
+        load(DataLoader(Endless(), batch_size=10, num_workers=2))
+
+
+def test_a_collate_that_depends_on_the_batch_is_refused() -> None:
+    def centred(items: list[Any]) -> tuple[Tensor, Tensor]:
+        images = torch.stack([image for image, _ in items])
+        return (images - images.mean(0)).clamp(0, 1), torch.tensor([label for _, label in items])
+
+    loader = DataLoader(Images(), collate_fn=centred, batch_size=8)
+    with pytest.raises(InputError, match="other samples of a batch"):
+        load(loader)

@@ -277,9 +277,21 @@ class Threat:
         )
 
     def findings(self, box: tuple[float, float]) -> list[Finding]:
-        """A warning when the budget is so large that it is probably a mistake (rule W28)."""
+        """A warning when the budget is probably a mistake: half the range, or meant for [0, 1]."""
         width = box[1] - box[0]
-        if self.norm is not Linf or self.eps is None or self.radius < 0.5 * width:
+        if self.eps is None or self.norm is L0:
+            return []
+        if width > 16 and self.radius < 1:
+            meant = _show(as_fraction(self.eps) * as_fraction(width))
+            return [
+                Finding(
+                    "W28",
+                    f"the budget {self} is {self.radius / width:.2g} of the range of a pixel value "
+                    f"of this model, {box[0]:g} to {box[1]:g}.",
+                    f"If it was meant for images in [0, 1], write '{self.norm}:{meant}'.",
+                )
+            ]
+        if self.norm is not Linf or self.radius < 0.5 * width:
             return []
         seen = f"the budget {self} spans half of the pixel range {box} or more."
         advice = "Any image fits such a budget; use a smaller one."
