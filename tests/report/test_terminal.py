@@ -225,12 +225,17 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
     ]
 
 
-def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
+@pytest.mark.parametrize(
+    ("width", "times"), [(60, r"[\d:-]+ left"), (80, r"[\d:]+ so far, [\d:-]+ left")]
+)
+def test_a_terminal_gets_a_bar_with_both_times_named(width: int, times: str) -> None:
     file = io.StringIO()
-    with bar("zoo:x", Console(file=file, force_terminal=True, width=100)) as tell:
+    console = Console(file=file, force_terminal=True, width=width, color_system=None)
+    with bar("zoo:x", console) as tell:
         tell(Event(50, 200, "pgd"))
-    text = file.getvalue()
-    assert "zoo:x: pgd" in text and "25 %" in text and "left" in text
+    lines = re.split(r"\r|\n|\x1b\[[0-9;?]*[A-Za-z]", file.getvalue())
+    assert any(re.fullmatch(rf"zoo:x: pgd +\S+ +25 % {times}", line.strip()) for line in lines)
+    assert max(map(len, lines)) <= width
 
 
 def cascade(console: Console) -> None:

@@ -63,13 +63,14 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     if not shown.is_terminal:
         yield _lines(title, shown)
         return
+    wide = shown.width >= 76
     columns = (
         TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-        BarColumn(bar_width=20 if shown.width >= 76 else 8),
+        BarColumn(bar_width=12 if wide else 8),
         TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
+        *((TimeElapsedColumn(), TextColumn("so far,")) if wide else ()),
         TimeRemainingColumn(),
+        TextColumn("left"),
     )
     with Progress(*columns, console=shown, transient=True, expand=True) as progress:
         yield _Shown(title, progress).tell
