@@ -110,6 +110,22 @@ def test_a_suite_shows_what_stood_before_and_after_each_attack() -> None:
     assert "before, left: unbroken images" in legend and "alone:" not in legend
 
 
+def test_the_legend_explains_only_the_columns_that_fit() -> None:
+    (found,) = suite().evaluations
+    asked = (AttackQueries(found.attacks[-1].text, 78, 4321.0, 5000.0, 200.0),)
+    given = figures(replace(found, queries=asked))
+    said = [" ".join(printed(given, width).split()) for width in (80, 100)]
+    narrow, wide = (text.split("* broke most") for text in said)
+    assert "left passes time" in narrow[0], "the time fits where the queries do not"
+    assert "queries" not in narrow[0] and "queries" not in narrow[1]
+    assert "left passes queries time" in wide[0] and "queries: mean (median)" in wide[1]
+    for one in (figures(), suite()):
+        head, legend = printed(one, 40).split("* broke most")
+        for name in ("broken", "before", "left", "alone", "median", "passes"):
+            explained = re.search(rf"\b{name}[:,]", legend) is not None
+            assert explained == (f" {name}" in head), name
+
+
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     lines = [" ".join(line.split()) for line in printed(by_chance()).splitlines()]
     said = "mean (sd) of 5 draws, clean 96.05 % (0.31)"
