@@ -159,6 +159,13 @@ def test_where_no_attack_finished_nothing_is_known() -> None:
     assert "robust " not in text.replace("robustness", "").replace("as robust", "")
 
 
+def test_attacks_that_finished_are_named_where_others_did_not() -> None:
+    lost = attack("apgdt", 51, accuracy=None, complete=False)
+    text = printed(figures(evaluation(attacks=[attack("apgd", 51), lost], robust=None)))
+    assert "apgd finished, but apgdt did not, so robustness is unknown" in " ".join(text.split())
+    assert "No attack finished" not in text
+
+
 def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     text = printed(four())
     head = [" ".join(line.split()) for line in text.splitlines()[4:9]]
@@ -289,6 +296,15 @@ def test_a_log_keeps_it_too() -> None:
     assert "zoo:x: apgd broke 1,263 of 1,383 images in 2 min 05 s" in text
     assert "loss=margin, schedule=cosine), 3) failed on some of 120 images" in text
     assert text.startswith("W14 stop: The model wavers. Make it deterministic.")
+
+
+def test_an_attack_that_was_done_before_shows_no_time() -> None:
+    for terminal, said in ((True, "apgd 198 174 done before"), (False, "images (done before)")):
+        file = io.StringIO()
+        shown = Console(file=file, width=80, force_terminal=terminal, color_system=None)
+        with bar("zoo:x", shown) as tell:
+            tell(Event(100, 200, "apgd", Stage("apgd", 198, 174, 1.0, 1.5, kept=True)))
+        assert said in " ".join(file.getvalue().split()) and "1.5 s" not in file.getvalue()
 
 
 def test_report_never_imports_torch() -> None:

@@ -143,8 +143,9 @@ def incomplete(gathered: Gathered) -> list[Finding]:
         )
     curve = gathered.plan.curve
     if gathered.missing:
-        parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
-        seen = f"records are missing: {parts}."
+        shards = {stage.name: len(stage.parts) for stage in gathered.plan.stages()}
+        parts = [f"{name} ({n} of {shards[name]})" for name, n in gathered.missing.items()]
+        seen = f"shards are missing: {', '.join(parts)}."
         advice = "The figures cover the existing records. Run the same command again to resume."
         if curve is not None and set(gathered.missing) == {curve.attack.title}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))
