@@ -78,6 +78,8 @@ def gather(store: Store, plan: Plan) -> Gathered:
         # The usual budget is that of images in [0, 1].
         None if plan.data.standard is None else plan.data.standard * _width(plan, threat),
         undefended=is_free(plan, threat) and plan.model.undefended,
+        # Without a count all samples are there, except for those of the target class.
+        total=plan.data.count if plan.request.count is None else plan.data.total,
         others=others,
     )
     return Gathered(
