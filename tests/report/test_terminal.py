@@ -218,7 +218,9 @@ def test_what_differs_in_numbers_only_is_said_once() -> None:
     ]
     text = " ".join(printed(figures(*evaluations)).split())
     assert text.count("points.") == 1 and "Known to +-5.5 points." in text
-    assert "(zoo:digits-pgd-at against linf:8/255; with other numbers in all others)" in text
+    assert "(zoo:digits-pgd-at against linf:8/255; the others with other numbers)" in text
+    two = " ".join(printed(figures(*evaluations[:2])).split())
+    assert "against linf:8/255; the other with other numbers)" in two
     fewer = [*evaluations[:2], replace(evaluations[2], warnings=()), evaluations[3]]
     assert "other numbers" not in printed(figures(*fewer))
 

@@ -455,7 +455,8 @@ def _concerned(group: Alike, evaluations: Sequence[Evaluation]) -> str:
     if len(names) == len(evaluations) and not group.differ:
         return ""
     if len(names) == len(evaluations):
-        return f" ({names[0]}; with other numbers in all others)"
+        others = "the other" if len(names) == 2 else "the others"
+        return f" ({names[0]}; {others} with other numbers)"
     if len(names) > _NAMES:
         names = [*names[:_NAMES], f"{len(names) - _NAMES} more"]
     return f" ({listed(names)})"
