@@ -102,6 +102,16 @@ def test_nothing_is_left_to_do_where_all_is_there(besiege: Besiege) -> None:
     assert other.code == 0 and "resuming in here" in other.err
 
 
+def test_several_models_end_with_the_command_that_compares_them(besiege: Besiege) -> None:
+    rest = ("--attacks", "fgsm", "--count", "10", "--no-curve", "--no-page", "--out", "my run")
+    said = besiege(*ASK[:2], "zoo:digits-pgd-at", *ASK[2:], *rest)
+    assert said.out.endswith("\nWhich model is more robust: besiege compare 'my run'\n")
+    assert besiege("compare", "my run").code == 0
+    assert "besiege compare 'my run'" not in besiege(*ASK, "--threat", "l2:1", *rest).out
+    told = besiege(*ASK[:2], "zoo:digits-pgd-at", *ASK[2:], *rest, "--json").out
+    assert "Which model" not in told and json.loads(told)["complete"]
+
+
 def test_what_is_crafted_elsewhere_has_no_steps_here(besiege: Besiege) -> None:
     attack = ("--count", "20", "--attacks", "pgd(steps=3)", "--no-curve")
     alone = json.loads(besiege(*ASK, *attack, "--json").out)["evaluations"][0]
