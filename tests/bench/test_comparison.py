@@ -214,7 +214,7 @@ def test_other_samples_are_refused_and_the_common_ones_offered(
     message = str(told.value)
     assert "not on the same samples" in message
     assert "60 of the 397 images of digits (test), chosen with seed 0" in message
-    assert "80 of the 397 images" in message and "All have 60 images: pass common=True" in message
+    assert "80 of the 397 images" in message and "They share 60 images: pass common=True" in message
     found = compare_runs([several.folder, more.folder], common=True)
     group = found.groups[0]
     assert group.count == 60 and len(group.evaluations) == 4
@@ -238,7 +238,7 @@ def test_samples_of_another_seed_share_a_few(place: Path, more: Evaluation) -> N
     assert "zoo:digits-pgd-at: 60 of the 397 images of digits (test), chosen with seed 1" in str(
         told.value
     ), "no temporary folder is named"
-    assert f"All have {len(shared)} images: pass common=True" in str(told.value)
+    assert f"They share {len(shared)} images: pass common=True" in str(told.value)
     (pair,) = other.compare(more, common=True).pairs
     assert pair.change.count == len(shared)
     mine, theirs = standing(other), standing(more)

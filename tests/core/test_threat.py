@@ -134,6 +134,8 @@ def test_what_is_no_number_is_refused(number: object) -> None:
         ("Linf:8/255", "did you mean 'linf'"),
         ("l3:1", "did you mean 'l"),
         ("sphere", "known: l0, l1, l2, linf"),
+        ("0.1", "the threat '0.1' is a budget without a norm: write 'linf:0.1'"),
+        ("8/255 score", "budget without a norm: write 'linf:8/255'"),
         ("linf:", "not a budget"),
         ("linf:8/0", "not a budget"),
         ("linf:eight", "'linf:8/255' or 'l2:0.5'"),

@@ -252,6 +252,7 @@ def test_random_states_stay_as_they_were() -> None:
         (lambda x, y: (x[:, : 3 + y % 2], y), "different shapes"),
         (lambda x, y: ((x - 0.5) / 0.25, y), r"undo that \(x \* std \+ mean\)"),
         (lambda x, y: (255 * x, y), "look like bytes"),
+        (lambda x, y: (x / x.max() * 1.01, y), r"to 1\.01, but .*: clip them .*or scale"),
         (lambda x, y: (x, -1), r"labels\[0\] is -1"),
         (lambda x, y: 1 / 0, "could not be read: ZeroDivisionError"),
     ],

@@ -212,7 +212,9 @@ class Evaluation:
         return Path(write_page(self.folder, path))
 
     def __repr__(self) -> str:
-        return in_lines(self.figures)
+        from besiege.report.answer import since
+
+        return in_lines(self.figures, since(self.figures))
 
     def _repr_html_(self) -> str:
         from besiege.report import fragment

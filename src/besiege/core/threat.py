@@ -214,6 +214,7 @@ class Threat:
             raise ThreatError("the threat is empty: write for example 'linf:8/255'")
         text = short(text)  # as messages quote it
         name, colon, budget = words[0].partition(":")
+        _must_have_norm(words[0], text)
         norm = _member(Norm, name, "norm", f" in the threat '{text}'")
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
@@ -307,6 +308,17 @@ def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
     except ValueError:
         known = near(str(name), [str(member.value) for member in kind])
         raise ThreatError(f"'{short(str(name))}'{where} is not a {what}: {known}") from None
+
+
+def _must_have_norm(word: str, text: str) -> None:
+    """Refuse a budget without a norm with the threat that was probably meant."""
+    try:
+        number(word)
+    except InputError:
+        return
+    raise ThreatError(
+        f"the threat '{text}' is a budget without a norm: write 'linf:{word}', or 'l2:{word}'"
+    )
 
 
 def _class(word: str, text: str) -> int:
