@@ -320,9 +320,15 @@ def test_mistakes_in_files_are_named(mine: Path, rest: str, said: str) -> None:
     assert said in str(problem.value)
 
 
-def test_files_that_are_missing_or_broken_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BesiegeError, match=r"absent\.py, which does not exist"):
+def test_files_that_are_missing_or_broken_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BesiegeError, match=r"absent\.py, which does not exist$"):
         parse(f"{tmp_path}/absent.py:Mine")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BesiegeError) as problem:
+        parse("sub/absent.py:Mine")
+    assert str(problem.value).endswith(f"which does not exist in the folder {tmp_path}")
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0\n")
     with pytest.raises(BesiegeError, match="ZeroDivisionError"):

@@ -214,7 +214,7 @@ def test_other_samples_are_refused_and_the_common_ones_offered(
     message = str(told.value)
     assert "not on the same samples" in message
     assert "60 of the 397 images of digits (test), chosen with seed 0" in message
-    assert "80 of the 397 images" in message and "All have 60 images: pass common=True" in message
+    assert "80 of the 397 images" in message and "They share 60 images: pass common=True" in message
     found = compare_runs([several.folder, more.folder], common=True)
     group = found.groups[0]
     assert group.count == 60 and len(group.evaluations) == 4
@@ -238,7 +238,7 @@ def test_samples_of_another_seed_share_a_few(place: Path, more: Evaluation) -> N
     assert "zoo:digits-pgd-at: 60 of the 397 images of digits (test), chosen with seed 1" in str(
         told.value
     ), "no temporary folder is named"
-    assert f"All have {len(shared)} images: pass common=True" in str(told.value)
+    assert f"They share {len(shared)} images: pass common=True" in str(told.value)
     (pair,) = other.compare(more, common=True).pairs
     assert pair.change.count == len(shared)
     mine, theirs = standing(other), standing(more)
@@ -285,6 +285,9 @@ def test_common_ids_with_other_images_are_said() -> None:
     same = besiege.evaluate(MODELS[1], fewer, **words)
     assert one.compare(same, common=True).groups[0].notes == (compared,)
     other = besiege.evaluate(MODELS[1], (fewer[0].flip(3), fewer[1]), **words)
+    mixed = torch.cat([fewer[0][:18], fewer[0][18:].flip(3)]), fewer[1]
+    last = besiege.evaluate(MODELS[1], mixed, **words)
+    assert len(one.compare(last, common=True).groups[0].notes) == 2, "any image counts"
     assert one.compare(other, common=True).groups[0].notes == (
         compared,
         "Images with the same ids are not the same images: their pixels differ.",
@@ -366,12 +369,31 @@ def test_other_attacks_are_compared_and_said(pair: tuple[Evaluation, Evaluation]
     assert note in repr(pair[0].compare(other))
 
 
-def test_random_targets_of_other_seeds_are_said(candidate: Change) -> None:
+def test_random_targets_do_not_depend_on_the_seed(candidate: Change) -> None:
     terms = {"threat": "linf:0.1 targeted:random"}
-    assert compare([candidate(**terms), candidate("1", 1, **terms)]).groups[0].notes == ()
     other = candidate("1", 1, **terms, request={"seed": 5})
-    (note,) = compare([candidate(**terms), other]).groups[0].notes
-    assert "Not the same target classes" in note
+    assert compare([candidate(**terms), other]).groups[0].notes == ()
+    words = {**WORDS, "threat": "linf:0.1 targeted:random", "attacks": "fgsm", "count": 20}
+    data = besiege.data.load("digits", count=20)
+    targets = [
+        besiege.evaluate(
+            MODELS[0], (data.images, data.labels), **{**words, "count": None, "seed": seed}
+        ).rows["target"]
+        for seed in (0, 5)
+    ]
+    assert np.array_equal(*targets)
+
+
+def test_copied_weights_are_two_models(tmp_path: Path) -> None:
+    natural = ZOO / "digits-natural.safetensors"
+    for name in ("a", "b"):
+        shutil.copy(natural, tmp_path / f"{name}.safetensors")
+    models = [f"digits_cnn:{tmp_path / name}.safetensors" for name in ("a", "b")]
+    words = {**WORDS, "threat": "linf:0.1"}
+    for model in models:
+        besiege.evaluate(model, "digits", out=tmp_path / "run", **words)
+    found = compare_runs([tmp_path / "run"])
+    assert {one.name for one in found.groups[0].evaluations} == set(models)
 
 
 def test_runs_that_only_compare_within_themselves_are_refused(candidate: Change) -> None:

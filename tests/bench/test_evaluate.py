@@ -404,6 +404,12 @@ def test_accuracy_against_queries_is_that_of_shorter_runs() -> None:
         assert curve.value[curve.x.index(queries)] == pytest.approx(fewer.robust.value)
 
 
+def test_printed_rows_are_aligned(found: besiege.Evaluation) -> None:
+    rows = [line for line in repr(found).splitlines()[1:] if " % [" in line]
+    assert [line.split("  ")[1] for line in rows[:5]] == ["clean", "robust", *found.by_attack]
+    assert len({line.index(" % [") for line in rows[:5]}) == 1
+
+
 def test_without_a_budget_the_median_and_the_share_found_are_printed() -> None:
     found = evaluate(
         NATURAL, "digits", threat="linf", attacks="minimal(fgsm), fmn(steps=20)", count=20
@@ -412,7 +418,7 @@ def test_without_a_budget_the_median_and_the_share_found_are_printed() -> None:
     assert sizes is not None and sizes.all.median is not None
     lines = repr(found).splitlines()
     assert lines[2] == (
-        f"  smallest  median {sizes.all.median:.4g}, found for 20 of 20 images, "
+        f"  smallest       median {sizes.all.median:.4g}, found for 20 of 20 images, "
         "100.0 % [83.2, 100.0] (in linf)"
     )
     assert lines[3].startswith("  minimal(fgsm)  median ") and "of 20 images" in lines[4]

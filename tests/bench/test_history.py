@@ -50,6 +50,8 @@ def test_new_weights_do_not_hide_the_earlier_result(here: Path) -> None:
     second = measured()
     (old,) = second.figures.history
     assert old.name == first.figures.name and old.robust == first.robust
+    assert repr(second).splitlines()[3].startswith(f"  was {first.robust}, now ")
+    assert "\n  was " not in repr(first)
     assert old.model == first.figures.model.digest != second.figures.model.digest
     one, two = (found.by_sample["fate"] == "standing" for found in (second, first))
     assert old.change is not None

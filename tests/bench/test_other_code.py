@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import besiege
 from besiege.bench.evaluations import Evaluation
 from besiege.bench.single import evaluate
+from besiege.core.errors import ChangedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
@@ -66,3 +67,26 @@ def test_what_cannot_be_read_is_measured_again_by_another_process_and_said(
     assert runs[0] < runs[1] and len(runs[1]) == 2 * len(runs[0])
     measured(model, tmp_path)
     assert {path.name for path in (tmp_path / "records").iterdir()} == runs[1]
+
+
+class Reading(Upright):
+    """It reads a file whenever it answers, which no digest can know."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.net(float(self.file.read_text()) * x)
+        return y
+
+
+def test_a_model_that_answers_otherwise_than_recorded_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gain.txt"
+    file.write_text("1.0")
+    first = measured(Reading(file), tmp_path / "run")
+    assert measured(Reading(file), tmp_path / "run").robust == first.robust
+    file.write_text("0.3")
+    with pytest.raises(ChangedError, match="answers images otherwise than when they were recorded"):
+        measured(Reading(file), tmp_path / "run")
+    assert measured(Reading(file), tmp_path / "other").clean < first.clean

@@ -54,7 +54,7 @@ def test_other_samples_are_an_error_that_offers_the_common_ones(
     said = besiege(*given)
     assert said.code == 2 and said.out == ""
     assert "40 of the 397 images" in said.flat and "50 of the 397 images" in said.flat
-    assert "All have 40 images: pass --common to compare them on these" in said.flat
+    assert "They share 40 images: pass --common to compare them on these" in said.flat
     assert besiege(*given, "--common").code == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rich.text import Text
 from tests.cli.conftest import Besiege
 
 from besiege.bench.command import command_of
+from besiege.bench.overview import open_run
 from besiege.bench.spec import Machine, Request
 from besiege.cli import screen
 from besiege.cli.evaluate import default_folder
@@ -70,6 +72,27 @@ def test_the_same_command_goes_on_and_does_nothing_twice(besiege: Besiege, tmp_p
     }
 
 
+def test_an_interrupted_suite_counts_shards_everywhere_and_repeats_nothing(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    suite = ("--suite", "apgd(steps=3), apgdt(steps=3, targets=2)", "--shard", "10")
+    command = (*ASK, "--count", "20", *suite, "--no-curve", "--no-page", "--out", "here")
+    assert "done before" not in besiege(*command).flat
+    store, run = open_run(tmp_path / "here")
+    for task in (task for part in run.current[0].stages()[-1].parts for task in part):
+        shutil.rmtree(store.records / task.key)
+    said = " ".join(besiege("status", "here").out.split())
+    assert "apgd(steps=3) 2 of 2" in said and "apgdt(steps=3, targets=2) 0 of 2" in said
+    report = besiege("report", "here")
+    said = " ".join(report.out.split())
+    assert report.code == 3
+    assert "Shards are missing: apgdt(steps=3, targets=2) (2 of 2)." in said
+    assert "apgd(steps=3) finished, but apgdt(steps=3, targets=2) did not" in said
+    said = besiege(*command).flat
+    assert re.search(r"apgd\(steps=3\) broke \d+ of \d+ images \(done before\)", said)
+    assert re.search(r"apgdt\(steps=3, targets=2\) broke \d+ of \d+ images in ", said)
+
+
 def test_nothing_is_left_to_do_where_all_is_there(besiege: Besiege) -> None:
     first = besiege(*SMALL, "--no-curve", "--no-page", "--out", "here")
     assert "records are kept in here" in first.err
@@ -77,6 +100,16 @@ def test_nothing_is_left_to_do_where_all_is_there(besiege: Besiege) -> None:
     assert "nothing is left to do: all records are in here" in again.err
     other = besiege(*ASK, "--count", "20", "--attacks", "bim(steps=2)", "--out", "here")
     assert other.code == 0 and "resuming in here" in other.err
+
+
+def test_several_models_end_with_the_command_that_compares_them(besiege: Besiege) -> None:
+    rest = ("--attacks", "fgsm", "--count", "10", "--no-curve", "--no-page", "--out", "my run")
+    said = besiege(*ASK[:2], "zoo:digits-pgd-at", *ASK[2:], *rest)
+    assert said.out.endswith("\nWhich model is more robust: besiege compare 'my run'\n")
+    assert besiege("compare", "my run").code == 0
+    assert "besiege compare 'my run'" not in besiege(*ASK, "--threat", "l2:1", *rest).out
+    told = besiege(*ASK[:2], "zoo:digits-pgd-at", *ASK[2:], *rest, "--json").out
+    assert "Which model" not in told and json.loads(told)["complete"]
 
 
 def test_what_is_crafted_elsewhere_has_no_steps_here(besiege: Besiege) -> None:

@@ -41,6 +41,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "below the box": ({"images": IMAGES - 0.5}, "reach from -0.4"),
     "one-hot labels": ({"labels": torch.eye(4).long()}, r"labels\.argmax\(1\)"),
     "just outside": ({"images": nan(0, 1.0001)}, "reach from"),
+    "a little above": ({"images": nan(0, 1.01)}, r"to 1\.01, .*\(0\.0, 1\.0\)\. Clip .*or scale"),
+    "a little below": ({"images": nan(0, -0.05)}, r"from -0\.05 .* Clip them"),
     "too few labels": ({"labels": LABELS[:3]}, r"labels.*\(3,\).*\[4\]"),
     "too many labels": ({"labels": torch.arange(5)}, r"labels.*\(5,\).*\[4\]"),
     "column of labels": ({"labels": LABELS[:, None]}, r"\(4, 1\)"),

@@ -134,6 +134,8 @@ def test_what_is_no_number_is_refused(number: object) -> None:
         ("Linf:8/255", "did you mean 'linf'"),
         ("l3:1", "did you mean 'l"),
         ("sphere", "known: l0, l1, l2, linf"),
+        ("0.1", "the threat '0.1' is a budget without a norm: write 'linf:0.1'"),
+        ("8/255 score", "budget without a norm: write 'linf:8/255'"),
         ("linf:", "not a budget"),
         ("linf:8/0", "not a budget"),
         ("linf:eight", "'linf:8/255' or 'l2:0.5'"),
@@ -226,3 +228,12 @@ def test_names_are_the_papers_words() -> None:
     assert [str(n) for n in Norm] == ["linf", "l2", "l1", "l0"]
     assert Access.DECISION < Access.SCORE < Access.GRADIENT
     assert [str(a) for a in Access] == ["decision", "score", "gradient"]
+
+
+def test_a_budget_meant_for_another_range_is_noticed() -> None:
+    (finding,) = Threat.parse("linf:0.1").findings((0.0, 255.0))
+    assert finding.id == "W28" and "write 'linf:25.5'" in finding.advice
+    assert "0.00039 of the range" in finding.seen
+    assert Threat.parse("linf:8").findings((0.0, 255.0)) == []
+    assert Threat.parse("linf:0.1").findings((0.0, 1.0)) == []
+    assert Threat.parse("l0:20").findings((0.0, 255.0)) == []

@@ -252,6 +252,7 @@ def test_random_states_stay_as_they_were() -> None:
         (lambda x, y: (x[:, : 3 + y % 2], y), "different shapes"),
         (lambda x, y: ((x - 0.5) / 0.25, y), r"undo that \(x \* std \+ mean\)"),
         (lambda x, y: (255 * x, y), "look like bytes"),
+        (lambda x, y: (x / x.max() * 1.01, y), r"to 1\.01, but .*: clip them .*or scale"),
         (lambda x, y: (x, -1), r"labels\[0\] is -1"),
         (lambda x, y: 1 / 0, "could not be read: ZeroDivisionError"),
     ],
@@ -449,3 +450,26 @@ def test_attacks_take_loaded_data() -> None:
         besiege.attack("pgd", model, DataLoader(Digits()), threat="linf:0.1")
     with pytest.raises(InputError, match="no labels were given with the Tensor"):
         besiege.attack("pgd", model, data.images, threat="linf:0.1")
+
+
+class Endless(IterableDataset[Any]):
+    """The same thirty images from every worker."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((image_of(index), int(LABELS[index])) for index in range(30))
+
+
+def test_workers_that_all_read_everything_are_refused() -> None:
+    assert len(load(DataLoader(Endless(), batch_size=10))) == 30
+    with pytest.raises(InputError, match=r"60, of which 30 are different.*Set num_workers=0"):
+        load(DataLoader(Endless(), batch_size=10, num_workers=2))
+
+
+def test_a_collate_that_depends_on_the_batch_is_refused() -> None:
+    def centred(items: list[Any]) -> tuple[Tensor, Tensor]:
+        images = torch.stack([image for image, _ in items])
+        return (images - images.mean(0)).clamp(0, 1), torch.tensor([label for _, label in items])
+
+    loader = DataLoader(Images(), collate_fn=centred, batch_size=8)
+    with pytest.raises(InputError, match="other samples of a batch"):
+        load(loader)

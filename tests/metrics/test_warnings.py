@@ -303,6 +303,9 @@ def test_w15_no_better_than_chance() -> None:
     assert "W15" in case(29, 10) and "W15" not in case(30, 10)
     # An honest model for two classes: 72 % [65.2, 78.1].
     assert "W15" not in case(144, 2) and "W15" in case(105, 2)
+    untrained = evidence(clean=clean.having(correct=np.zeros(N, bool)))
+    (found,) = [finding for finding in findings(untrained) if finding.id == "W15"]
+    assert found.advice.startswith("Check that its trained weights were loaded, mean and std")
 
 
 def test_w16_and_w17_nobody_is_believed() -> None:
@@ -323,11 +326,25 @@ def test_w24_says_how_many_images_a_precision_takes() -> None:
     assert re.search(r"about [\d,]+ for ±3 and [\d,]+ for ±1", found.advice)
     thousand = precision(500, 1000)
     assert "±3.1 points" in thousand[0].seen
-    assert thousand[0].advice.endswith("about 9,800 for ±1."), "1,000 are there already"
+    assert "takes about 9,800 for ±1. Telling" in thousand[0].advice, "1,000 are there already"
     assert precision(5000, 10_000) == [] and precision(0, 200) == []
 
 
-def precision(left: int, count: int) -> list[Finding]:
+@pytest.mark.parametrize(
+    ("count", "total", "told"),
+    [
+        (200, 20_000, "A finer figure takes about 1,100 for ±3 and 9,800 for ±1."),
+        (200, 2_000, "A finer figure takes about 1,100 for ±3; the data set has 2,000."),
+        (200, 397, "All 397 images of the data set give a finer figure."),
+        (397, 397, "These are all images of the data set."),
+    ],
+)
+def test_w24_asks_for_no_more_images_than_there_are(count: int, total: int, told: str) -> None:
+    (found,) = precision(count // 2, count, total)
+    assert found.advice.startswith(f"{told} Telling models apart takes fewer images: besiege")
+
+
+def precision(left: int, count: int, total: int | None = None) -> list[Finding]:
     """W24 of an attack that leaves some of `count` images, all of which were right."""
     clean = {
         "sample": np.arange(count),
@@ -336,7 +353,7 @@ def precision(left: int, count: int) -> list[Finding]:
     }
     rows = {"sample": np.arange(count), "success": np.arange(count) >= left}
     case = Evidence(Rows(clean), [Trial("pgd", Rows(rows))], False, "linf", 0.1, (0.0, 1.0), 64, 10)
-    return list(w24_precision(case))
+    return list(w24_precision(replace(case, total=total)))
 
 
 def test_w28_twice_the_usual_budget() -> None:

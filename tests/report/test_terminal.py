@@ -110,6 +110,22 @@ def test_a_suite_shows_what_stood_before_and_after_each_attack() -> None:
     assert "before, left: unbroken images" in legend and "alone:" not in legend
 
 
+def test_the_legend_explains_only_the_columns_that_fit() -> None:
+    (found,) = suite().evaluations
+    asked = (AttackQueries(found.attacks[-1].text, 78, 4321.0, 5000.0, 200.0),)
+    given = figures(replace(found, queries=asked))
+    said = [" ".join(printed(given, width).split()) for width in (80, 100)]
+    narrow, wide = (text.split("* broke most") for text in said)
+    assert "left passes time" in narrow[0], "the time fits where the queries do not"
+    assert "queries" not in narrow[0] and "queries" not in narrow[1]
+    assert "left passes queries time" in wide[0] and "queries: mean (median)" in wide[1]
+    for one in (figures(), suite()):
+        head, legend = printed(one, 40).split("* broke most")
+        for name in ("broken", "before", "left", "alone", "median", "passes"):
+            explained = re.search(rf"\b{name}[:,]", legend) is not None
+            assert explained == (f" {name}" in head), name
+
+
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     lines = [" ".join(line.split()) for line in printed(by_chance()).splitlines()]
     said = "mean (sd) of 5 draws, clean 96.05 % (0.31)"
@@ -141,6 +157,13 @@ def test_where_no_attack_finished_nothing_is_known() -> None:
     text = printed(figures(evaluation(attacks=[lost])))
     assert "robustness is unknown" in text
     assert "robust " not in text.replace("robustness", "").replace("as robust", "")
+
+
+def test_attacks_that_finished_are_named_where_others_did_not() -> None:
+    lost = attack("apgdt", 51, accuracy=None, complete=False)
+    text = printed(figures(evaluation(attacks=[attack("apgd", 51), lost], robust=None)))
+    assert "apgd finished, but apgdt did not, so robustness is unknown" in " ".join(text.split())
+    assert "No attack finished" not in text
 
 
 def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
@@ -195,7 +218,9 @@ def test_what_differs_in_numbers_only_is_said_once() -> None:
     ]
     text = " ".join(printed(figures(*evaluations)).split())
     assert text.count("points.") == 1 and "Known to +-5.5 points." in text
-    assert "(zoo:digits-pgd-at against linf:8/255; with other numbers in all others)" in text
+    assert "(zoo:digits-pgd-at against linf:8/255; the others with other numbers)" in text
+    two = " ".join(printed(figures(*evaluations[:2])).split())
+    assert "against linf:8/255; the other with other numbers)" in two
     fewer = [*evaluations[:2], replace(evaluations[2], warnings=()), evaluations[3]]
     assert "other numbers" not in printed(figures(*fewer))
 
@@ -225,12 +250,17 @@ def test_a_log_gets_a_line_for_each_stage() -> None:
     ]
 
 
-def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
+@pytest.mark.parametrize(
+    ("width", "times"), [(60, r"[\d:-]+ left"), (80, r"[\d:]+ so far, [\d:-]+ left")]
+)
+def test_a_terminal_gets_a_bar_with_both_times_named(width: int, times: str) -> None:
     file = io.StringIO()
-    with bar("zoo:x", Console(file=file, force_terminal=True, width=100)) as tell:
+    console = Console(file=file, force_terminal=True, width=width, color_system=None)
+    with bar("zoo:x", console) as tell:
         tell(Event(50, 200, "pgd"))
-    text = file.getvalue()
-    assert "zoo:x: pgd" in text and "25 %" in text and "left" in text
+    lines = re.split(r"\r|\n|\x1b\[[0-9;?]*[A-Za-z]", file.getvalue())
+    assert any(re.fullmatch(rf"zoo:x: pgd +\S+ +25 % {times}", line.strip()) for line in lines)
+    assert max(map(len, lines)) <= width
 
 
 def cascade(console: Console) -> None:
@@ -268,6 +298,15 @@ def test_a_log_keeps_it_too() -> None:
     assert "zoo:x: apgd broke 1,263 of 1,383 images in 2 min 05 s" in text
     assert "loss=margin, schedule=cosine), 3) failed on some of 120 images" in text
     assert text.startswith("W14 stop: The model wavers. Make it deterministic.")
+
+
+def test_an_attack_that_was_done_before_shows_no_time() -> None:
+    for terminal, said in ((True, "apgd 198 174 done before"), (False, "images (done before)")):
+        file = io.StringIO()
+        shown = Console(file=file, width=80, force_terminal=terminal, color_system=None)
+        with bar("zoo:x", shown) as tell:
+            tell(Event(100, 200, "apgd", Stage("apgd", 198, 174, 1.0, 1.5, kept=True)))
+        assert said in " ".join(file.getvalue().split()) and "1.5 s" not in file.getvalue()
 
 
 def test_report_never_imports_torch() -> None:

@@ -24,7 +24,6 @@ from besiege.bench.file_names import with_file_names
 from besiege.bench.incomparable import must_meet
 from besiege.bench.store import Store
 from besiege.core.errors import Finding
-from besiege.core.threat import Goal, Threat
 from besiege.metrics.comparing import Aligned, Ids
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
@@ -265,7 +264,9 @@ def compare_runs(
 def compare(candidates: Sequence[Candidate], *, common: bool = False) -> PairedComparison:
     """Compare evaluations; an error where one of their sources can be compared with no other."""
     # A result and the folder that holds it are one evaluation.
-    candidates = list({(one.folder.resolve(), one.plan.name): one for one in candidates}.values())
+    # A result and the folder that holds it are one evaluation; copied weights are two models.
+    known = {(one.folder.resolve(), one.plan.name, one.model): one for one in candidates}
+    candidates = list(known.values())
     found = sort_out(candidates, common)
     must_meet(candidates, found.groups)
     groups = [_group(group, common) for group in found.groups]
@@ -355,9 +356,6 @@ def _notes(
             f"Not the same attacks: {each}. Stronger attacks leave a lower accuracy, so a "
             "difference may be that of the attacks."
         )
-    seeds = {one.plan.request.seed for one in candidates}
-    if len(seeds) > 1 and Threat.parse(first.plan.threat).goal is Goal.RANDOM:
-        yield "Not the same target classes: they were chosen at random with different seeds."
     if common is not None and common < max(one.plan.data.count for one in candidates):
         yield f"Compared on the {common:,} images that all of them have."
         if any(have_other_pixels(first, one) for one in candidates[1:]):

@@ -218,7 +218,9 @@ class Evaluation:
         return Path(write_page(self.folder, path))
 
     def __repr__(self) -> str:
-        return in_lines(self.figures)
+        from besiege.report.answer import since
+
+        return in_lines(self.figures, since(self.figures))
 
     def _repr_html_(self) -> str:
         from besiege.report import fragment
@@ -411,9 +413,13 @@ def evaluation_of(
     held: object = None,
 ) -> Evaluation:
     """The result of a plan, from the figures of its run."""
-    # Two requests may have the same answer: copied weights, or the same budget written otherwise.
-    about = plan.name, plan.model.name, plan.threat
-    mine = next(o for o in run.evaluations if (o.name, o.model.name, o.threat.text) == about)
+    # Two requests may have the same answer: copied weights, or the same images in another file.
+    about = plan.name, plan.model.name, plan.data.name, plan.threat
+    mine = next(
+        one
+        for one in run.evaluations
+        if (one.name, one.model.name, one.data.name, one.threat.text) == about
+    )
     if mine.clean is None:
         failed = next((one.seen for one in mine.warnings if one.id == "FAILED"), "")
         raise VictimError(f"the model failed on all clean images. {failed}")

@@ -8,6 +8,7 @@ that are no files, and runs of earlier releases, have no names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -20,7 +21,7 @@ FOLDER = "names"
 
 
 def keep_file_names(store: Store, digest: str, ids: Column, files: Sequence[str]) -> None:
-    """Write the names of the files of some samples, unless they are there already.
+    """Write the names of the files of some samples; files that moved since have new names.
 
     Parameters
     ----------
@@ -31,12 +32,13 @@ def keep_file_names(store: Store, digest: str, ids: Column, files: Sequence[str]
     ids, files
         The id and the file of every sample.
     """
-    if (store.folder / _path(digest)).is_file():
-        return
     # A name that is not UTF-8 could not be written to a file of text.
     shown = [name.encode("utf-8", "backslashreplace").decode() for name in files]
     (store.folder / FOLDER).mkdir(parents=True, exist_ok=True)
     content = packed({"sample": ids, "file": np.array(shown, object)})
+    with suppress(OSError):
+        if read_file(store.folder / _path(digest)) == content:
+            return
     store.write_file(_path(digest), content)
 
 

@@ -99,7 +99,7 @@ def _other_samples(candidates: Sequence[Candidate]) -> str:
             "changed. If that does not matter, pass common=True"
         )
     images = f"{count:,} image" + ("s" if count > 1 else "")
-    return f"{message}All have {images}: pass common=True to compare them on these"
+    return f"{message}They share {images}: pass common=True to compare them on these"
 
 
 def _placed(one: Candidate) -> str:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The evidence of one evaluation, and its missing and damaged records."""
+    """The evidence of one evaluation, and its missing and damaged records.
+
+    ``missing`` has the number of shards without all their records, by stage.
+    """
 
     plan: Plan
     evidence: Evidence
@@ -80,6 +83,8 @@ def gather(store: Store, plan: Plan) -> Gathered:
         # The usual budget is that of images in [0, 1].
         None if plan.data.standard is None else plan.data.standard * _width(plan, threat),
         undefended=is_free(plan, threat) and plan.model.undefended,
+        # Without a count all samples are there, except for those of the target class.
+        total=plan.data.count if plan.request.count is None else plan.data.total,
         others=others,
     )
     return Gathered(
@@ -215,6 +220,8 @@ class _Collector:
         The files of their rows are added to `files`: each is read once.
         """
         records = {task.key: self._sound(name, task, files) for task in tasks}
+        if None in records.values() and name not in self.failures:
+            self.missing[name] = self.missing.get(name, 0) + 1
         for task in tasks:
             record, needed = records[task.key], [records.get(key) for key in task.needs]
             if record is None:
@@ -236,8 +243,6 @@ class _Collector:
         if ROWS in content:
             files[task.key] = content[ROWS]
         if record is None:
-            if name not in self.failures:
-                self.missing[name] = self.missing.get(name, 0) + 1
             return None
         self.seconds[name] = self.seconds.get(name, 0.0) + float(
             record.provenance.get("seconds", 0.0)

@@ -43,6 +43,8 @@ class Runner:
         self._estimate = WorkEstimate(plan)
         self._place = 0
         """Number of finished parts of the plan."""
+        self._made: set[str] = set()
+        """Keys of the tasks that were done in this run."""
         self._unwatched: Exception | None = None
         """The error that the watcher raised, which is no failure of an attack."""
         context.watching = self._watching
@@ -76,8 +78,9 @@ class Runner:
         """Report the finished parts: all before `end`."""
         for number, part, tasks in places[self._place : end]:
             self._estimate.begin(number)
-            records = [self.store.sound(task.key) for task in tasks]
-            self._tell(self._estimate.finished(part, [one for one in records if one is not None]))
+            records = [one for task in tasks if (one := self.store.sound(task.key)) is not None]
+            kept = self._made.isdisjoint(task.key for task in tasks)
+            self._tell(self._estimate.finished(part, records, kept))
         self._place = max(self._place, end)
         if self._place >= len(self._estimate.stages[0].parts):
             self._must_answer()
@@ -93,6 +96,7 @@ class Runner:
 
     def _do(self, task: Task) -> None:
         """Do a task and store its record in place of a damaged or outdated one."""
+        self._made.add(task.key)
         self._make_room(task)
         begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         failure, made = None, TaskResult({}, {})

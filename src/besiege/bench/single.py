@@ -23,6 +23,7 @@ from besiege.bench.file_names import keep_file_names
 from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
+from besiege.bench.recorded import must_answer_as_recorded
 from besiege.bench.request import Objects, ResolvedRequest, check_numbers, requested, resolve
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, read_run, write_run
@@ -399,10 +400,12 @@ def _run(
         shown = plan
         if earlier is not None and not earlier.changed and plan.no_curve is None:
             shown = plan.model_copy(update={"curve": earlier.curve})
+        context = context_of(store, resolved, plan, how)
+        must_answer_as_recorded(store, plan, context)
         write_run(store, run.with_plan(shown))
         if (files := resolved.data.files) is not None:
             keep_file_names(store, plan.data.digest, resolved.data.ids.cpu().numpy(), files)
-        runner = Runner(plan, context_of(store, resolved, plan, how), watch)
+        runner = Runner(plan, context, watch)
         return runner.run(lambda decided: write_run(store, run.with_plan(decided)))
 
 

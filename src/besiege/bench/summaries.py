@@ -142,9 +142,8 @@ def comparison(mine: Summary, others: list[Summary]) -> Comparison:
     beside: list[Outline] = []
     for other in _comparable(mine, others):
         their, same_seed = other.outline, other.plan.request.seed == plan.request.seed
-        # Random targets are equal for equal seeds only; those given for each image may differ.
-        one_class = threat.goal is not Goal.GIVEN or threat.target is not None
-        if one_class and (threat.goal is not Goal.RANDOM or same_seed):
+        # Targets given for each image may differ; random ones follow from image and label.
+        if threat.goal is not Goal.GIVEN or threat.target is not None:
             beside.append(their)
         fixed = mine.outline.eps is not None and their.eps is not None
         if fixed and same_seed and their.norm == mine.outline.norm and not other.plan.chained:

@@ -16,6 +16,9 @@ from besiege.metrics.figures import expected_accuracy
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import Draws, EvaluationFigures, Sizes
 
+_NAME = 40
+"""Longest name of an attack beside which other rows are aligned."""
+
 
 def in_words(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
     """What the attacker may do, the model crafted on, and how a stochastic model was judged."""
@@ -99,21 +102,33 @@ def threat_in_words(
     return f"{what} {goals[threat.goal]} {sees}{limit}"
 
 
-def in_lines(found: EvaluationFigures) -> str:
-    """The result as Python prints it: one line for each figure, attack and warning."""
-    lines = [f"{found.model.name} on {found.data.name}, {found.threat.text}"]
-    lines.append(f"  clean     {found.clean}")
+def in_lines(found: EvaluationFigures, change: str = "") -> str:
+    """The result as Python prints it: one line for each figure, attack and warning.
+
+    `change` is a line about the earlier result.
+    """
+    rows = [("clean", _aligned(found.clean))]
     if found.distances is not None:
         sizes, norm = found.distances, found.threat.norm
         share = Rate.of(sizes.count - sizes.all.unbroken, sizes.count)
-        lines.append(f"  smallest  {_found(sizes.all, sizes.count)}, {share} (in {norm})")
-        lines += [f"  {one.text}  {_found(one, sizes.count)}" for one in sizes.attacks]
+        rows.append(("smallest", f"{_found(sizes.all, sizes.count)}, {share} (in {norm})"))
+        attacks = [(one.text, _found(one, sizes.count)) for one in sizes.attacks]
     else:
-        known = found.robust or "unknown: no image was judged under every attack"
-        lines.append(f"  robust    {known}")
+        unknown = "unknown: no image was judged under every attack"
+        rows.append(("robust", unknown if found.robust is None else _aligned(found.robust)))
         rates = {one.text: one.accuracy for one in found.attacks if one.accuracy is not None}
-        lines += [f"  {text}  {rate}" for text, rate in rates.items()]
-    return "\n".join([*lines, *(f"  {finding}" for finding in found.warnings)])
+        attacks = [(text, _aligned(rate)) for text, rate in rates.items()]
+    widest = min(_NAME, max(len(name) for name, _ in [*rows, *attacks]))
+    lines = [f"{name:{widest}}  {value}" for name, value in [*rows, *attacks]]
+    lines[len(rows) : len(rows)] = [change] if change else []
+    title = f"{found.model.name} on {found.data.name}, {found.threat.text}"
+    return "\n  ".join([title, *lines, *map(str, found.warnings)])
+
+
+def _aligned(rate: Rate | None) -> str:
+    """A rate whose percent sign stands below those of others."""
+    share, sign, rest = str(rate).partition(" %")
+    return f"{share:>5}{sign}{rest}"
 
 
 def _found(sizes: Sizes, count: int) -> str:
@@ -143,8 +158,9 @@ def incomplete(gathered: Gathered) -> list[Finding]:
         )
     curve = gathered.plan.curve
     if gathered.missing:
-        parts = ", ".join(f"{name} ({n})" for name, n in sorted(gathered.missing.items()))
-        seen = f"records are missing: {parts}."
+        shards = {stage.name: len(stage.parts) for stage in gathered.plan.stages()}
+        parts = [f"{name} ({n} of {shards[name]})" for name, n in gathered.missing.items()]
+        seen = f"shards are missing: {', '.join(parts)}."
         advice = "The figures cover the existing records. Run the same command again to resume."
         if curve is not None and set(gathered.missing) == {curve.attack.title}:
             found.append(Finding("UNFINISHED", seen, advice, "note"))

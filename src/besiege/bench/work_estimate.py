@@ -29,6 +29,8 @@ class Stage:
         Its time, earlier runs included.
     failed : int
         Shards on which it failed, or which need an attack that failed.
+    kept : bool
+        Whether all its records were there before this run.
     """
 
     attack: str
@@ -37,6 +39,7 @@ class Stage:
     share: float
     seconds: float
     failed: int = 0
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class WorkEstimate:
         self._weights: list[float] = []
         self._before = self._broken = self._failed = 0
         self._seconds = 0.0
+        self._kept = True
         self.extend(plan)
 
     def extend(self, plan: Plan) -> None:
@@ -111,17 +115,21 @@ class WorkEstimate:
             return
         self.number = number
         self._before, self._broken, self._failed = sum(self._standing), 0, 0
-        self._seconds = 0.0
+        self._seconds, self._kept = 0.0, True
         parts = range(len(self.stages[number].parts))
         self._weights = [self._weight(number, part) for part in parts]
 
-    def finished(self, part: int, records: Sequence[Record]) -> Event:
-        """The event that a part is over; tasks without a sound record failed or were blocked."""
+    def finished(self, part: int, records: Sequence[Record], kept: bool = False) -> Event:
+        """The event that a part is over; tasks without a sound record failed or were blocked.
+
+        `kept` says that its records were there before this run.
+        """
         stage = self.stages[self.number]
         self._spent[self.number, part] = self._weights[part]
         self._seconds += sum(float(r.provenance.get("seconds", 0.0)) for r in records)
         failed = len(records) < len(stage.parts[part])
         self._failed += failed
+        self._kept &= kept and not failed
         if _is_attack(stage):
             broken = 0 if failed else int(records[-1].totals["broken"])
             self._broken += broken
@@ -161,6 +169,7 @@ class WorkEstimate:
             1 - left / whole if open_ and whole else float(not open_),
             self._seconds + seconds,
             self._failed,
+            self._kept and not open_,
         )
 
 

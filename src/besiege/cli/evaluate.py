@@ -42,6 +42,7 @@ from besiege.cli.grammar import (
     known_suites,
 )
 from besiege.core.errors import EndpointError, InputError, StoreError
+from besiege.core.shell import shell
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
@@ -382,7 +383,18 @@ def _report(
         written = write_page(folder, figures=run)
         if not as_json:
             screen.verbatim(screen.out(), Text(f"page  {written}"))
+    if not as_json and _comparable(mine):
+        command = shell(["besiege", "compare", folder])
+        screen.verbatim(screen.out(), Text(f"Which model is more robust: {command}"))
     return checks.conclude(folder, shown.evaluations, written)
+
+
+def _comparable(evaluations: Sequence[EvaluationFigures]) -> bool:
+    """Whether at least two models were evaluated under one threat."""
+    models: dict[str, set[str]] = {}
+    for one in evaluations:
+        models.setdefault(one.threat.text, set()).add(one.model.name)
+    return any(len(names) > 1 for names in models.values())
 
 
 def default_folder(requests: Sequence[Request]) -> Path:

@@ -77,8 +77,8 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
         "W15",
         f"the model classifies only {100 * right / count:.1f} % of the clean images correctly, "
         f"hardly more than guessing would ({100 * guess:.1f} %).",
-        "Check mean and std (in the units of the images: 0.485, not 123.7), the order of the "
-        "channels, and the order of the classes.",
+        "Check that its trained weights were loaded, mean and std (in the units of the images: "
+        "0.485, not 123.7), the order of the channels, and the order of the classes.",
         "stop",
     )
 

@@ -147,6 +147,12 @@ def _tensor(values: Any, name: str) -> Tensor:
     return tensor
 
 
+def is_near(low: float, high: float, box: tuple[float, float]) -> bool:
+    """Whether pixels exceed the box so little that they are neither bytes nor normalised."""
+    width = box[1] - box[0]
+    return low >= box[0] - 0.1 * width and high <= box[1] + width
+
+
 def _images(images: Any, box: tuple[float, float]) -> Tensor:
     pixels = _tensor(images, "images")
     if not pixels.is_floating_point():
@@ -174,7 +180,9 @@ def _images(images: Any, box: tuple[float, float]) -> Tensor:
         )
     low, high = float(flat.min()), float(flat.max())
     if low < box[0] - _SLACK or high > box[1] + _SLACK:
-        if low >= 0 and 2 * box[1] < high <= 100 * box[1]:
+        if is_near(low, high, box):
+            advice = "Clip them to that range, or scale them"
+        elif low >= 0 and 2 * box[1] < high <= 100 * box[1]:
             advice = f"Divide them by the value that stands for white, such as {high:g}"
         elif low >= 0 and high > 2 * box[1]:
             advice = "These look like bytes: pass images / 255"

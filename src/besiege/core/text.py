@@ -199,7 +199,8 @@ def from_file(source: str) -> tuple[Any, str]:
     where, _, rest = source.rpartition(".py:")
     path = Path(where + ".py")
     if not os.path.isfile(path):  # Path.is_file raises for some texts
-        raise InputError(f"'{short(source)}' names the file {path}, which does not exist")
+        looked = "" if path.is_absolute() else f" in the folder {Path.cwd()}"
+        raise InputError(f"'{short(source)}' names the file {path}, which does not exist{looked}")
     attribute = rest.partition("(")[0].strip()
     module = _module(path.resolve(), source)
     thing = getattr(module, attribute, None)

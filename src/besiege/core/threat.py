@@ -214,6 +214,7 @@ class Threat:
             raise ThreatError("the threat is empty: write for example 'linf:8/255'")
         text = short(text)  # as messages quote it
         name, colon, budget = words[0].partition(":")
+        _must_have_norm(words[0], text)
         norm = _member(Norm, name, "norm", f" in the threat '{text}'")
         eps = _parse_eps(budget, text) if colon else None
         goals = {g.value: g for g in Goal}
@@ -277,9 +278,21 @@ class Threat:
         )
 
     def findings(self, box: tuple[float, float]) -> list[Finding]:
-        """A warning when the budget is so large that it is probably a mistake (rule W28)."""
+        """A warning when the budget is probably a mistake: half the range, or meant for [0, 1]."""
         width = box[1] - box[0]
-        if self.norm is not Linf or self.eps is None or self.radius < 0.5 * width:
+        if self.eps is None or self.norm is L0:
+            return []
+        if width > 16 and self.radius < 1:
+            meant = _show(as_fraction(self.eps) * as_fraction(width))
+            return [
+                Finding(
+                    "W28",
+                    f"the budget {self} is {self.radius / width:.2g} of the range of a pixel value "
+                    f"of this model, {box[0]:g} to {box[1]:g}.",
+                    f"If it was meant for images in [0, 1], write '{self.norm}:{meant}'.",
+                )
+            ]
+        if self.norm is not Linf or self.radius < 0.5 * width:
             return []
         seen = f"the budget {self} spans half of the pixel range {box} or more."
         advice = "Any image fits such a budget; use a smaller one."
@@ -295,6 +308,17 @@ def _member(kind: type[E], name: object, what: str, where: str = "") -> E:
     except ValueError:
         known = near(str(name), [str(member.value) for member in kind])
         raise ThreatError(f"'{short(str(name))}'{where} is not a {what}: {known}") from None
+
+
+def _must_have_norm(word: str, text: str) -> None:
+    """Refuse a budget without a norm with the threat that was probably meant."""
+    try:
+        number(word)
+    except InputError:
+        return
+    raise ThreatError(
+        f"the threat '{text}' is a budget without a norm: write 'linf:{word}', or 'l2:{word}'"
+    )
 
 
 def _class(word: str, text: str) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from besiege.core.errors import DataError, InputError
 from besiege.core.files import must_be_file
+from besiege.core.samples import is_near
 from besiege.data.dataset import Data
 
 _SLACK = 1e-6
@@ -289,7 +290,9 @@ def _pixels(array: NDArray[Any], box: tuple[float, float]) -> NDArray[np.float32
             "if they are normalised already, undo that (x * std + mean) and give the "
             "normalisation to the model: Classifier(net, mean=..., std=...)"
         )
-        if box == _UNIT and low >= 0 and 2 < high <= 100:
+        if is_near(low, high, box):
+            advice = "clip them to that range, or scale them"
+        elif box == _UNIT and low >= 0 and high <= 100:
             advice = f"divide them by the value that stands for white, such as {high:g}"
         elif box == _UNIT and low >= 0 and high <= 255:
             advice = "these look like bytes: divide them by 255, or store them as uint8"

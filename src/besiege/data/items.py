@@ -175,7 +175,8 @@ def must_repeat(
         if mark != now:
             raise InputError(
                 f"sample {index} of {reader.name} is another image, or has another label, when it "
-                "is read again: a random transform augments the data. Use the transform of the "
+                "is read again: a random transform augments the data, or a collate_fn depends on "
+                "the other samples of a batch. Use the transform of the "
                 "test set (no RandomCrop, RandomHorizontalFlip, ColorJitter), so that every run "
                 "attacks the same images"
             )

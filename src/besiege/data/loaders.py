@@ -141,12 +141,15 @@ def _data(reader: Reader, indices: Sequence[int], total: int, chosen_by: int | N
             "collate_fn keep every sample"
         )
     places = range(0, len(indices), max(1, len(indices) // _TWICE))
-    some, known = [indices[k] for k in places], [marks[k] for k in places]
-    done = 0
-    for pixels, labels in reader.blocks(some):
-        part = slice(done, done + len(pixels))
-        must_repeat(reader, some[part], known[part], pixels, labels)
-        done += len(pixels)
+    for chosen in filter(
+        None, (places[::2], places[1::2])
+    ):  # other neighbours: no sample may depend on them
+        some, known = [indices[k] for k in chosen], [marks[k] for k in chosen]
+        done = 0
+        for pixels, labels in reader.blocks(some):
+            part = slice(done, done + len(pixels))
+            must_repeat(reader, some[part], known[part], pixels, labels)
+            done += len(pixels)
     values = np.concatenate(found)
     names = names_of(values, _class_names(reader.dataset, int(values.max())))
     about: dict[str, Any] = {
@@ -173,16 +176,25 @@ def _streamed(reader: Reader, loader: DataLoader[Any], count: int | None, seed: 
     shape: tuple[int, ...] = ()
     kept: dict[int, tuple[NDArray[np.float32], int]] = {}
     first: list[bytes] = []
+    different: set[bytes] = set()
     total = 0
     for pixels, labels in _blocks_of(reader, loader):
         shape = _one_shape(reader, shape, pixels)
-        first += marks_of(pixels, labels)[: _TWICE - len(first)] if len(first) < _TWICE else []
+        marks = marks_of(pixels, labels)
+        first += marks[: max(0, _TWICE - len(first))]
+        different.update(marks)
         kept |= {total + k: (pixels[k], int(labels[k])) for k in range(len(pixels))}
         total += len(pixels)
         if count is not None and len(kept) > 2 * count + BATCH:
             kept = _fewest(kept, count, seed)
     if not total:
         raise InputError(f"{reader.name} has no samples")
+    if loader.num_workers > 1 and 2 * len(different) <= total:
+        raise InputError(
+            f"{reader.name} gives its samples several times ({total:,}, of which "
+            f"{len(different):,} are different): each of the {loader.num_workers} workers reads "
+            "all of them. Set num_workers=0, or let every worker read its own part"
+        )
     again: list[bytes] = []
     for pixels, labels in _blocks_of(reader, loader):
         again += marks_of(pixels, labels)

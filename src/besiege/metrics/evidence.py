@@ -100,6 +100,8 @@ class Evidence:
         The budget usual for these data.
     undefended : bool
         Whether the victim is known to have no defense, and the threat restricts only the budget.
+    total : int, optional
+        The number of samples that the data set has.
     others : mapping
         Rows of other kinds of task, by stage.
     """
@@ -115,6 +117,7 @@ class Evidence:
     curve: Trial | None = None
     standard: float | None = None
     undefended: bool = False
+    total: int | None = None
     others: Mapping[str, Rows] = field(default_factory=dict)
 
     @property

@@ -6,7 +6,7 @@ half a point (Carlini et al. 2019; Croce and Hein 2020; Tramèr et al. 2020).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -289,15 +289,25 @@ def w24_precision(evidence: Evidence) -> Iterator[Finding]:
     half = (rate.high - rate.low) / 2
     finer = [points for points in (3, 1) if 100 * half > points * 1.05]
     if finer:
-        takes = " and ".join(
-            f"{count_for(rate.value, points / 100):,} for ±{points}" for points in finer
-        )
+        takes = {points: count_for(rate.value, points / 100) for points in finer}
         yield Finding(
             "W24",
             f"with {count:,} images, the robust accuracy is known to ±{100 * half:.1f} points.",
-            f"To tell closer models apart, use more: about {takes}.",
+            f"{_more_images(takes, count, evidence.total)} Telling models apart takes fewer "
+            "images: besiege compare tests them image by image.",
             "note",
         )
+
+
+def _more_images(takes: Mapping[int, int], count: int, total: int | None) -> str:
+    """How many images of the data set make a figure precise to so many points."""
+    there = [f"{n:,} for ±{points}" for points, n in takes.items() if total is None or n <= total]
+    if there:
+        rest = "" if len(there) == len(takes) else f"; the data set has {total:,}"
+        return f"A finer figure takes about {' and '.join(there)}{rest}."
+    if total is not None and count < total:
+        return f"All {total:,} images of the data set give a finer figure."
+    return "These are all images of the data set."
 
 
 def w28_budget(evidence: Evidence) -> Iterator[Finding]:

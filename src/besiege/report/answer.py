@@ -136,7 +136,8 @@ def headline(evaluation: Evaluation) -> str:
     threat, rate = evaluation.threat, robust(evaluation)
     clean = share(evaluation.clean)
     if rate is None:
-        return f"No attack finished, so robustness is unknown; the clean accuracy is {clean}."
+        why = _unjudged(evaluation)
+        return f"{why}, so robustness is unknown; the clean accuracy is {clean}."
     if is_minimal(evaluation):
         median = median_change(evaluation)
         if median is None:
@@ -147,6 +148,17 @@ def headline(evaluation: Evaluation) -> str:
     if threat.goal != "untargeted":
         kept = "classified correctly before and not as the target class under attack"
     return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
+
+
+def _unjudged(evaluation: Evaluation) -> str:
+    """Which attacks finished, where no image was judged under every attack."""
+    done = [one.text for one in evaluation.attacks if one.complete and not one.failure]
+    others = [one.text for one in evaluation.attacks if one.text not in done]
+    if not done:
+        return "No attack finished"
+    if not others:
+        return "No image was judged under every attack"
+    return f"{listed(done)} finished, but {listed(others)} did not"
 
 
 def meaning(evaluation: Evaluation) -> list[tuple[str, str]]:

@@ -26,6 +26,9 @@ from besiege.report.formats import seconds, sentence
 if TYPE_CHECKING:  # slow to import
     from besiege.bench.work_estimate import Event, Stage
 
+_BEFORE = "done before"
+"""In place of the time of an attack whose records were there already."""
+
 
 @contextmanager
 def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event], None]]:
@@ -63,13 +66,14 @@ def bar(title: str, console: Console | None = None) -> Iterator[Callable[[Event]
     if not shown.is_terminal:
         yield _lines(title, shown)
         return
+    wide = shown.width >= 76
     columns = (
         TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
-        BarColumn(bar_width=20 if shown.width >= 76 else 8),
+        BarColumn(bar_width=12 if wide else 8),
         TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
+        *((TimeElapsedColumn(), TextColumn("so far,")) if wide else ()),
         TimeRemainingColumn(),
+        TextColumn("left"),
     )
     with Progress(*columns, console=shown, transient=True, expand=True) as progress:
         yield _Shown(title, progress).tell
@@ -137,7 +141,8 @@ def _over(stage: Stage, width: int) -> Table:
     """A line about a finished attack: unbroken images before and after it, and its time."""
     left = "FAILED" if stage.failed else f"{stage.left:,}"
     style = "bold red" if stage.failed else ""
-    return _row(stage.attack, f"{stage.before:,}", left, seconds(stage.seconds), width, style)
+    took = _BEFORE if stage.kept else seconds(stage.seconds)
+    return _row(stage.attack, f"{stage.before:,}", left, took, width, style)
 
 
 def _row(name: str, before: str, left: str, took: str, width: int, style: str) -> Table:
@@ -177,8 +182,8 @@ def _lines(title: str, console: Console) -> Callable[[Event], None]:
         if stage is not None and stage.share >= 1:
             broken = f"broke {stage.before - stage.left:,}"
             what = "failed on some" if stage.failed else broken
-            took = seconds(stage.seconds)
-            line = f"{about}: {stage.attack} {what} of {stage.before:,} images in {took}"
+            took = f"({_BEFORE})" if stage.kept else f"in {seconds(stage.seconds)}"
+            line = f"{about}: {stage.attack} {what} of {stage.before:,} images {took}"
             console.print(Text(line), soft_wrap=True)
 
     return tell

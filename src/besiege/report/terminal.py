@@ -52,7 +52,7 @@ from besiege.report.grouping import ranked
 
 _STYLES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
-_NAME = 12  # least width of the names of attacks; the last columns are left out for it
+_NAME = 12  # least width of the names of attacks; columns that leave less are left out
 _NAMES = 3  # names of evaluations in a warning; more are counted
 _NONE = "-"
 
@@ -118,7 +118,7 @@ class _Report:
             above = signs if len(evaluations) == 1 else []
             for evaluation in evaluations:
                 yield from _details(evaluation, options.max_width, above)
-            yield Text(_legend(evaluations), "dim")
+            yield Text(_legend(evaluations, options.max_width), "dim")
             yield ""
         if any(evaluation.warnings for evaluation in evaluations):
             yield _warnings(evaluations)
@@ -127,22 +127,26 @@ class _Report:
             yield from _page(self.page, options)
 
 
-def _legend(evaluations: Sequence[Evaluation]) -> str:
-    """The explanation of the columns."""
+def _legend(evaluations: Sequence[Evaluation], width: int) -> str:
+    """The explanation of the columns that are shown at this width."""
+    shown = {name for one in evaluations for name in _columns(one, width).headings}
     sizes = [evaluation.distances is not None for evaluation in evaluations]
     words = ["* smallest perturbations." if all(sizes) else "* broke most images."]
-    words.append("broken: successful attacks on correctly classified images.")
-    if any(map(is_cascade, evaluations)):
-        words.append("before, left: unbroken images before the attack and after it.")
-    if not all(map(is_cascade, evaluations)):
-        words.append("alone: broken by this attack only. median: perturbation size.")
-    asked = [evaluation for evaluation in evaluations if evaluation.queries]
-    if any(len(evaluation.queries) < len(evaluation.attacks) for evaluation in evaluations):
-        words.append("passes: forward and backward passes per image.")
-    if asked:
-        limits = {evaluation.threat.queries for evaluation in asked} - {None}
-        most = f", at most {max(filter(None, limits)):,} each" if limits else ""
-        words.append(f"queries: mean (median) per correctly classified image{most}.")
+    limits = {one.threat.queries for one in evaluations if one.queries} - {None}
+    most = f", at most {max(filter(None, limits)):,} each" if limits else ""
+    meanings = {
+        "broken": "broken: successful attacks on correctly classified images.",
+        "before": "before: unbroken images before the attack.",
+        "left": "left: unbroken images after it.",
+        "alone": "alone: broken by this attack only.",
+        "median": "median: perturbation size.",
+        "passes": "passes: forward and backward passes per image.",
+        "queries": f"queries: mean (median) per correctly classified image{most}.",
+    }
+    if {"before", "left"} <= shown:
+        meanings["before"] = "before, left: unbroken images before the attack and after it."
+        del meanings["left"]
+    words += [meaning for name, meaning in meanings.items() if name in shown]
     suites = {e.suite: origin(e.suite) for e in evaluations if e.suite}
     words += [f"{name}: {text.split('. ')[0]}." for name, text in suites.items() if text]
     if any(descent(evaluation, "1") for evaluation in evaluations):
@@ -286,8 +290,17 @@ def _shown(value: Rate | Spread | float | str) -> tuple[str, str]:
     return (value if isinstance(value, str) else number(value)).rjust(7), ""
 
 
-def _attacks(evaluation: Evaluation, width: int) -> Table:
-    """One row per attack."""
+@dataclass(frozen=True)
+class _Columns:
+    """The columns that fit beside the names of attacks, and the width left for these names."""
+
+    headings: list[str]
+    cells: list[list[str]]
+    room: int
+
+
+def _columns(evaluation: Evaluation, width: int) -> _Columns:
+    """The columns of the table of attacks, with a row of cells for each attack."""
     narrow = width < _NARROW
     stages: Sequence[Stage | None] = [None] * len(evaluation.attacks)
     if is_cascade(evaluation):
@@ -301,19 +314,24 @@ def _attacks(evaluation: Evaluation, width: int) -> Table:
         shown = _cells(attack, typical(evaluation, attack), stage, unit, narrow)
         spent = [column[place] for column in costs.values()]
         cells.append([*shown, *spent, _short(seconds(attack.seconds))])
-    kept, room = _fitting(headings, cells, width)
+    return _fitting(headings, cells, width)
+
+
+def _attacks(evaluation: Evaluation, width: int) -> Table:
+    """One row per attack."""
+    columns = _columns(evaluation, width)
     rows = _rows(width)
     rows.add_column("attack", overflow="fold")
-    for heading in headings[:kept]:
+    for heading in columns.headings:
         rows.add_column(heading, justify="right", no_wrap=True)
     most = strongest(evaluation)
-    for attack, shown in zip(evaluation.attacks, cells, strict=True):
+    for attack, shown in zip(evaluation.attacks, columns.cells, strict=True):
         strong = attack in most
-        name = broken_up(attack.text + (" *" if strong else ""), max(room, 8))
+        name = broken_up(attack.text + (" *" if strong else ""), max(columns.room, 8))
         whole = attack.complete and not attack.failure
         rows.add_row(
             Text(name, "bold" if strong else ""),
-            *(Text(text, "" if whole else "bold red") for text in shown[:kept]),
+            *(Text(text, "" if whole else "bold red") for text in shown),
         )
     return rows
 
@@ -363,24 +381,29 @@ def _named(
     title: str, headings: list[str], cells: list[tuple[str, list[str]]], width: int
 ) -> Table:
     """A table of names and figures, in which long names are broken."""
-    kept, room = _fitting(headings, [shown for _, shown in cells], width)
+    columns = _fitting(headings, [shown for _, shown in cells], width)
     rows = _rows(width)
     rows.add_column(title, overflow="fold")
-    for heading in headings[:kept]:
+    for heading in columns.headings:
         rows.add_column(heading, justify="right", no_wrap=True)
-    for name, shown in cells:
-        rows.add_row(Text(broken_up(name, max(room, 8))), *map(Text, shown[:kept]))
+    for (name, _), shown in zip(cells, columns.cells, strict=True):
+        rows.add_row(Text(broken_up(name, max(columns.room, 8))), *map(Text, shown))
     return rows
 
 
-def _fitting(headings: list[str], cells: list[list[str]], width: int) -> tuple[int, int]:
-    """The number of columns that fit beside the names, and the width left for the names."""
+def _fitting(headings: list[str], cells: list[list[str]], width: int) -> _Columns:
+    """The columns that fit beside the names: the first, and then each that leaves room for them."""
     gap = 1 if width < _NARROW else 2
-    columns = zip(headings, *cells, strict=True)
-    wide = [gap + max(map(cell_len, "\n".join(column).split("\n"))) for column in columns]
-    while len(wide) > 1 and width - sum(wide) < _NAME:
-        wide.pop()
-    return len(wide), width - sum(wide)
+    kept: list[int] = []
+    room = width
+    for place, column in enumerate(zip(headings, *cells, strict=True)):
+        wide = gap + max(map(cell_len, "\n".join(column).split("\n")))
+        if not place or room - wide >= _NAME:
+            kept.append(place)
+            room -= wide
+    return _Columns(
+        [headings[place] for place in kept], [[row[place] for place in kept] for row in cells], room
+    )
 
 
 def _cells(
@@ -432,7 +455,8 @@ def _concerned(group: Alike, evaluations: Sequence[Evaluation]) -> str:
     if len(names) == len(evaluations) and not group.differ:
         return ""
     if len(names) == len(evaluations):
-        return f" ({names[0]}; with other numbers in all others)"
+        others = "the other" if len(names) == 2 else "the others"
+        return f" ({names[0]}; {others} with other numbers)"
     if len(names) > _NAMES:
         names = [*names[:_NAMES], f"{len(names) - _NAMES} more"]
     return f" ({listed(names)})"
