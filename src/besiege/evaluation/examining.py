@@ -26,6 +26,8 @@ from besiege.models.black_box import accounted
 
 _METERED = "every query of this model is paid for; examine it with --examine full."
 
+_OWN_CHANCE = "the model is declared stochastic, and equal dice do not repeat its answers."
+
 
 def examine(
     victim: Victim,
@@ -92,12 +94,27 @@ def examine(
         clean = subject.ask(subject.images, own)
         same.eps = eps = precision(victim, clean)
         broken = not_finite(subject, seed)
+        if victim.stochastic and not same.repeats():
+            return [
+                *_no_gradients(_OWN_CHANCE),
+                Check(sameness.NAME, "not applicable", seen=_OWN_CHANCE),
+                broken or Check(nearby.NAME, "not applicable", seen=_OWN_CHANCE),
+            ]
         slopes, gradients = _gradients(subject, threat, eps, seed, broken)
         asked = None
         if slopes is not None:
             asked = Asked(slopes.queries, slopes.of, slopes.answers)
         one_answer = same.check(fresh, asked)
+        if one_answer.outcome == "failed":  # differences of answers then mean nothing
+            why = "an image has more than one answer, so changes of answers cannot be measured."
+            unknown = broken or Check(nearby.NAME, "not run", seen=why)
+            kept = [c if c.outcome == "not applicable" else _silent(c, why) for c in gradients]
+            return [*kept, one_answer, unknown]
         return [*gradients, one_answer, broken or _flat(subject, threat, eps, seed)]
+
+
+def _silent(check: Check, why: str) -> Check:
+    return Check(check.name, "not run", seen=why)
 
 
 def _gradients(
@@ -156,6 +173,7 @@ def examine_again(
         dice = Dice.throw(seed, own).of("again")
         batches = {
             "clean images": subject.images,
+            "slightly perturbed images": _slightly(subject, dice),
             "perturbed images": subject.ball.sample(dice),
         }
         if adversarial is not None and len(adversarial):
@@ -165,14 +183,21 @@ def examine_again(
         for kind, images in batches.items():
             of = own[: len(images)]
             batch = Asked(images, of, subject.ask(images, of))
-            if victim.stochastic and _strays(subject, batch, eps):
-                why = "the model is declared stochastic, and equal dice do not repeat its answers."
-                return [Check(sameness.AGAIN, "not applicable", seen=why)]
+            strays = _strays(subject, batch, eps)
+            if victim.stochastic and strays:
+                return [Check(sameness.AGAIN, "not applicable", seen=_OWN_CHANCE)]
             different = copies(fresh, subject, batch, eps)
             compared += len(different)
             if bool(different.any()):
-                return [_changed(int(different.sum()), len(different), kind)]
+                what = "stateful or stochastic" if strays else "stateful"
+                return [_changed(different, kind, what)]
         return [_ascended(subject, fresh, eps, seed, compared)]
+
+
+def _slightly(subject: Subject, dice: Dice) -> Tensor:
+    """Images so close to the clean ones that a memory takes them for the same."""
+    noise = dice.of("slightly").signs(subject.images.shape[1:]).to(subject.images)
+    return subject.ball.project(subject.images + subject.amplitude / 8 * noise)
 
 
 def _ascended(subject: Subject, fresh: Fresh, eps: float, seed: int, compared: int) -> Check:
@@ -182,14 +207,12 @@ def _ascended(subject: Subject, fresh: Fresh, eps: float, seed: int, compared: i
     except VictimError as problem:
         return Check(sameness.AGAIN, "not run", seen=f"{problem}.")
     last = torch.arange(len(asked.of), device=asked.of.device)[-sameness.CLIMBERS :]
-    for different in (
-        copies(fresh, subject, asked.at(last), eps),
-        _singly(fresh, subject, asked, eps, seed),
-    ):
+    last_steps = copies(fresh, subject, asked.at(last), eps)
+    for different in (last_steps, _singly(fresh, subject, asked, eps, seed)):
         compared += len(different)
         if bool(different.any()):
-            kind = "queries of a short ascent"
-            return _changed(int(different.sum()), len(different), kind)
+            kind = "queries of a short ascent, asked one by one,"
+            return _changed(different, kind, "stateful, or depends on the batch")
     return Check(sameness.AGAIN, "passed", f"{compared} of {compared} answers")
 
 
@@ -203,13 +226,14 @@ def _strays(subject: Subject, batch: Asked, eps: float) -> bool:
     return bool(apart(batch.answers, subject.ask(batch.images, batch.of), eps).any())
 
 
-def _changed(different: int, count: int, kind: str) -> Check:
+def _changed(differ: Tensor, kind: str, what: str) -> Check:
+    different, count = int(differ.sum()), len(differ)
     return Check(
         sameness.AGAIN,
         "failed",
         f"{different} of {count} answers differ",
         f"after the attacks, the model answers {different} of {count} {kind} differently from a "
-        "fresh copy: it is stateful.",
+        f"fresh copy: it is {what}.",
         sameness.STATELESS,
         "W46",
     )

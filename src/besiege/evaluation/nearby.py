@@ -9,7 +9,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import VictimError
 from besiege.core.examination import Check
 from besiege.core.threat import Access
-from besiege.evaluation.subject import HALF, Subject, margin
+from besiege.evaluation.subject import HALF, Subject
 
 NAME = "answers near the images are answers"
 POINTS = 8
@@ -22,6 +22,8 @@ JUMP = 0.5
 """Which share of what a quarter of the budget changes the shortest move may change."""
 LOST = 1e-3
 """Rounding of the largest logit beside the spread of the logits."""
+SATURATED = 1e-6
+"""How close to 1 a probability is if float32 loses the others."""
 _ADVICE = "Return the logits of the last layer, without "
 
 
@@ -30,9 +32,8 @@ def not_finite(subject: Subject, seed: int) -> Check | None:
     count = len(subject)
     own = torch.arange(count, device=subject.images.device)
     dice = Dice.throw(seed, own).of("nearby")
-    step = subject.step()
     inside, shell = subject.ball.sample(dice.of("inside")), subject.ball.shell(dice.of("shell"))
-    grids = [subject.ball.project(subject.gridded(p, step)) for p in (inside, shell)]
+    grids = [subject.on_grid(point) for point in (inside, shell)]
     tiny = subject.ball.project(subject.images + TINY * subject.amplitude * _inward(subject, dice))
     kinds = {
         "off the grid of the images": torch.cat([inside, shell, tiny]),
@@ -69,6 +70,8 @@ def flat(subject: Subject, clean: Tensor, eps: float, seed: int) -> Check:
     clean_and_near = torch.cat([clean, logits.flatten(0, 1)])
     if (found := _scale(subject, clean_and_near, eps)) is not None:
         return found
+    if (found := _probabilities(subject, clean)) is not None:
+        return found
     if subject.access is Access.DECISION:
         return Check(NAME, "passed", "labels only: finite near all images")
     if (found := _steps(subject, logits[:, 1:], points[:, 1:], eps)) is not None:
@@ -95,6 +98,23 @@ def _scale(subject: Subject, logits: Tensor, eps: float) -> Check | None:
     )
 
 
+def _probabilities(subject: Subject, clean: Tensor) -> Check | None:
+    """Probabilities that are not declared, and so close to 1 that float32 loses the rest."""
+    shares = bool(((clean >= 0) & (clean <= 1)).all())
+    if not shares or not bool(((clean.sum(1) - 1).abs() < 1e-4).all()):
+        return None
+    full = clean.amax(1) >= 1 - SATURATED
+    if subject.access is Access.DECISION or float(full.float().mean()) < SHARE:
+        return None
+    many, count = int(full.sum()), len(full)
+    return _failed(
+        f"{many} of {count} probabilities are 1",
+        "the answers are probabilities, though not declared so, and saturated: the largest is 1 up "
+        f"to rounding for {many} of {count} images.",
+        _ADVICE + "softmax; outputs='probabilities' helps only where they are not saturated.",
+    )
+
+
 def _steps(subject: Subject, logits: Tensor, points: Tensor, eps: float) -> Check | None:
     """Scores that do not move at all, or only in steps, although the images do."""
     moved = (points[:, 1:] != points[:, :-1]).flatten(2).any(2)
@@ -108,13 +128,6 @@ def _steps(subject: Subject, logits: Tensor, points: Tensor, eps: float) -> Chec
     if float(fails.float().mean()) < needed:
         return None
     many, count = int(fails.sum()), len(fails)
-    if bool((logits.amax(2) <= 1).all()) and bool(((logits.sum(2) - 1).abs() < 1e-3).all()):
-        return _failed(
-            f"{many} of {count} segments are flat",
-            "the answers are probabilities, though not declared so, and saturated: they do not "
-            f"change within the budget for {many} of {count} images.",
-            _ADVICE + "softmax; outputs='probabilities' only helps where they are not saturated.",
-        )
     if int(still.sum()) * 2 >= many:
         return _failed(
             f"{many} of {count} segments are flat",
@@ -133,22 +146,20 @@ def _steps(subject: Subject, logits: Tensor, points: Tensor, eps: float) -> Chec
 
 def _jump(subject: Subject, clean: Tensor, logits: Tensor, eps: float) -> Check | None:
     """Answers at the images themselves that are unlike those right beside them."""
-    rivals = subject.rivals(clean)
-    own = torch.arange(len(subject), device=clean.device)
     start, tiny, quarter = (
-        margin(z, rivals[own]).double() for z in (clean, logits[:, 0], logits[:, 2])
+        torch.where(torch.isfinite(z), z, 0.0).double() for z in (clean, logits[:, 0], logits[:, 2])
     )
-    largest = torch.where(torch.isfinite(logits), logits, 0.0).abs().flatten(1).amax(1).double()
-    first, rest = (tiny - start).abs(), (quarter - tiny).abs()
-    level = max(0.01, 64 * eps) * torch.maximum(start.abs(), largest)
+    first, rest = (tiny - start).norm(dim=1), (quarter - tiny).norm(dim=1)
+    level = max(0.01, 64 * eps) * torch.maximum(start.norm(dim=1), quarter.norm(dim=1))
     jumped = (first > JUMP * rest) & (first > level)
     if float(jumped.double().mean()) < 0.5:
         return None
     return _failed(
         f"{int(jumped.sum())} of {len(jumped)} images",
-        "the answers to the images are unlike those to images right beside them (1/256 of the "
-        "budget away): the model treats the given pixel values in a special way.",
-        "Find what looks for exact pixel values (a lookup, a grid of 1/255, a hash) and remove it; "
+        "the answers jump: images that differ by 1/256 of the budget have unlike answers. The "
+        "model treats given pixel values in a special way, rounds, or adds noise that it computes "
+        "from the image.",
+        "Find what looks at exact pixel values (a lookup, a grid of 1/255, a hash) and remove it; "
         "declare grid=... if the model can only receive such values.",
     )
 

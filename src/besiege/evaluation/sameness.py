@@ -9,7 +9,9 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.examination import Check
-from besiege.core.oracle import Oracle
+from besiege.core.region import distances
+from besiege.core.rowwise import pick
+from besiege.core.threat import Linf
 from besiege.core.victim import Victim
 from besiege.evaluation.subject import Fresh, Subject
 
@@ -46,7 +48,7 @@ def apart(once: Tensor, again: Tensor, eps: float) -> Tensor:
     same_kind = torch.where(numbers, True, (once == again) | (once.isnan() & again.isnan()))
     one, two = (torch.where(numbers, z, 0.0) for z in (once, again))
     allowed = max(ROUNDING, UNITS * eps) * torch.maximum(one.norm(dim=1), two.norm(dim=1))
-    return ((one - two).norm(dim=1) > allowed) | ~same_kind.all(1)
+    return torch.logical_or((one - two).norm(dim=1) > allowed, ~same_kind.all(1))
 
 
 class Sameness:
@@ -68,8 +70,7 @@ class Sameness:
         rows = torch.arange(count, device=subject.images.device)
         dice = Dice.throw(seed, torch.arange(len(subject), device=rows.device)).of("sameness")
         drawn = subject.ball.sample(dice.of("near"))
-        step = subject.step()
-        gridded = subject.ball.project(subject.gridded(drawn, step))
+        gridded = subject.on_grid(drawn)
         near = torch.where((rows % 2 == 0).view(-1, 1, 1, 1), drawn[:count], gridded[:count])
         self.of = torch.cat([rows, rows])
         self.images = torch.cat([subject.images[:count], near])
@@ -82,14 +83,21 @@ class Sameness:
         self.compared = 2 * count
         self.differing = 0
 
+    def repeats(self) -> bool:
+        """Whether the same batch, with the same dice, is answered in the same way again."""
+        return not self._differs(self.subject.ask(self.images, self.of))
+
     def check(self, fresh: Fresh | None, earlier: Asked | None) -> Check:
         """One image, one answer; `earlier` holds images asked before in another order."""
         with_fresh = "" if fresh is not None else ", no fresh copy to compare with"
-        again = self.subject.ask(self.images, self.of)
-        if self._differs(again):
+        if not self.repeats():
             return self._unsteady(fresh)
         modes = self.subject.ask(self.images, self.of, gradients=True)
         if self._differs(modes):
+            changed = self.differing
+            if not (self.repeats() and self.repeats()):  # a model may alternate
+                return self._stateful("when it was asked again")
+            self.differing = changed
             return self._failed(
                 "with gradients and without them",
                 "gradient-dependent",
@@ -98,7 +106,7 @@ class Sameness:
             )
         if (batch := self._batches()) is not None:
             return batch
-        if self._differs(self.subject.ask(self.images, self.of)):
+        if not self.repeats():
             return self._stateful("when it was asked again")
         if fresh is not None and (found := self._copies(fresh, earlier)) is not None:
             return found
@@ -125,7 +133,7 @@ class Sameness:
             return self._batch("with other images beside it", "its neighbours in the batch")
         sizes = [1, 2, EIGHT, MANY]
         if not subject.victim.metered:
-            sizes.append(Oracle(subject.victim)._size(subject.images))
+            sizes.append(subject.batch)
         for size in dict.fromkeys(sizes):
             times = {1: ALONE, 2: PAIRS}.get(size, 1)
             for turn in range(1 if subject.victim.metered else times):
@@ -139,7 +147,7 @@ class Sameness:
             return None
         count, device = len(self.images), self.of.device
         rows = (torch.arange(min(size, count), device=device) * 5 + 3 * turn) % count
-        rows = rows.unique() if len(rows.unique()) < len(rows) else rows
+        rows = torch.tensor(list(dict.fromkeys(rows.tolist())), device=device)
         fill = torch.arange(size - len(rows), device=device) % len(self.others)
         images = torch.cat([self.images[rows], self.others[fill]])
         of = torch.cat([self.of[rows], self.others_of[fill]])
@@ -160,7 +168,8 @@ class Sameness:
             return None
         new = fresh()
         with new.held():
-            different = asked_again(self.subject.with_victim(new), earlier, self.eps)
+            order = torch.arange(len(earlier.of) - 1, -1, -1, device=self.of.device)
+            different = asked_again(self.subject.with_victim(new), earlier.at(order), self.eps)
         self.compared += len(different)
         self.differing = int(different.sum())
         if self.differing:
@@ -169,12 +178,6 @@ class Sameness:
 
     def _unsteady(self, fresh: Fresh | None) -> Check:
         """The same batch was answered differently: by chance, or because of a state."""
-        if self.subject.victim.stochastic:
-            return Check(
-                NAME,
-                "not applicable",
-                seen="the model is declared stochastic, and equal dice do not repeat its answers.",
-            )
         if fresh is not None:
             firsts = []
             for _ in range(2):
@@ -227,11 +230,8 @@ STATELESS = (
 
 
 def asked_again(subject: Subject, asked: Asked, eps: float) -> Tensor:
-    """Which answers differ when images are asked again, in reverse order and in one batch."""
-    order = torch.arange(len(asked.images) - 1, -1, -1, device=asked.of.device)
-    return apart(
-        asked.answers[order], subject.ask_all(asked.images[order], asked.of[order]), eps
-    ).flip(0)
+    """Which answers differ when images are asked again in the same batch."""
+    return apart(asked.answers, subject.ask_all(asked.images, asked.of), eps)
 
 
 def one_by_one(subject: Subject, asked: Asked, eps: float, seed: int) -> Tensor:
@@ -239,7 +239,7 @@ def one_by_one(subject: Subject, asked: Asked, eps: float, seed: int) -> Tensor:
     device = asked.of.device
     order = Dice.throw(seed, torch.arange(len(asked.of), device=device)).of("order")
     rows = order.uniform(()).argsort()
-    answers = torch.cat([subject.ask(asked.images[r], asked.of[r]) for r in rows.split(1)])
+    answers = torch.cat([subject.ask(asked.images[r], asked.of[r]) for r in rows[:, None]])
     return apart(asked.answers[rows], answers, eps)
 
 
@@ -259,8 +259,10 @@ def ascent(subject: Subject, seed: int) -> Asked:
     for step in range(STEPS):
         move = dice.normal(x.shape[1:], step).to(x)
         if follows:
-            move = -subject.gradient(x, few, rivals)[0].nan_to_num(0.0, 0.0, 0.0)
-        x = near.project(x + near.steepest(move, x, near.radius / 4))
+            slope = -subject.gradient(x, few, rivals)[0].nan_to_num(0.0, 0.0, 0.0)
+            # A model that repeats an earlier answer has no gradient: move on nevertheless.
+            move = pick(distances(slope, Linf) > 0, slope, move)
+        x = near.project(x + near.steepest(move, x, near.radius / STEPS))
         sent.append(x)
         answers.append(subject.ask(x, few))
     return Asked(torch.cat(sent), few.repeat(STEPS), torch.cat(answers))

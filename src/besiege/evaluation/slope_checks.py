@@ -19,7 +19,7 @@ WRONG = 0.3
 """Correlation below which a gradient says nothing about the answers."""
 CONSISTENT = 0.7
 """Correlation of slopes over neighbouring lengths above which there is a slope at all."""
-SCALE = 4.0
+SCALE = 2.0
 """By which factor gradients may be too long or too short."""
 SHARE = 0.25
 """Share of the images that must show a fault."""
@@ -28,6 +28,8 @@ KEPT = 0.15
 networks keep 0.2 to 1, even where they bend strongly."""
 ASIDE = 2.0
 """By which factor moves along the gradient lower margins more than random ones."""
+PLAIN = 3.0
+"""The same where nothing but these moves can be measured."""
 COARSE_AGREE = 0.6
 """The first of these for float16 and bfloat16, where only long moves can be measured."""
 _SQUARE = "use attacks without gradients: besiege evaluate ... --attacks standard,square"
@@ -70,32 +72,39 @@ def slope_checks(slopes: Slopes, half: bool, past: int) -> list[Check]:
         )
         number = f"{int(lost.sum())} of {len(lost)} images without a gradient{where}"
         return [_failed(OF_THE_ANSWERS, number, words), _unknown(WITHIN_THE_BUDGET)]
+    flat = (gone > 0) & ~moving
+    if float(flat.double().mean()) >= SHARE:
+        return [_flat(int(flat.sum()), len(flat), where), _unmeasured(WITHIN_THE_BUDGET, where)]
     if not bool(enough.any()):
-        return [_unmeasured(OF_THE_ANSWERS, where), _unmeasured(WITHIN_THE_BUDGET, where)]
+        return _unmeasurable(slopes, half, where)
     close = torch.where(enough, agreement(slopes, able), -torch.inf).nan_to_num(0.0)
     best = int(close.argmax())
     agree, total = _agreeing(slopes, able, best)
     number = f"{agree} of {total} slopes{where}"
-    found = _wrong(slopes, able, enough, close, best, half)
+    steady = _steadiest(slopes, able, enough)
+    if steady is None and float(close[best]) < AGREE:
+        return _unmeasurable(slopes, half, where)
+    found = _wrong(slopes, able, close, best, half, 1.0 if steady is None else steady)
     if found is not None:
-        return [
-            _failed(OF_THE_ANSWERS, f"{number}, correlation {float(close[best]):.2f}", found.seen),
-            _unknown(WITHIN_THE_BUDGET),
-        ]
+        first = _failed(
+            OF_THE_ANSWERS, f"{number}, correlation {float(close[best]):.2f}", found.seen
+        )
+        followed = found.word == "scaled"  # its direction is right
+        return [first, _downhill(slopes, where) if followed else _unknown(WITHIN_THE_BUDGET)]
     return [Check(OF_THE_ANSWERS, "passed", number), _downhill(slopes, where)]
 
 
 def _wrong(
-    slopes: Slopes, able: Tensor, enough: Tensor, close: Tensor, best: int, half: bool
+    slopes: Slopes, able: Tensor, close: Tensor, best: int, half: bool, steady: float
 ) -> _Found | None:
     """What is wrong with gradients that are there."""
-    most, steady = float(close[best]), _steadiest(slopes, able, enough)
-    against = float(torch.where(enough, close, 0.0).min())
+    most = float(close[best])
+    against = float(close[torch.isfinite(close)].min())
     if most < WRONG and against < -0.5 and steady >= CONSISTENT:
         return _Found("reversed", "the gradient points the wrong way: it is reversed.")
     if most >= (COARSE_AGREE if half else AGREE):
         ratio = _ratio(slopes, able, best)
-        if 1 / SCALE <= ratio <= SCALE:
+        if 1 / SCALE <= ratio <= SCALE or half:
             return None
         return _Found(
             "scaled",
@@ -146,6 +155,19 @@ def _downhill(slopes: Slopes, where: str) -> Check:
     )
 
 
+def _unmeasurable(slopes: Slopes, half: bool, where: str) -> list[Check]:
+    """The checks where slopes are lost in rounding: in float16 and bfloat16, moves may tell."""
+    more = (slopes.along.sum(0) / slopes.aside.abs().mean(2).sum(0)).nan_to_num(0.0)
+    if half and float(more.max()) >= PLAIN:
+        # Rounding cannot do this: it raises as many margins as it lowers.
+        number = f"margins fall {float(more.max()):.1f} times as much as at random{where}"
+        return [
+            Check(OF_THE_ANSWERS, "passed", f"{number}; slopes are lost in half precision"),
+            Check(WITHIN_THE_BUDGET, "passed", number),
+        ]
+    return [_unmeasured(OF_THE_ANSWERS, where), _unmeasured(WITHIN_THE_BUDGET, where)]
+
+
 def _moves_count(slopes: Slopes) -> Tensor:
     """For which images random moves within the budget change the margin beyond rounding."""
     return (slopes.aside.abs().flatten(1) > 10 * slopes.noise[:, None]).any(1)
@@ -165,16 +187,29 @@ def _ratio(slopes: Slopes, able: Tensor, length: int) -> float:
     return float(size[able[:, length]].median())
 
 
-def _steadiest(slopes: Slopes, able: Tensor, enough: Tensor) -> float:
-    """The best correlation between slopes over neighbouring lengths."""
+def _steadiest(slopes: Slopes, able: Tensor, enough: Tensor) -> float | None:
+    """The best correlation between slopes over neighbouring lengths; None if only one is usable."""
     both = enough[:-1] & enough[1:]
     if not bool(both.any()):
-        return 0.0
+        return None
     return float(torch.where(both, consistency(slopes, able).nan_to_num(0.0), -1.0).max())
 
 
 def _failed(name: str, number: str, seen: str) -> Check:
     return Check(name, "failed", number, seen, _LAYER + _SQUARE + ".", "W45")
+
+
+def _flat(flat: int, count: int, where: str) -> Check:
+    return Check(
+        OF_THE_ANSWERS,
+        "failed",
+        f"{flat} of {count} images without a gradient{where}",
+        f"neither the answers nor the gradient change near {flat} of {count} images: the answers "
+        "are saturated.",
+        "Return the logits of the last layer, without what flattens them (softmax, sigmoid, tanh, "
+        "rounding).",
+        "W47",
+    )
 
 
 def _unknown(name: str) -> Check:

@@ -111,7 +111,8 @@ def _arms(
     amounts = lengths.to(images).view(1, 1, -1, *[1] * (images.dim() - 1))
     moves = signs[:, :, None] * amounts
     centers = torch.stack(points, 1).repeat_interleave(DIRECTIONS, 1)[:, :, None]
-    slopes = torch.stack(gradients.split(count), 1).repeat_interleave(DIRECTIONS, 1)
+    slopes = torch.stack([gradients[:count], gradients[count:]], 1)
+    slopes = slopes.repeat_interleave(DIRECTIONS, 1)
     # Ends as they are after rounding: the expected difference is that of these very images.
     ends = torch.stack([subject.ball.snap(centers + moves), subject.ball.snap(centers - moves)], 3)
     change = (ends[:, :, :, 0].double() - ends[:, :, :, 1].double()).flatten(3)

@@ -14,15 +14,17 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from besiege.core.answer import Aim
 from besiege.core.ball import Ball, ball
 from besiege.core.dice import Dice
 from besiege.core.door import is_theirs, raised
 from besiege.core.errors import VictimError
-from besiege.core.oracle import CPU_ENTRIES, Oracle
+from besiege.core.oracle import CPU_ENTRIES, GPU_ENTRIES, GPU_ROWS, Oracle
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
+from besiege.defenses.layers import Layer
 
 MOST = 16
 """Images that are examined."""
@@ -134,6 +136,14 @@ class Subject:
         """Whether attacks may follow gradients."""
         return self.access >= Access.GRADIENT
 
+    @property
+    def batch(self) -> int:
+        """How many images the attacks send at once, as `Oracle` does."""
+        entries = max(1, self.images[0].numel())
+        if self.images.device.type == "cpu":
+            return min(256, max(16, CPU_ENTRIES // entries))
+        return min(GPU_ROWS, max(64, GPU_ENTRIES // entries))
+
     def rows(self, dice_of: Tensor) -> Dice | None:
         """The dice of the images that some rows were made from."""
         return None if self.dice is None else self.dice.at(dice_of)
@@ -165,33 +175,15 @@ class Subject:
 
     def ask_all(self, x: Tensor, of: Tensor) -> Tensor:
         """Logits of many images, in batches of a moderate size."""
-        size = 256
-        if x.device.type == "cpu":
-            size = min(size, max(16, CPU_ENTRIES // max(1, x[0].numel())))
-        batches = zip(x.split(size), of.split(size), strict=True)
-        return torch.cat([self.ask(some, rows) for some, rows in batches])
+        starts = range(0, len(x), self.batch)
+        parts = [slice(start, start + self.batch) for start in starts]
+        return torch.cat([self.ask(x[rows], of[rows]) for rows in parts])
 
     def gradient(self, x: Tensor, of: Tensor, rivals: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of margins as attacks get them, and the margins."""
-        whose = rivals[of]
-
-        def loss(logits: Tensor, _: object) -> Tensor:
-            # Rows of one batch: the oracle sends images in order.
-            nonlocal start
-            some = whose[start : start + len(logits)]
-            start += len(logits)
-            return margin(logits, some)
-
-        start, dice = 0, self.rows(of)
-        oracle = Oracle(self.victim)
-        gradients, margins = [], []
-        for rows in torch.arange(len(x), device=x.device).split(oracle._size(x)):
-            start = int(rows[0])
-            own = None if dice is None else dice.at(rows)
-            slope, height, _ = oracle.gradient(x[rows], loss, dice=own)
-            gradients.append(slope)
-            margins.append(height)
-        return torch.cat(gradients), torch.cat(margins)
+        aim = Aim(rivals[of, 0], rivals[of, 1])
+        gradient, value, _ = Oracle(self.victim).gradient(x, _margin, aim, self.rows(of))
+        return gradient, value
 
     def rivals(self, clean: Tensor) -> Tensor:
         """The label and its runner-up on the clean images, ``[rows, 2]``."""
@@ -212,12 +204,25 @@ class Subject:
                 return width / levels
         return width / 255
 
+    def on_grid(self, x: Tensor) -> Tensor:
+        """Images on the grid of the clean ones, rounded such that they stay in the ball."""
+        if self.victim.grid is not None:
+            return self.ball.received(x)
+        step = self.step()
+        center = self.gridded(self.images, step)
+        return type(self.ball)(center, self.ball.radius, self.victim.box, step).received(x)
+
     def gridded(self, x: Tensor, step: float) -> Tensor:
         """The nearest images on a grid, inside the box."""
         low = self.victim.box[0]
         levels = round(self.near.width / step)
         steps = ((x.double() - low) / step).round().clamp(0, levels)
         return (steps / levels * self.near.width + low).to(x.dtype)
+
+
+def _margin(logits: Tensor, aim: Aim) -> Tensor:
+    assert aim.targets is not None
+    return margin(logits, torch.stack([aim.labels, aim.targets], 1))
 
 
 def margin(logits: Tensor, rivals: Tensor) -> Tensor:
@@ -257,8 +262,6 @@ def _surrogates(victim: Victim | nn.Module) -> int:
         return 0
     own = 0
     if isinstance(victim, Defended):
-        from besiege.defenses.layers import Layer
-
         own = sum(type(layer).surrogate is not Layer.surrogate for layer in victim.layers)
     return own + sum(_surrogates(part) for part in victim.parts)
 
