@@ -1,0 +1,247 @@
+"""Examines a victim before the attacks, and again after them: can its answers be attacked at all.
+
+Three questions before: are the gradients those of the answers, does an image have one answer, and
+are answers near the images answers. One question after: are the answers still the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from besiege.core.dice import Dice
+from besiege.core.errors import VictimError
+from besiege.core.examination import Check
+from besiege.core.oracle import full_precision
+from besiege.core.samples import Samples
+from besiege.core.threat import Access, Threat
+from besiege.core.victim import Victim
+from besiege.evaluation import nearby, sameness
+from besiege.evaluation.nearby import flat, not_finite
+from besiege.evaluation.sameness import Asked, Sameness, apart, ascent, copies, one_by_one
+from besiege.evaluation.slope_checks import OF_THE_ANSWERS, WITHIN_THE_BUDGET, slope_checks
+from besiege.evaluation.slopes import Slopes, measure
+from besiege.evaluation.subject import HALF, Fresh, Subject, precision
+from besiege.models.black_box import accounted
+
+_METERED = "every query of this model is paid for; examine it with --examine full."
+
+_OWN_CHANCE = "the model is declared stochastic, and equal dice do not repeat its answers."
+
+
+def examine(
+    victim: Victim,
+    samples: Samples,
+    threat: Threat,
+    *,
+    fresh: Fresh | None,
+    seed: int = 0,
+    full: bool = False,
+) -> list[Check]:
+    """Examine a victim before any attack, on at most 16 images.
+
+    Parameters
+    ----------
+    victim : Victim
+        The model; it is queried several hundred times.
+    samples : Samples
+        The images it will be attacked on; only a few are used.
+    threat : Threat
+        Its budget is the scale of the examination.
+    fresh : callable or None
+        Returns an untouched copy of the model each time; None where there is none.
+    seed : int
+        Of random directions and perturbed images.
+    full : bool
+        Whether a metered victim is queried, too.
+
+    Returns
+    -------
+    list of Check
+        Gradients are those of the answers (W45), lead downhill within the budget (W12), one image
+        has one answer (W46, W14), answers near the images are answers (W47).
+
+    Examples
+    --------
+    >>> from besiege.data import load as load_data
+    >>> from besiege.models import load
+    >>> data = load_data("digits", count=32)
+    >>> samples = Samples.of(data.images, data.labels)
+    >>> checks = examine(
+    ...     load("zoo:digits-natural"),
+    ...     samples,
+    ...     Threat.parse("linf:0.1"),
+    ...     fresh=lambda: load("zoo:digits-natural"),
+    ... )
+    >>> {check.outcome for check in checks}
+    {'passed'}
+
+    References
+    ----------
+    Carlini et al. 2019, "On evaluating adversarial robustness"; Athalye et al. 2018, "Obfuscated
+    gradients give a false sense of security".
+    """
+    if victim.metered and not full:
+        return [
+            *_no_gradients("the model grants no gradients."),
+            Check(sameness.NAME, "not run", seen=_METERED),
+            Check(nearby.NAME, "not run", seen=_METERED),
+        ]
+    with victim.held(), full_precision(victim.device), accounted(victim, "probe", fresh=True):
+        subject = Subject.of(victim, samples, threat, seed)
+        own = torch.arange(len(subject), device=subject.images.device)
+        same = Sameness(subject, 0.0, seed)
+        clean = subject.ask(subject.images, own)
+        same.eps = eps = precision(victim, clean)
+        broken = not_finite(subject, seed)
+        if victim.stochastic and not same.repeats():
+            return [
+                *_no_gradients(_OWN_CHANCE),
+                Check(sameness.NAME, "not applicable", seen=_OWN_CHANCE),
+                broken or Check(nearby.NAME, "not applicable", seen=_OWN_CHANCE),
+            ]
+        slopes, gradients = _gradients(subject, threat, eps, seed, broken)
+        asked = None
+        if slopes is not None:
+            asked = Asked(slopes.queries, slopes.of, slopes.answers)
+        one_answer = same.check(fresh, asked)
+        if one_answer.outcome == "failed":  # differences of answers then mean nothing
+            why = "an image has more than one answer, so changes of answers cannot be measured."
+            unknown = broken or Check(nearby.NAME, "not run", seen=why)
+            kept = [c if c.outcome == "not applicable" else _silent(c, why) for c in gradients]
+            return [*kept, one_answer, unknown]
+        return [*gradients, one_answer, broken or _flat(subject, threat, eps, seed)]
+
+
+def _silent(check: Check, why: str) -> Check:
+    return Check(check.name, "not run", seen=why)
+
+
+def _gradients(
+    subject: Subject, threat: Threat, eps: float, seed: int, broken: Check | None
+) -> tuple[Slopes | None, list[Check]]:
+    """The checks of the gradients, and what was measured of the whole victim."""
+    if subject.access < Access.GRADIENT:
+        return None, _no_gradients("no gradients are granted.")
+    inner, past = subject.past_surrogates(threat)
+    if inner.hides_surrogates:
+        return None, _no_gradients("surrogates inside the model replace its gradients.")
+    if broken is not None:
+        return None, _not_run("answers near the images are not finite, so slopes have no meaning.")
+    try:
+        clean = inner.ask(inner.images, torch.arange(len(inner), device=inner.images.device))
+        slopes = measure(inner, clean, eps, seed)
+    except VictimError as problem:
+        return None, _not_run(f"{problem}.")
+    return None if past else slopes, slope_checks(slopes, eps > HALF, past)
+
+
+def _flat(subject: Subject, threat: Threat, eps: float, seed: int) -> Check:
+    """Plateaus and jumps, examined past layers with surrogates: these are declared."""
+    inner, _ = subject.past_surrogates(threat)
+    if inner.hides_surrogates:
+        count = len(subject)
+        return Check(nearby.NAME, "passed", f"finite near {count} of {count} images")
+    clean = inner.ask(inner.images, torch.arange(len(inner), device=inner.images.device))
+    return flat(inner, clean, eps, seed)
+
+
+def examine_again(
+    victim: Victim,
+    samples: Samples,
+    threat: Threat,
+    *,
+    fresh: Fresh | None,
+    adversarial: Tensor | None = None,
+    seed: int = 0,
+) -> list[Check]:
+    """Examine the victim that all attacks have queried: are its answers those of a fresh copy.
+
+    Parameters
+    ----------
+    victim, samples, threat, fresh, seed
+        As for `examine`.
+    adversarial : Tensor, optional
+        Adversarial images that the attacks found, ``[rows, ...]``, in the order of the samples.
+    """
+    if victim.metered or fresh is None:
+        why = _METERED if victim.metered else "there is no fresh copy of the model to compare with."
+        return [Check(sameness.AGAIN, "not run", seen=why)]
+    with victim.held(), full_precision(victim.device):
+        subject = Subject.of(victim, samples, threat, seed)
+        own = torch.arange(len(subject), device=subject.images.device)
+        dice = Dice.throw(seed, own).of("again")
+        batches = {
+            "clean images": subject.images,
+            "slightly perturbed images": _slightly(subject, dice),
+            "perturbed images": subject.ball.sample(dice),
+        }
+        if adversarial is not None and len(adversarial):
+            batches["adversarial images"] = adversarial[: len(subject)].to(subject.images)
+        compared = 0
+        eps = precision(victim, subject.ask(subject.images, own))
+        for kind, images in batches.items():
+            of = own[: len(images)]
+            batch = Asked(images, of, subject.ask(images, of))
+            strays = _strays(subject, batch, eps)
+            if victim.stochastic and strays:
+                return [Check(sameness.AGAIN, "not applicable", seen=_OWN_CHANCE)]
+            different = copies(fresh, subject, batch, eps)
+            compared += len(different)
+            if bool(different.any()):
+                what = "stateful or stochastic" if strays else "stateful"
+                return [_changed(different, kind, what)]
+        return [_ascended(subject, fresh, eps, seed, compared)]
+
+
+def _slightly(subject: Subject, dice: Dice) -> Tensor:
+    """Images so close to the clean ones that a memory takes them for the same."""
+    noise = dice.of("slightly").signs(subject.images.shape[1:]).to(subject.images)
+    return subject.ball.project(subject.images + subject.amplitude / 8 * noise)
+
+
+def _ascended(subject: Subject, fresh: Fresh, eps: float, seed: int, compared: int) -> Check:
+    """The queries of a short ascent, asked again of fresh copies."""
+    try:
+        asked = ascent(subject, seed)
+    except VictimError as problem:
+        return Check(sameness.AGAIN, "not run", seen=f"{problem}.")
+    last = torch.arange(len(asked.of), device=asked.of.device)[-sameness.CLIMBERS :]
+    last_steps = copies(fresh, subject, asked.at(last), eps)
+    for different in (last_steps, _singly(fresh, subject, asked, eps, seed)):
+        compared += len(different)
+        if bool(different.any()):
+            kind = "queries of a short ascent, asked one by one,"
+            return _changed(different, kind, "stateful, or depends on the batch")
+    return Check(sameness.AGAIN, "passed", f"{compared} of {compared} answers")
+
+
+def _singly(fresh: Fresh, subject: Subject, asked: Asked, eps: float, seed: int) -> Tensor:
+    new = fresh()
+    with new.held():
+        return one_by_one(subject.with_victim(new), asked, eps, seed)
+
+
+def _strays(subject: Subject, batch: Asked, eps: float) -> bool:
+    return bool(apart(batch.answers, subject.ask(batch.images, batch.of), eps).any())
+
+
+def _changed(differ: Tensor, kind: str, what: str) -> Check:
+    different, count = int(differ.sum()), len(differ)
+    return Check(
+        sameness.AGAIN,
+        "failed",
+        f"{different} of {count} answers differ",
+        f"after the attacks, the model answers {different} of {count} {kind} differently from a "
+        f"fresh copy: it is {what}.",
+        sameness.STATELESS,
+        "W46",
+    )
+
+
+def _no_gradients(why: str) -> list[Check]:
+    return [Check(name, "not applicable", seen=why) for name in (OF_THE_ANSWERS, WITHIN_THE_BUDGET)]
+
+
+def _not_run(why: str) -> list[Check]:
+    return [Check(name, "not run", seen=why) for name in (OF_THE_ANSWERS, WITHIN_THE_BUDGET)]
