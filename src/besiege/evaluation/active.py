@@ -58,6 +58,7 @@ class ActiveTest:
     left_out: int = 0
     random_found: int = 0
     raised: int = 0
+    lowered: int = 0
     forwards: int = 0
     backwards: int = 0
     layer: bool = False
@@ -132,6 +133,7 @@ def _test(
             tested=len(rows),
             left_out=many - len(rows),
             raised=heads.raised,
+            lowered=heads.lowered,
             forwards=heads.forwards + _PROBES,
             backwards=heads.backwards + _PROBES,
             layer=layer is not None,

@@ -31,10 +31,16 @@ CLOSE = 0.9
 what rounding and a search that is not exact may lose."""
 BEYOND = 0.5
 """Where the threshold lies between what one step reaches, 0, and what the reference reaches, 1."""
+LOWER = 0.5
+"""The same as `CLOSE`, between the best inner point and what the reference reaches, where honest
+gradients do not lead as far as the known example: such surfaces are hard, and not in disguise."""
 NEAREST = 0.95
 """The largest threshold, as a share of what the reference reaches from the clean image."""
 CLEAN = 4.0
 """By how much class 0 leads on every clean image: small enough that no gradient is rounded to 0."""
+BACK, AGREE = 0.05, 0.3
+"""The share of the way back from the known example over which gradients are compared with measured
+differences, and by which share of these they may differ."""
 _APART = 0.5
 """By how many standard deviations of the inner points a known example must exceed the best."""
 
@@ -117,6 +123,7 @@ class Heads:
     victim: Binarised
     known: Tensor
     raised: int
+    lowered: int
     forwards: int
     backwards: int
 
@@ -209,9 +216,13 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
 
     once, most, top = _ascend(head, ball)
     reference = torch.minimum(once + BEYOND * (most - once), NEAREST * most)
-    raised = apart & (reference > threshold)
-    known = pick(raised, top, known)
-    threshold = torch.where(raised, reference, threshold).clamp_min(1e-30)
+    raised = reference > threshold
+    lowered = ~raised & _true_slopes(head, ball, known, height)
+    reached = torch.minimum(most, height)
+    threshold = torch.where(raised, reference, threshold)
+    threshold = torch.where(lowered, best + LOWER * (reached - best), threshold).clamp_min(1e-30)
+    apart &= threshold > best + _APART * spread
+    known = pick(most > height, top, known)
     final = Binarised(features, x, origins, weights * (CLEAN / threshold)[:, None], threat)
     answers = Oracle(final).logits(torch.cat([x, known])).argmax(1).view(2, rows)
     kept = apart & (answers[0] == 0) & (answers[1] == 1) & ball.inside(known)
@@ -220,8 +231,9 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
         Binarised(features, x[kept], origins[kept], final.weights[kept], threat),
         known[kept],
         int((raised & kept).sum()),
-        rows * (1 + INNER + 1 + 2 + 2 + len(STEPS) + 2),
-        rows * len(STEPS),
+        int((lowered & kept).sum()),
+        rows * (1 + INNER + 1 + 2 + 2 + 2 + len(STEPS) + 2),
+        rows * (len(STEPS) + 1),
     )
 
 
@@ -272,6 +284,15 @@ def _ascend(head: Oracle, ball: Ball) -> tuple[Tensor, Tensor, Tensor]:
         x = ball.project(x + ball.stride(slope, x, length * ball.radius))
     height = _heights(head, x)
     return once, torch.maximum(height, most), pick(height > most, x, top)
+
+
+def _true_slopes(head: Oracle, ball: Ball, known: Tensor, height: Tensor) -> Tensor:
+    """Whether gradients at the known examples are those of the scores, on the way back."""
+    back = ball.project(known + BACK * (ball.center - known))
+    slope, _, _ = head.gradient(known, _margin)
+    expected = (torch.nan_to_num(slope) * (back - known)).flatten(1).sum(1)
+    measured = _heights(head, back) - height
+    return (expected - measured).abs() <= AGREE * measured.abs()
 
 
 def apart(images: Tensor, threat: Threat) -> Tensor:
