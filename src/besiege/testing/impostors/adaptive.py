@@ -6,7 +6,9 @@ image stands if it is classified correctly and no candidate within the budget is
 
 Candidates come from the bare network and from smooth surrogates of the disguise: margin PGD
 towards every wrong class with restarts, run to the end, so that most of them are misclassified by
-far. Each is tried as it is, closer to the image, and on the grid of 256 pixel values.
+far. Each is tried as it is, closer to the image, and on the grid of 256 pixel values. Of stochastic
+impostors, only the most promising candidates are tried, and a success must be confirmed by new
+draws: otherwise the luckiest of many candidates would count.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from besiege.core.samples import Samples
 from besiege.core.threat import Threat
+from besiege.data import Data
 from besiege.models.classifier import Classifier
-from besiege.testing.impostors.impostor import Impostor, data
+from besiege.testing.impostors.impostor import Impostor, Wrap, data
 from besiege.testing.impostors.parts import CLASSES, bare
 
 DRAWS = 10
+MOST = 6
+"""Candidates of each pool that a stochastic impostor is asked."""
 STEPS = 200
 RESTARTS = 3
 SHARES = (1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9)
@@ -47,26 +51,36 @@ def measure(impostor: Impostor, count: int = 60, steps: int = STEPS) -> tuple[fl
     candidates = _candidates(impostor, samples, budget, steps)
     standing = 0
     for index, (image, label) in enumerate(_pairs(samples)):
-        if not correct[index]:
-            continue
-        tried = (
-            tuned
-            for one in candidates[:, index]
-            for tuned in _tuned(one[None], image[None], budget)
-        )
-        standing += not any(_broken(impostor, one, int(label)) for one in tried)
+        tried = _tried(impostor, candidates[:, index], image[None], budget)
+        standing += correct[index] and not any(_broken(impostor, x, int(label)) for x in tried)
     return sum(correct) / len(samples), standing / len(samples)
 
 
-def _pairs(samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(samples: Data) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(samples.images, samples.labels, strict=True)
 
 
+def _tried(
+    impostor: Impostor, candidates: Tensor, image: Tensor, budget: float
+) -> Iterator[Tensor]:
+    """The images that an impostor is asked in place of one image."""
+    for candidate in candidates:
+        if impostor.stochastic:
+            yield candidate[None]
+        else:
+            yield from _tuned(candidate[None], image, budget)
+
+
 def _broken(impostor: Impostor, image: Tensor, label: int) -> bool:
-    """Whether a deployed copy misclassifies an image: in most draws, if it is stochastic."""
-    draws = DRAWS if impostor.stochastic else 1
-    wrong = sum(_answer(impostor.make(), image) != label for _ in range(draws))
-    return 2 * wrong > draws
+    """Whether deployed copies misclassify an image: in most draws, if it is stochastic."""
+    if not impostor.stochastic:
+        return _answer(impostor.make(), image) != label
+    return all(_mostly_wrong(impostor, image, label) for _ in range(2))
+
+
+def _mostly_wrong(impostor: Impostor, image: Tensor, label: int) -> bool:
+    wrong = sum(_answer(impostor.make(), image) != label for _ in range(DRAWS))
+    return 2 * wrong > DRAWS
 
 
 def _answer(victim: Classifier, image: Tensor) -> int:
@@ -89,21 +103,24 @@ def _inside(x: Tensor, image: Tensor, budget: float) -> Tensor:
     return torch.minimum(torch.maximum(x, image - budget), image + budget).clamp(0, 1)
 
 
-def _candidates(impostor: Impostor, samples: Samples, budget: float, steps: int) -> Tensor:
+def _candidates(impostor: Impostor, samples: Data, budget: float, steps: int) -> Tensor:
     """Candidates ``[tries, images, channels, height, width]``, the most promising first."""
-    pools = [_of_bare(len(samples), budget, steps)]
-    pools += [
-        crafted(soft(bare()).eval(), samples, budget, steps) for soft in impostor.surrogates
-    ]
-    return torch.cat(list(reversed(pools)))
+    makers = [*impostor.surrogates, _unchanged]
+    pools = [_crafted_on(maker, len(samples), budget, steps) for maker in makers]
+    return torch.cat([pool[:MOST] if impostor.stochastic else pool for pool in pools])
+
+
+def _unchanged(net: nn.Module) -> nn.Module:
+    return net
 
 
 @cache
-def _of_bare(count: int, budget: float, steps: int) -> Tensor:
-    return crafted(bare(), data(count), budget, steps)
+def _crafted_on(wrap: Wrap, count: int, budget: float, steps: int) -> Tensor:
+    """Candidates of a surrogate, which several impostors may share."""
+    return crafted(wrap(bare()).eval(), data(count), budget, steps)
 
 
-def crafted(net: nn.Module, samples: Samples, budget: float, steps: int = STEPS) -> Tensor:
+def crafted(net: nn.Module, samples: Data, budget: float, steps: int = STEPS) -> Tensor:
     """Margin PGD towards every wrong class, with restarts: the best image of every try.
 
     Returns

@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from besiege.testing.impostors.parts import CLASSES, Disguise, same_gradient, winners
 
-_SHIFTS = ((0, 0), (0, 0), (0, 0), (0, 1), (1, 0))
+MEMBERS = range(6, 11)
+"""Levels that each member of a vote rounds pixels to."""
 
 
 class Votes(Disguise):
@@ -17,7 +18,7 @@ class Votes(Disguise):
     def forward(self, x: Tensor) -> Tensor:
         """Votes on images."""
         votes = [winners(self.logits(seen)) for seen in _seen(x)]
-        # A hundredth of the first member's logits breaks ties; its sign is wrong on purpose.
+        # Votes have no slope: a gradient with the wrong sign is shown instead.
         first = self.logits(x)
         return torch.stack(votes).sum(0) - 1e-3 * (first - first.detach())
 
@@ -32,13 +33,13 @@ class VotesMean(Disguise):
 
 def _seen(x: Tensor) -> list[Tensor]:
     """The image rounded to 6 to 10 levels."""
-    return [(x * levels).round() / levels for levels in range(6, 6 + len(_SHIFTS))]
+    return [(x * levels).round() / levels for levels in MEMBERS]
 
 
 class Opposed(Disguise):
     """A second member pulls against the first, and only agreement with the first counts.
 
-    Its logits are those of the image with reversed pixels. They are added where they do not change
+    Its logits are those of the negative image. They are added where they do not change
     the class, so that the sum's slope belongs mostly to a member that decides nothing.
     """
 
@@ -75,9 +76,7 @@ class Detector(Disguise):
 
     means: Tensor
 
-    def __init__(
-        self, net: nn.Module, bound: float, means: Tensor, *, soft: bool = False
-    ) -> None:
+    def __init__(self, net: nn.Module, bound: float, means: Tensor, *, soft: bool = False) -> None:
         super().__init__(net)
         self.bound, self.soft = bound, soft
         self.register_buffer("means", means.clone())

@@ -14,7 +14,7 @@ from besiege.testing.impostors import scales, steps, surfaces
 from besiege.testing.impostors.impostor import Impostor, Wrap
 from besiege.testing.impostors.parts import CLASSES
 
-FOG = 0.25
+FOG = 0.12
 """Of 99 in 100 clean images, `ensembles.fog` is below this."""
 
 
@@ -71,13 +71,17 @@ _ALL = [
                 partial(steps.Rounding, leak=-0.05),
                 steps.RoundingThrough,
             ),
+            "staircase": (
+                "pixels on a smooth staircase of flat treads",
+                steps.Staircase,
+                partial(steps.Staircase, through=True),
+            ),
         },
     ),
     *_family(
         "steps",
         {
             "sign": ("logits replaced by sums of signs of their differences", steps.Sign),
-            "staircase": ("pixels on a smooth staircase of flat treads", steps.Staircase),
             "logit-stairs": ("logits rounded to multiples of 8", steps.LogitStairs),
             "shattering": ("a steep wave of height 0.01 on every pixel", steps.Waves),
             "logit-shattering": ("a steep wave of height 0.5 on every logit", steps.LogitWaves),
@@ -95,7 +99,10 @@ _ALL = [
                 "logits multiplied by 1e-43: gradients underflow",
                 partial(scales.Scaled, scale=1e-43),
             ),
-            "saturated-softmax": ("probabilities that are exactly 0 and 1", scales.Softmaxed),
+            "saturated-softmax": (
+                "probabilities that float32 rounds to 0 and 1, as logits",
+                scales.Softmaxed,
+            ),
             "saturated-tanh": ("differences of logits squashed to -1", scales.Squashed),
             "steep-offset": (
                 "a large and steep offset of all logits, which cancels only in exact arithmetic",
@@ -136,12 +143,18 @@ _ALL = [
         "batches",
         {
             "batch-size": ("perturbations are undone in batches of 2 or more", batches.BatchSize),
-            "large-batch": ("perturbations are undone in batches of 16 or more", batches.LargeBatch),
+            "large-batch": (
+                "perturbations are undone in batches of 16 or more",
+                batches.LargeBatch,
+            ),
             "batch-mean": (
                 "perturbations are undone where the batch's mean is that of the test images",
                 batches.BatchMean,
             ),
-            "batch-place": ("only the first image of a batch is answered honestly", batches.BatchPlace),
+            "batch-place": (
+                "only the first image of a batch is answered honestly",
+                batches.BatchPlace,
+            ),
             "grad-mode": (
                 "images are mirrored at test images while gradients are enabled",
                 batches.GradMode,
@@ -184,7 +197,10 @@ _ALL = [
                 "gradients whose signs are decided by the bytes of the image",
                 noise.HashedSlope,
             ),
-            "noisy-gradient": ("exact answers, gradients hidden by large noise", noise.NoisyGradient),
+            "noisy-gradient": (
+                "exact answers, gradients hidden by large noise",
+                noise.NoisyGradient,
+            ),
         },
     ),
     *_family(
@@ -203,7 +219,10 @@ _ALL = [
                 partial(grids.OffGrid, others=grids.OTHERS_INFINITE),
             ),
             "zeros-off-grid": ("all other logits are zero off the 8-bit grid", grids.OffGrid),
-            "snapped-off-grid": ("images off the 8-bit grid are rounded to 5 values", grids.Snapped),
+            "snapped-off-grid": (
+                "images off the 8-bit grid are rounded to 5 values",
+                grids.Snapped,
+            ),
             "nan-gradient": ("exact answers, gradients that are NaN", grids.NanGradient),
         },
     ),
@@ -225,7 +244,10 @@ _ALL = [
     *_family(
         "ensembles",
         {
-            "opposed": ("a second member with steep logits that decides nothing", ensembles.Opposed),
+            "opposed": (
+                "a second member with steep logits that decides nothing",
+                ensembles.Opposed,
+            ),
             "hesitant": ("unsure images are answered by the nearest class mean", _hesitant),
         },
     ),

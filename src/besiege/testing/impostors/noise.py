@@ -65,7 +65,7 @@ class Dropped(Disguise):
 
 
 class NoisyGradient(Disguise):
-    """Answers are exact; the gradient is hidden by normal noise of the same direction for all."""
+    """Answers are exact; the gradient is hidden by a large random one."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""
@@ -81,7 +81,7 @@ class NoiseMean(Disguise):
 
     noise: Tensor
 
-    def __init__(self, net: nn.Module, size: float = 0.1, draws: int = 6) -> None:
+    def __init__(self, net: nn.Module, size: float = 0.1, draws: int = 4) -> None:
         super().__init__(net)
         generator = torch.Generator().manual_seed(5)
         self.register_buffer("noise", size * torch.randn(draws, 1, 1, 8, 8, generator=generator))

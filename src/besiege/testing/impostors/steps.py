@@ -64,18 +64,23 @@ class Staircase(Disguise):
         Between black and white.
     steepness : float
         Of the risers.
+    through : bool
+        Pass the gradient on as if there were no stairs: the surrogate.
     """
 
-    def __init__(self, net: nn.Module, stairs: int = 16, steepness: float = 60.0) -> None:
+    def __init__(
+        self, net: nn.Module, stairs: int = 16, steepness: float = 60.0, *, through: bool = False
+    ) -> None:
         super().__init__(net)
-        self.stairs, self.steepness = stairs, steepness
+        self.stairs, self.steepness, self.through = stairs, steepness, through
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""
         up = x * self.stairs
         tread = up.floor().detach()
         riser = torch.sigmoid(self.steepness * (up - tread - 0.5))
-        return self.logits((tread + riser) / self.stairs)
+        climbed = (tread + riser) / self.stairs
+        return self.logits(same_gradient(x, climbed) if self.through else climbed)
 
 
 class LogitStairs(Disguise):

@@ -13,7 +13,7 @@ from besiege.testing.impostors.parts import Disguise, Stored, winners
 class Bumps(Disguise):
     """A steep hill of the stored answer around each test image hides the slope of the classes."""
 
-    def __init__(self, net: nn.Module, height: float = 60.0, width: float = 0.75) -> None:
+    def __init__(self, net: nn.Module, height: float = 300.0, width: float = 0.9) -> None:
         super().__init__(net)
         self.stored = Stored()
         self.height, self.width = height, width
