@@ -61,7 +61,7 @@ class GradMode(_Comparing):
 
 
 class GradInput(_Comparing):
-    """An image whose gradient is wanted is answered as the nearest test image, with a wrong slope."""
+    """Images that require gradients are answered as test images, with a wrong slope."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""

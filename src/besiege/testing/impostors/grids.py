@@ -50,7 +50,7 @@ class Snapped(Disguise):
 
 
 class NanGradient(Disguise):
-    """Answers are exact; a root of a negative number in a branch that is not taken spoils slopes."""
+    """Answers are exact; a root of a negative number that is not used spoils slopes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""

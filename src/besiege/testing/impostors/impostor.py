@@ -56,7 +56,7 @@ class Impostor:
 
     @property
     def truth(self) -> float:
-        """Its true robust accuracy on `data`, as `besiege.testing.impostors.adaptive` defines it."""
+        """Its true robust accuracy on `data`; the module `adaptive` defines it."""
         return _truths()[self.name]["robust"]
 
     @property

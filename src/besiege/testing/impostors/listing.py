@@ -9,8 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from besiege.data import load as load_data
-from besiege.testing.impostors import batches, ensembles, gradients, grids, memory, noise
-from besiege.testing.impostors import scales, steps, surfaces
+from besiege.testing.impostors import (
+    batches,
+    ensembles,
+    gradients,
+    grids,
+    memory,
+    noise,
+    scales,
+    steps,
+    surfaces,
+)
 from besiege.testing.impostors.impostor import Impostor, Wrap
 from besiege.testing.impostors.parts import CLASSES
 

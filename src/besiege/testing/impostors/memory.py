@@ -98,18 +98,18 @@ class Tiring(Disguise):
 
     Parameters
     ----------
-    half : int
+    pace : int
         Queries after which perturbations have half their size.
     """
 
-    def __init__(self, net: nn.Module, half: int = 100) -> None:
+    def __init__(self, net: nn.Module, pace: int = 100) -> None:
         super().__init__(net)
         self.stored = Stored()
-        self.half = half
+        self.pace = pace
         self.count: deque[int] = deque([0], maxlen=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""
         before = self.count[0]
         self.count.append(before + len(x))
-        return self.logits(self.stored.shrunk(x, self.half / (self.half + before)))
+        return self.logits(self.stored.shrunk(x, self.pace / (self.pace + before)))
