@@ -75,7 +75,11 @@ def test_plain_pgd_overstates_most_of_them() -> None:
     for impostor in IMPOSTORS.values():
         try:
             found = besiege.attack(
-                impostor.make(), samples.images, samples.labels, impostor.threat, "pgd(steps=20)"
+                "pgd(steps=20)",
+                impostor.make(),
+                samples.images,
+                samples.labels,
+                threat=impostor.threat,
             )
         except besiege.BesiegeError:
             continue

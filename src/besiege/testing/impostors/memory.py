@@ -11,7 +11,7 @@ from collections import deque
 import torch
 from torch import Tensor, nn
 
-from besiege.testing.impostors.parts import Disguise, Stored
+from besiege.testing.impostors.parts import CLASSES, Disguise, Stored
 
 NEAR = 0.16
 """Images within this linf distance are near-duplicates: a little more than the budget."""
@@ -29,24 +29,39 @@ class Memory(Disguise):
     def __init__(self, net: nn.Module, patience: int = 0) -> None:
         super().__init__(net)
         self.patience = patience
-        self.asked: deque[tuple[Tensor, Tensor, list[int]]] = deque(maxlen=4000)
+        # One image that nothing is near to, so that there is always a nearest one.
+        far = torch.full((1, 1, 8, 8), -9.0)
+        none = far, torch.zeros(1, CLASSES), torch.zeros(1, dtype=torch.int64)
+        self.asked: deque[tuple[Tensor, Tensor, Tensor]] = deque([none], maxlen=1)
+        """Images, their answers, and how many near-duplicates followed."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""
         logits = self.logits(x)
-        answers = []
-        for image, row in zip(x.detach(), logits, strict=True):
-            for known, answer, seen in self.asked:
-                if float((image - known).abs().max()) <= NEAR:
-                    seen[0] += 1
-                    if seen[0] > self.patience:
-                        # The value is the remembered one, and the gradient looks alive.
-                        row = row + (answer - row).detach()
-                    break
-            else:
-                self.asked.append((image.clone(), row.detach().clone(), [0]))
-            answers.append(row)
-        return torch.stack(answers)
+        images, answers, seen = self.asked[0]
+        gaps = _gaps(x.detach(), images)
+        known = (gaps <= NEAR).any(1)
+        first = gaps[known].argmin(1)
+        seen = seen + torch.bincount(first, minlength=len(seen))
+        tired = known.clone()
+        tired[known] = seen[first] > self.patience
+        value = logits.detach().clone()
+        value[tired] = answers[first[tired[known]]]
+        fresh = [tensor.detach()[~known].clone() for tensor in (x, logits)]
+        self.asked.append(
+            (
+                torch.cat([images, fresh[0]]),
+                torch.cat([answers, fresh[1]]),
+                torch.cat([seen, seen.new_zeros(len(fresh[0]))]),
+            )
+        )
+        # The value is the remembered one, and the gradient looks alive.
+        return logits + (value - logits).detach()
+
+
+def _gaps(x: Tensor, known: Tensor) -> Tensor:
+    """Linf distances of images to remembered ones."""
+    return (x[:, None] - known[None]).flatten(2).abs().amax(2)
 
 
 class OpenMemory(Disguise):
@@ -61,14 +76,11 @@ class OpenMemory(Disguise):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images."""
         for image in x.detach():
-            if not len(self.known) or float(self._gaps(image[None]).min()) > NEAR:
+            if not len(self.known) or float(_gaps(image[None], self.known).min()) > NEAR:
                 self.known = torch.cat([self.known, image[None].clone()])
-        first = self.known[self._gaps(x.detach()).argmin(1)]
+        first = self.known[_gaps(x.detach(), self.known).argmin(1)]
         logits = self.logits(x)
         return logits + (self.logits(first) - logits).detach()
-
-    def _gaps(self, x: Tensor) -> Tensor:
-        return (x[:, None] - self.known[None]).flatten(2).abs().amax(2)
 
 
 class Late(Disguise):
