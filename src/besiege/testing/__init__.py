@@ -3,7 +3,8 @@
 They are public, so that attacks written elsewhere can be tested, too: `conform` tries all laws,
 `cases` is meant for ``pytest.parametrize``, and each law is a function in `besiege.testing.laws`.
 `conform_victim` and `conform_layer` test victims and layers of defenses. No pytest is needed.
-`Robustness` measures models in tests; it is a fixture of the pytest plugin.
+`Robustness` measures models in tests; it is a fixture of the pytest plugin. `impostors` are models
+that only look robust, with their true accuracy, to measure evaluations with.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.testing import impostors as impostors
     from besiege.testing import laws as laws
     from besiege.testing import victims as victims
     from besiege.testing.allowances import EXCEPTIONS, FACTORS
@@ -48,5 +50,5 @@ __getattr__, __dir__ = lazily(
         "suite": "Case Conformance cases conform registered",
         "victim_laws": "VICTIM_LAWS conform_victim",
     },
-    modules="laws victims",
+    modules="impostors laws victims",
 )
