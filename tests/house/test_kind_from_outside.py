@@ -15,7 +15,7 @@ from besiege.bench.reading import gather
 from tests.house import kind_from_outside
 
 folder, events = sys.argv[1], []
-ask = dict(threat="linf:0.1", attacks="fgsm", count=12, shard=6, out=folder)
+ask = dict(threat="linf:0.1", attacks="fgsm", count=12, shard=6, out=folder, examine="none")
 found = besiege.evaluate("zoo:digits-natural", "digits", watch=events.append, **ask)
 store, run = open_run(folder)
 (plan,) = run.plans
