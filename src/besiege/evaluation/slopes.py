@@ -25,8 +25,8 @@ RANDOM = 2
 """Random moves of the same lengths that they are compared with."""
 FINER = 1 / 32
 """How much shorter lengths are the second time, for networks that bend within the first ones."""
-ASKED_AGAIN = 32
-"""Images of the measurement that a fresh copy of the model is asked about again."""
+ASKED_AGAIN = 10
+"""Images of every length that a fresh copy of the model is asked about again."""
 UNDERFLOW = 1e-25
 """Gradients whose largest value is smaller are as good as zero: products with them underflow."""
 NOISE = 8.0
@@ -100,47 +100,55 @@ def measure(
     steep = distances(gradients.nan_to_num(0.0, 0.0, 0.0), Linf)
     vanished = ~torch.isfinite(gradients).flatten(1).all(1) | (steep < UNDERFLOW)
     gradients = gradients.nan_to_num(0.0, 0.0, 0.0)
-    sent, expected = _arms(subject, [start, end], gradients, lengths, dice)
-    shape, flat = sent.shape[:4], sent.flatten(0, 3)
-    of = own.repeat_interleave(len(flat) // count)
-    logits = subject.ask_all(flat, of)
-    values = margin(logits, rivals[of]).double().view(shape)
-    largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(1).view(count, -1).amax(1)
-    moved = _moves(subject, start, gradients[:count], height, rivals, dice)
-    some = torch.arange(0, len(flat), max(1, len(flat) // ASKED_AGAIN), device=images.device)
-    some = some[:ASKED_AGAIN]
+    pairs = [
+        _pairs(subject, [start, end], gradients, float(length), rivals, dice) for length in lengths
+    ]
+    logits, queries, of = (torch.cat([pair[k] for pair in pairs]) for k in (2, 3, 4))
+    largest = torch.stack([pair[5] for pair in pairs]).amax(0)
     return Slopes(
-        expected,
-        values[..., 0] - values[..., 1],
-        NOISE * eps * largest.double(),
+        torch.stack([pair[0] for pair in pairs], 2),
+        torch.stack([pair[1] for pair in pairs], 2),
+        NOISE * eps * largest,
         vanished.view(2, count).T,
-        *moved,
-        flat[some],
-        logits[some],
-        of[some],
+        *_moves(subject, start, gradients[:count], height, rivals, dice),
+        queries,
+        logits,
+        of,
     )
 
 
-def _arms(
-    subject: Subject, points: list[Tensor], gradients: Tensor, lengths: Tensor, dice: Dice
-) -> tuple[Tensor, Tensor]:
-    """Pairs of images to either side of the points, and how their margins differ by the gradient.
+def _pairs(
+    subject: Subject,
+    points: list[Tensor],
+    gradients: Tensor,
+    length: float,
+    rivals: Tensor,
+    dice: Dice,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Differences of margins between images to either side of the points, at one length.
 
-    The images are ``[images, directions, lengths, 2, ...]``.
+    Returns the differences expected and measured, ``[images, directions]``; some of the answers,
+    of the images, and which images these were made from; and every image's largest logit. One
+    length at a time: all images at once would need gigabytes for large ones.
     """
     images, count = subject.images, len(subject)
     which = torch.arange(2 * DIRECTIONS, device=images.device).expand(count, 2 * DIRECTIONS)
-    signs = dice.of("directions").signs(images.shape[1:], which)
-    amounts = lengths.to(images).view(1, 1, -1, *[1] * (images.dim() - 1))
-    moves = signs[:, :, None] * amounts
-    centers = torch.stack(points, 1).repeat_interleave(DIRECTIONS, 1)[:, :, None]
+    moves = length * dice.of("directions").signs(images.shape[1:], which).to(images)
+    centers = torch.stack(points, 1).repeat_interleave(DIRECTIONS, 1)
     slopes = torch.stack([gradients[:count], gradients[count:]], 1)
     slopes = slopes.repeat_interleave(DIRECTIONS, 1)
     # Ends as they are after rounding: the expected difference is that of these very images.
-    ends = torch.stack([subject.ball.snap(centers + moves), subject.ball.snap(centers - moves)], 3)
-    change = (ends[:, :, :, 0].double() - ends[:, :, :, 1].double()).flatten(3)
-    expected = (change * slopes.double().flatten(2)[:, :, None]).sum(3)
-    return ends, expected
+    ends = torch.stack([subject.ball.snap(centers + moves), subject.ball.snap(centers - moves)], 2)
+    change = (ends[:, :, 0] - ends[:, :, 1]).flatten(2)
+    expected = (change.double() * slopes.flatten(2)).sum(2)
+    flat = ends.flatten(0, 2)
+    of = torch.arange(count, device=images.device).repeat_interleave(len(flat) // count)
+    logits = subject.ask_all(flat, of)
+    values = margin(logits, rivals[of]).double().view(ends.shape[:3])
+    largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(1).view(count, -1).amax(1).double()
+    some = slice(0, None, max(1, len(flat) // ASKED_AGAIN))
+    differences = values[..., 0] - values[..., 1]
+    return expected, differences, logits[some], flat[some], of[some], largest
 
 
 def _lengths(subject: Subject, eps: float) -> Tensor:
