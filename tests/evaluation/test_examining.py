@@ -20,6 +20,8 @@ from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.defenses import BitDepth, Defended, ResizePad, load
 from besiege.evaluation.examining import examine, examine_again
+from besiege.evaluation.sameness import apart, ascent
+from besiege.evaluation.subject import Subject
 from besiege.models.classifier import Classifier
 from besiege.models.ensemble import Ensemble
 
@@ -265,6 +267,31 @@ def test_nothing_is_left_behind() -> None:
     assert all(torch.equal(v, before[k]) for k, v in victim.module.state_dict().items())
     with torch.inference_mode():  # whatever the caller does, and the same every time
         assert examine(victim, digits(), THREAT, fresh=None) == first
+
+
+def test_a_network_that_bends_strongly_has_gradients_nevertheless() -> None:
+    waves = disguises.of(before=lambda x: x + 0.005 * torch.sin(20000 * x))
+    first, second, *_ = examined(waves)
+    assert first.outcome == "passed"  # over lengths that are short enough
+    assert second.rule == "W12"
+
+
+def test_rounding_of_the_type_is_allowed_and_no_more() -> None:
+    once = torch.randn(6, 10)
+    for eps, share in ((2.0**-23, 1e-3), (2.0**-10, 1.5e-2), (2.0**-7, 0.1)):
+        assert not bool(apart(once, once * (1 + 0.9 * share), eps).any())
+        assert bool(apart(once, once * (1 + 2 * share), eps).all())
+    ruled_out = once.index_fill(1, torch.tensor([3]), -torch.inf)
+    assert not bool(apart(ruled_out, ruled_out, 0.0).any())
+    assert bool(apart(ruled_out, once, 0.0).all())
+
+
+def test_the_ascent_moves_on_where_there_is_no_gradient() -> None:
+    victim = Classifier(disguises.of(backward=lambda g: 0 * g)(natural()))
+    with victim.held():
+        asked = ascent(Subject.of(victim, digits(), THREAT), seed=0)
+    assert len(asked.images) == 64
+    assert len(torch.unique(asked.images.flatten(1), dim=0)) == 64  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("rows", [1, 3])

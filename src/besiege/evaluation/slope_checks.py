@@ -28,6 +28,8 @@ KEPT = 0.15
 networks keep 0.2 to 1, even where they bend strongly."""
 ASIDE = 2.0
 """By which factor moves along the gradient lower margins more than random ones."""
+RISING = 0.1
+"""By how much a correlation rises to shorter lengths where a network bends within these."""
 PLAIN = 3.0
 """The same where nothing but these moves can be measured."""
 COARSE_AGREE = 0.6
@@ -85,6 +87,8 @@ def slope_checks(slopes: Slopes, half: bool, past: int) -> list[Check]:
     if steady is None and float(close[best]) < AGREE:
         return _unmeasurable(slopes, half, where)
     found = _wrong(slopes, able, close, best, half, 1.0 if steady is None else steady)
+    if found is not None and found.word == "bent":
+        return _unmeasurable(slopes, half, where)
     if found is not None:
         first = _failed(
             OF_THE_ANSWERS, f"{number}, correlation {float(close[best]):.2f}", found.seen
@@ -119,6 +123,9 @@ def _wrong(
             "describe them: they are rounded, in steps, or have noise computed from the image; "
             f"the gradient is wrong (correlation with the changes {most:.2f}).",
         )
+    shortest = best == int(torch.isfinite(close).int().argmax())
+    if shortest and best + 1 < len(close) and most - float(close[best + 1]) > RISING:
+        return _Found("bent", "")
     if most < WRONG:
         return _Found(
             "wrong",
@@ -221,6 +228,6 @@ def _unmeasured(name: str, where: str) -> Check:
         name,
         "not run",
         f"0 slopes{where}",
-        "the answers change by no more than rounding within the budget, so slopes cannot be "
-        "measured.",
+        "slopes cannot be measured: where the answers are straight, they change by no more than "
+        "rounding.",
     )

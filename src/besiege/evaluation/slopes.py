@@ -9,6 +9,7 @@ from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.region import distances
+from besiege.core.rowwise import pick
 from besiege.core.threat import Linf
 from besiege.evaluation.subject import HALF, Subject, margin
 
@@ -22,8 +23,10 @@ MOVES = (1 / 16, 1 / 4, 1 / 2)
 """Lengths of moves along the gradient, in units of the budget."""
 RANDOM = 2
 """Random moves of the same lengths that they are compared with."""
-ASKED_AGAIN = 32
-"""Images of the measurement that a fresh copy of the model is asked about again."""
+FINER = 1 / 32
+"""How much shorter lengths are the second time, for networks that bend within the first ones."""
+ASKED_AGAIN = 10
+"""Images of every length that a fresh copy of the model is asked about again."""
 UNDERFLOW = 1e-25
 """Gradients whose largest value is smaller are as good as zero: products with them underflow."""
 NOISE = 8.0
@@ -66,58 +69,86 @@ class Slopes:
     of: Tensor
 
 
-def measure(subject: Subject, clean: Tensor, eps: float, seed: int = 0) -> Slopes:
-    """Measure the slopes; `clean` holds the logits of the images, `eps` their precision."""
+def measure(
+    subject: Subject, clean: Tensor, eps: float, seed: int = 0, shrink: float = 1.0
+) -> Slopes:
+    """Measure slopes.
+
+    Parameters
+    ----------
+    subject : Subject
+        The victim and its images.
+    clean : Tensor
+        The logits of the images.
+    eps : float
+        The precision of the answers.
+    seed : int
+        Of directions and points.
+    shrink : float
+        By which factor lengths are shorter than usual.
+    """
     images, count = subject.images, len(subject)
     own = torch.arange(count, device=images.device)
     dice = Dice.throw(seed, own).of("slopes")
-    lengths, rivals = _lengths(subject, eps), subject.rivals(clean)
-    points = _points(subject, float(lengths[-1]), dice)
-    gradients, heights = subject.gradient(torch.cat(points), own.repeat(2), rivals)
+    lengths, rivals = shrink * _lengths(subject, eps), subject.rivals(clean)
+    reach = float(lengths[-1])
+    start = _close(subject, reach, dice)
+    first, height = subject.gradient(start, own, rivals)
+    end = _far(subject, reach, first.nan_to_num(0.0, 0.0, 0.0), dice)
+    second, _ = subject.gradient(end, own, rivals)
+    gradients = torch.cat([first, second])
     steep = distances(gradients.nan_to_num(0.0, 0.0, 0.0), Linf)
     vanished = ~torch.isfinite(gradients).flatten(1).all(1) | (steep < UNDERFLOW)
     gradients = gradients.nan_to_num(0.0, 0.0, 0.0)
-    sent, expected = _arms(subject, points, gradients, lengths, dice)
-    shape, flat = sent.shape[:4], sent.flatten(0, 3)
-    of = own.repeat_interleave(len(flat) // count)
-    logits = subject.ask_all(flat, of)
-    values = margin(logits, rivals[of]).double().view(shape)
-    largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(1).view(count, -1).amax(1)
-    moved = _moves(subject, points[0], gradients[:count], heights[:count], rivals, dice)
-    some = torch.arange(0, len(flat), max(1, len(flat) // ASKED_AGAIN), device=images.device)
-    some = some[:ASKED_AGAIN]
+    pairs = [
+        _pairs(subject, [start, end], gradients, float(length), rivals, dice) for length in lengths
+    ]
+    logits, queries, of = (torch.cat([pair[k] for pair in pairs]) for k in (2, 3, 4))
+    largest = torch.stack([pair[5] for pair in pairs]).amax(0)
     return Slopes(
-        expected,
-        values[..., 0] - values[..., 1],
-        NOISE * eps * largest.double(),
+        torch.stack([pair[0] for pair in pairs], 2),
+        torch.stack([pair[1] for pair in pairs], 2),
+        NOISE * eps * largest,
         vanished.view(2, count).T,
-        *moved,
-        flat[some],
-        logits[some],
-        of[some],
+        *_moves(subject, start, gradients[:count], height, rivals, dice),
+        queries,
+        logits,
+        of,
     )
 
 
-def _arms(
-    subject: Subject, points: list[Tensor], gradients: Tensor, lengths: Tensor, dice: Dice
-) -> tuple[Tensor, Tensor]:
-    """Pairs of images to either side of the points, and how their margins differ by the gradient.
+def _pairs(
+    subject: Subject,
+    points: list[Tensor],
+    gradients: Tensor,
+    length: float,
+    rivals: Tensor,
+    dice: Dice,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Differences of margins between images to either side of the points, at one length.
 
-    The images are ``[images, directions, lengths, 2, ...]``.
+    Returns the differences expected and measured, ``[images, directions]``; some of the answers,
+    of the images, and which images these were made from; and every image's largest logit. One
+    length at a time: all images at once would need gigabytes for large ones.
     """
     images, count = subject.images, len(subject)
     which = torch.arange(2 * DIRECTIONS, device=images.device).expand(count, 2 * DIRECTIONS)
-    signs = dice.of("directions").signs(images.shape[1:], which)
-    amounts = lengths.to(images).view(1, 1, -1, *[1] * (images.dim() - 1))
-    moves = signs[:, :, None] * amounts
-    centers = torch.stack(points, 1).repeat_interleave(DIRECTIONS, 1)[:, :, None]
+    moves = length * dice.of("directions").signs(images.shape[1:], which).to(images)
+    centers = torch.stack(points, 1).repeat_interleave(DIRECTIONS, 1)
     slopes = torch.stack([gradients[:count], gradients[count:]], 1)
     slopes = slopes.repeat_interleave(DIRECTIONS, 1)
     # Ends as they are after rounding: the expected difference is that of these very images.
-    ends = torch.stack([subject.ball.snap(centers + moves), subject.ball.snap(centers - moves)], 3)
-    change = (ends[:, :, :, 0].double() - ends[:, :, :, 1].double()).flatten(3)
-    expected = (change * slopes.double().flatten(2)[:, :, None]).sum(3)
-    return ends, expected
+    ends = torch.stack([subject.ball.snap(centers + moves), subject.ball.snap(centers - moves)], 2)
+    change = (ends[:, :, 0] - ends[:, :, 1]).flatten(2)
+    expected = (change.double() * slopes.flatten(2)).sum(2)
+    flat = ends.flatten(0, 2)
+    of = torch.arange(count, device=images.device).repeat_interleave(len(flat) // count)
+    logits = subject.ask_all(flat, of)
+    values = margin(logits, rivals[of]).double().view(ends.shape[:3])
+    largest = logits.nan_to_num(0.0, 0.0, 0.0).abs().amax(1).view(count, -1).amax(1).double()
+    some = slice(0, None, max(1, len(flat) // ASKED_AGAIN))
+    differences = values[..., 0] - values[..., 1]
+    return expected, differences, logits[some], flat[some], of[some], largest
 
 
 def _lengths(subject: Subject, eps: float) -> Tensor:
@@ -130,25 +161,38 @@ def _lengths(subject: Subject, eps: float) -> Tensor:
     return torch.tensor([share * subject.amplitude for share in shares], dtype=torch.float64)
 
 
-def _points(subject: Subject, reach: float, dice: Dice) -> list[Tensor]:
-    """Two points near every image from which moves to both sides stay in the box.
+def _close(subject: Subject, reach: float, dice: Dice) -> Tensor:
+    """A point beside every image from which moves to both sides stay in the box.
 
     The images themselves are not used: on black pixels, networks without biases have their kinks
-    exactly there. The second point is on the grid of the images where the budget has room for it.
+    exactly there.
     """
-    images, low, high = subject.images, *subject.victim.box
-    reach, points = min(reach, 0.25 * (high - low)), []
-    for name, share in (("close", 1 / 8), ("far", 1 / 2)):
-        away = share * min(subject.amplitude, 0.25 * (high - low))
-        # Inside first, then away: pixels clamped to one value would tie in max pooling.
-        inside = images.clamp(low + reach + away, high - reach - away)
-        points.append(inside + away * (2 * dice.of(name).uniform(images.shape[1:]) - 1))
-    step = subject.step()
-    if subject.victim.grid is not None:
-        return [subject.ball.snap(point) for point in points]
-    if step <= subject.amplitude / 4:
-        points[1] = subject.gridded(points[1], step)
-    return points
+    inside, away = _inside(subject, reach, 1 / 8)
+    noise = 2 * dice.of("close").uniform(inside.shape[1:]).to(inside) - 1
+    return subject.ball.snap(inside + away * noise)
+
+
+def _far(subject: Subject, reach: float, gradient: Tensor, dice: Dice) -> Tensor:
+    """A point half of the budget away: at random, or downhill for every second image.
+
+    Attacks compute gradients downhill, and a model could be honest everywhere else.
+    """
+    inside, away = _inside(subject, reach, 1 / 2)
+    noise = 2 * dice.of("far").uniform(inside.shape[1:]).to(inside) - 1
+    downhill = 0.2 * noise - 0.8 * torch.sign(gradient)  # noise, since equal pixels would tie
+    odd = torch.arange(len(inside), device=inside.device) % 2 == 1
+    return subject.ball.snap(inside + away * pick(odd, downhill, noise))
+
+
+def _inside(subject: Subject, reach: float, share: float) -> tuple[Tensor, float]:
+    """Images moved inside, so that there is room to go away and to move, and how far away.
+
+    Inside first, then away: pixels clamped to one value would tie in max pooling.
+    """
+    low, high = subject.victim.box
+    most = 0.2 * (high - low)
+    away, reach = min(share * subject.amplitude, most), min(reach, most)
+    return subject.images.clamp(low + reach + away, high - reach - away), away
 
 
 def _moves(
