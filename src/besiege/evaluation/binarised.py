@@ -218,7 +218,9 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
     apart = height > best + _APART * spread
     threshold = best + CLOSE * (height - best)
 
-    once, most, top = _ascend(head, ball)
+    once, most, top = _ascend(head, ball, x)
+    # A height that only one of two starts leads to would be a matter of luck.
+    most = torch.minimum(most, _ascend(head, ball, ball.sample(dice.of("start")))[1])
     reference = torch.minimum(once + BEYOND * (most - once), NEAREST * most)
     raised = reference > threshold
     lowered = ~raised & _true_slopes(head, ball, known, height)
@@ -236,8 +238,8 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
         known[kept],
         int((raised & kept).sum()),
         int((lowered & kept).sum()),
-        rows * (1 + INNER + 1 + 2 + 2 + 2 + len(STEPS) + 2),
-        rows * (len(STEPS) + 1),
+        rows * (1 + INNER + 1 + 2 + 2 * (len(STEPS) + 2) + 2 + 2),
+        rows * (2 * len(STEPS) + 1),
     )
 
 
@@ -274,9 +276,9 @@ def _margin(logits: Tensor, _: object = None) -> Tensor:
     return logits[:, 1] - logits[:, 0] + CLEAN
 
 
-def _ascend(head: Oracle, ball: Ball) -> tuple[Tensor, Tensor, Tensor]:
+def _ascend(head: Oracle, ball: Ball, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What one step along the gradient reaches, what several reach, and where they do."""
-    x = top = ball.center
+    x = top = start
     most = torch.full((len(ball),), -torch.inf, device=x.device)
     once = most
     for step, length in enumerate(STEPS):
