@@ -115,8 +115,8 @@ class Heads:
     """Heads around some images, and the example that each is known to have.
 
     ``kept`` says where a head separates the inner points from a known example; the other fields
-    have a row for each of these only. ``raised`` counts heads whose threshold the reference search
-    raised. ``forwards`` and ``backwards`` are the passes spent.
+    have a row for each of these only. ``raised`` and ``lowered`` count heads whose threshold the
+    reference search moved. ``forwards`` and ``backwards`` are the passes spent.
     """
 
     kept: Tensor
@@ -177,9 +177,9 @@ def _reads(layer: nn.Linear, given: Tensor, output: Tensor, logits: Tensor) -> b
         return False
     signs = torch.where(torch.arange(logits.numel(), device=logits.device) % 3 == 0, -1.0, 1.0)
     signs = signs.view_as(logits)
-    (slope,) = torch.autograd.grad(logits, given, signs, retain_graph=True, allow_unused=True)
-    if slope is None:
-        return False
+    (slope,) = torch.autograd.grad(
+        logits, given, signs, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
     expected = signs @ layer.weight.float()
     # Half precision rounds by a thousandth.
     return float((slope.float() - expected).norm()) <= 1e-2 * float(expected.norm())
@@ -190,9 +190,13 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
 
     A ridge regression separates one random point on the surface from `INNER` others. Where that
     direction, or one estimated from differences of scores, leads beyond all of them, the example is
-    known, without any gradient. A short ascent along the gradients then raises the threshold
-    towards what it reaches, beyond what one step reaches: gradients that mislead cannot raise it,
-    and leave an example that they do not find.
+    known, without any gradient.
+
+    A short ascent along the gradients, the reference, then moves the threshold. Where it goes
+    further, the threshold rises beyond what one step reaches. Where it does not, and the gradients
+    at the known example are those of the scores, the surface is hard but honest: the threshold
+    falls to what gradients can reach. Gradients that mislead do neither, and leave an example that
+    they do not find.
     """
     oracle, x, rows = Oracle(features), ball.center, len(ball)
     origins = oracle.logits(x)
@@ -214,7 +218,9 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
     apart = height > best + _APART * spread
     threshold = best + CLOSE * (height - best)
 
-    once, most, top = _ascend(head, ball)
+    once, most, top = _ascend(head, ball, x)
+    # A height that only one of two starts leads to would be a matter of luck.
+    most = torch.minimum(most, _ascend(head, ball, ball.sample(dice.of("start")))[1])
     reference = torch.minimum(once + BEYOND * (most - once), NEAREST * most)
     raised = reference > threshold
     lowered = ~raised & _true_slopes(head, ball, known, height)
@@ -232,8 +238,8 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
         known[kept],
         int((raised & kept).sum()),
         int((lowered & kept).sum()),
-        rows * (1 + INNER + 1 + 2 + 2 + 2 + len(STEPS) + 2),
-        rows * (len(STEPS) + 1),
+        rows * (1 + INNER + 1 + 2 + 2 * (len(STEPS) + 2) + 2 + 2),
+        rows * (2 * len(STEPS) + 1),
     )
 
 
@@ -256,7 +262,7 @@ def _ridge(cloud: Tensor, far: Tensor) -> Tensor:
     ridge = (RIDGE * variance).clamp_min(torch.finfo(torch.float64).tiny)[:, None, None]
     identity = torch.eye(count, dtype=torch.float64, device=cloud.device)
     shares = torch.linalg.solve(products + ridge * identity, centred @ aim[..., None]) / count
-    weights = aim - (centred.mT @ shares)[..., 0]
+    weights: Tensor = aim - (centred.mT @ shares)[..., 0]
     weights = weights / weights.norm(dim=1, keepdim=True).clamp_min(1e-300)
     return weights.to(cloud.dtype)
 
@@ -270,9 +276,9 @@ def _margin(logits: Tensor, _: object = None) -> Tensor:
     return logits[:, 1] - logits[:, 0] + CLEAN
 
 
-def _ascend(head: Oracle, ball: Ball) -> tuple[Tensor, Tensor, Tensor]:
+def _ascend(head: Oracle, ball: Ball, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What one step along the gradient reaches, what several reach, and where they do."""
-    x = top = ball.center
+    x = top = start
     most = torch.full((len(ball),), -torch.inf, device=x.device)
     once = most
     for step, length in enumerate(STEPS):
@@ -292,7 +298,8 @@ def _true_slopes(head: Oracle, ball: Ball, known: Tensor, height: Tensor) -> Ten
     slope, _, _ = head.gradient(known, _margin)
     expected = (torch.nan_to_num(slope) * (back - known)).flatten(1).sum(1)
     measured = _heights(head, back) - height
-    return (expected - measured).abs() <= AGREE * measured.abs()
+    # On a plateau both are zero, and the gradient shows no way.
+    return (measured != 0) & ((expected - measured).abs() <= AGREE * measured.abs())
 
 
 def apart(images: Tensor, threat: Threat) -> Tensor:
@@ -300,5 +307,3 @@ def apart(images: Tensor, threat: Threat) -> Tensor:
     flat = images.flatten(1)
     near = between(flat, flat, threat.norm.order) <= 2 * threat.radius * (1 + 1e-3)
     return ~near.tril(-1).any(1)
-
-
