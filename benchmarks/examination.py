@@ -9,7 +9,9 @@ python benchmarks/examination.py --truths       # compute the true accuracies ag
 
 An impostor is caught if the printed robust accuracy is within 5 points of the truth, if a finding
 of level stop says that the figure must not be quoted, or if the evaluation refuses to give one.
-A peer is deceived if its figure is more than 5 points above the truth and it warned of nothing.
+A peer is deceived by a disguise if it warns of nothing and prints more than 5 points above the
+truth and above its own figure for the bare network. Without that control, an attack that is weak on
+any network would count as deceived: PGD on cross-entropy leaves the bare network above its truth.
 `--examine short` or `full` is given to `besiege.evaluate` if it takes that option.
 """
 
@@ -45,6 +47,8 @@ from benchmarks.peers import has, peers
 POINTS = 0.05
 """How far a printed figure may be from the truth."""
 STEPS = 40
+UNDISGUISED = Impostor("large-scale", "control", "the bare network", lambda net: net)
+"""The control; it borrows a name of the list, whose truth is the bare network's."""
 HONEST_IMAGES = 100
 HONEST_THREATS = {"digits": "linf:0.1", "mnist": "linf:0.1", "fashion": "linf:0.1"}
 
@@ -141,6 +145,10 @@ def heard() -> Iterator[list[str]]:
 
     listener = Listener(logging.WARNING)
     logging.getLogger().addHandler(listener)
+    # `benchmarks.peers` mutes this log, and a muted warning would count as none.
+    muted = logging.getLogger("art")
+    level = muted.level
+    muted.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings(record=True) as caught, redirect_stdout(StringIO()) as out:
             warnings.simplefilter("always")
@@ -149,12 +157,14 @@ def heard() -> Iterator[list[str]]:
         said += [line for line in out.getvalue().splitlines() if "warning" in line.lower()]
     finally:
         logging.getLogger().removeHandler(listener)
+        muted.setLevel(level)
 
 
-def peer_line(craft: Crafting, impostor: Impostor) -> Line:
+def peer_line(craft: Crafting, impostor: Impostor, control: float = 0.0) -> Line:
     """One impostor under a peer: its accuracy on the images the peer returns, in one batch.
 
-    Clean images are asked first, as usual. An image outside the budget or the box stays clean.
+    Clean images are asked first, as usual. An image outside the budget stays clean. `control` is
+    the peer's figure for the bare network.
     """
     samples = data()
     eps = float(Threat.parse(impostor.threat).eps or 0)
@@ -176,7 +186,7 @@ def peer_line(craft: Crafting, impostor: Impostor) -> Line:
                 right = module(kept).argmax(1) == samples.labels
             printed = float((clean & right).float().mean())
     note = "; ".join(dict.fromkeys(line.strip()[:60] for line in said))
-    above = printed is not None and printed > impostor.truth + POINTS
+    above = printed is not None and printed > max(impostor.truth, control) + POINTS
     caught = bool(said) or not above
     return Line(impostor.name, impostor.truth, printed, note, caught, time.process_time() - began)
 
@@ -278,8 +288,13 @@ def main() -> None:
         result = {}
         for name, craft in tools().items():
             if given.tools is None or name in given.tools:
-                print(name)
-                lines = table(chosen, lambda one, craft=craft: peer_line(craft, one))
+                control = peer_line(craft, UNDISGUISED).printed or 0.0
+                print(f"{name}: {100 * control:.1f} % for the bare network")
+                lines = table(
+                    chosen, lambda one, run=craft, base=control: peer_line(run, one, base)
+                )
+                plain = sum((line.printed or 0) > line.truth + POINTS for line in lines)
+                print(f"{plain} printed more than 5 points above the truth\n")
                 result[name] = [asdict(line) for line in lines]
     else:
         result = [asdict(line) for line in table(chosen, lambda one: judged(one, given.examine))]
