@@ -9,7 +9,9 @@ python benchmarks/examination.py --truths       # compute the true accuracies ag
 
 An impostor is caught if the printed robust accuracy is within 5 points of the truth, if a finding
 of level stop says that the figure must not be quoted, or if the evaluation refuses to give one.
-A peer is deceived if its figure is more than 5 points above the truth and it warned of nothing.
+A peer is deceived by a disguise if it warns of nothing and prints more than 5 points above the
+truth and above its own figure for the bare network. Without that control, an attack that is weak on
+any network would count as deceived: PGD on cross-entropy leaves the bare network above its truth.
 `--examine short` or `full` is given to `besiege.evaluate` if it takes that option.
 """
 
@@ -33,9 +35,8 @@ import torch
 from torch import Tensor, nn
 
 import besiege
-from besiege.core.ball import distances
 from besiege.core.errors import BesiegeError
-from besiege.core.threat import Linf, Threat
+from besiege.core.threat import Threat
 from besiege.models import PUBLIC, load, zoo_names
 from besiege.testing.impostors import COUNT, IMPOSTORS, THREAT, TRUTHS, Impostor, data, measure
 
@@ -46,6 +47,8 @@ from benchmarks.peers import has, peers
 POINTS = 0.05
 """How far a printed figure may be from the truth."""
 STEPS = 40
+UNDISGUISED = Impostor("large-scale", "control", "the bare network", lambda net: net)
+"""The control; it borrows a name of the list, whose truth is the bare network's."""
 HONEST_IMAGES = 100
 HONEST_THREATS = {"digits": "linf:0.1", "mnist": "linf:0.1", "fashion": "linf:0.1"}
 
@@ -142,6 +145,10 @@ def heard() -> Iterator[list[str]]:
 
     listener = Listener(logging.WARNING)
     logging.getLogger().addHandler(listener)
+    # `benchmarks.peers` mutes this log, and a muted warning would count as none.
+    muted = logging.getLogger("art")
+    level = muted.level
+    muted.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings(record=True) as caught, redirect_stdout(StringIO()) as out:
             warnings.simplefilter("always")
@@ -150,33 +157,36 @@ def heard() -> Iterator[list[str]]:
         said += [line for line in out.getvalue().splitlines() if "warning" in line.lower()]
     finally:
         logging.getLogger().removeHandler(listener)
+        muted.setLevel(level)
 
 
-def peer_line(craft: Crafting, impostor: Impostor) -> Line:
+def peer_line(craft: Crafting, impostor: Impostor, control: float = 0.0) -> Line:
     """One impostor under a peer: its accuracy on the images the peer returns, in one batch.
 
-    Clean images are asked first, as usual. An image outside the budget or the box stays clean.
+    Clean images are asked first, as usual. An image outside the budget stays clean. `control` is
+    the peer's figure for the bare network.
     """
     samples = data()
     eps = float(Threat.parse(impostor.threat).eps or 0)
     module = impostor.make().module.requires_grad_(False)
     began = time.process_time()
+    printed = None
     with heard() as said:
+        with torch.no_grad():
+            clean = module(samples.images).argmax(1) == samples.labels
         try:
-            with torch.no_grad():
-                clean = module(samples.images).argmax(1) == samples.labels
             images = craft(module, samples.images, samples.labels, eps).detach()
-            away = distances(Linf, images, samples.images)
-            valid = (away <= eps + 1e-5) & torch.isfinite(images.flatten(1)).all(1)
-            images = torch.where(valid[:, None, None, None], images, samples.images)
-            with torch.no_grad():
-                right = module(images).argmax(1) == samples.labels
-            printed: float | None = float((clean & right).float().mean())
-        except Exception as problem:
-            printed = None
+        except Exception as problem:  # a peer that gives no figure deceives nobody
             said.append(f"{type(problem).__name__}: {problem}")
+        else:
+            away = (images - samples.images).flatten(1).abs().amax(1)  # NaN is outside as well
+            valid = (away <= eps + 1e-5)[:, None, None, None]
+            with torch.no_grad():
+                kept = torch.where(valid, images, samples.images)
+                right = module(kept).argmax(1) == samples.labels
+            printed = float((clean & right).float().mean())
     note = "; ".join(dict.fromkeys(line.strip()[:60] for line in said))
-    above = printed is not None and printed > impostor.truth + POINTS
+    above = printed is not None and printed > max(impostor.truth, control) + POINTS
     caught = bool(said) or not above
     return Line(impostor.name, impostor.truth, printed, note, caught, time.process_time() - began)
 
@@ -278,8 +288,13 @@ def main() -> None:
         result = {}
         for name, craft in tools().items():
             if given.tools is None or name in given.tools:
-                print(name)
-                lines = table(chosen, lambda one, craft=craft: peer_line(craft, one))
+                control = peer_line(craft, UNDISGUISED).printed or 0.0
+                print(f"{name}: {100 * control:.1f} % for the bare network")
+                lines = table(
+                    chosen, lambda one, run=craft, base=control: peer_line(run, one, base)
+                )
+                plain = sum((line.printed or 0) > line.truth + POINTS for line in lines)
+                print(f"{plain} printed more than 5 points above the truth\n")
                 result[name] = [asdict(line) for line in lines]
     else:
         result = [asdict(line) for line in table(chosen, lambda one: judged(one, given.examine))]

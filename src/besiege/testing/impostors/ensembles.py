@@ -71,7 +71,7 @@ class Detector(Disguise):
     means : Tensor
         One mean image per class.
     soft : bool
-        With a smooth transition: the surrogate.
+        With a penalty that grows with the fog, in place of a jump: the surrogate.
     """
 
     means: Tensor
@@ -87,8 +87,8 @@ class Detector(Disguise):
         safe = winners(-gaps, 20.0)
         excess = fog(x) / self.bound - 1
         if self.soft:
-            share = torch.sigmoid(40 * (excess + 0.05))[:, None]
-            return (1 - share) * self.logits(x) + share * safe
+            # Never flat: an image far above the bound is led back below it.
+            return self.logits(x) + 5 * (excess + 0.02).clamp_min(0)[:, None] * safe
         return torch.where((excess > 0)[:, None], safe, self.logits(x))
 
 
@@ -101,13 +101,17 @@ class Hesitant(Disguise):
         Smallest difference of the two largest logits that counts as sure.
     means : Tensor
         One mean image per class.
+    soft : bool
+        The sum of both classifiers, with slopes: the surrogate.
     """
 
     means: Tensor
 
-    def __init__(self, net: nn.Module, means: Tensor, least: float = 5.0) -> None:
+    def __init__(
+        self, net: nn.Module, means: Tensor, least: float = 5.0, *, soft: bool = False
+    ) -> None:
         super().__init__(net)
-        self.least = least
+        self.least, self.soft = least, soft
         self.register_buffer("means", means.clone())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,5 +119,7 @@ class Hesitant(Disguise):
         logits = self.logits(x)
         top = logits.topk(2).values
         gaps = (x[:, None] - self.means[None]).flatten(2).square().mean(2)
+        if self.soft:
+            return logits - 1000 * gaps
         sure = (top[:, 0] - top[:, 1] > self.least)[:, None]
         return torch.where(sure, logits, winners(-gaps, 20.0))

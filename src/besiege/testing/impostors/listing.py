@@ -37,8 +37,8 @@ def _detector(net: nn.Module, *, soft: bool = False) -> nn.Module:
     return ensembles.Detector(net, FOG, _class_means(), soft=soft)
 
 
-def _hesitant(net: nn.Module) -> nn.Module:
-    return ensembles.Hesitant(net, _class_means())
+def _hesitant(net: nn.Module, *, soft: bool = False) -> nn.Module:
+    return ensembles.Hesitant(net, _class_means(), soft=soft)
 
 
 def _family(family: str, rows: dict[str, tuple[str, Wrap]]) -> list[Impostor]:
@@ -248,6 +248,11 @@ _ALL = [
                 _detector,
                 partial(_detector, soft=True),
             ),
+            "hesitant": (
+                "unsure images are answered by the nearest class mean",
+                _hesitant,
+                partial(_hesitant, soft=True),
+            ),
         },
     ),
     *_family(
@@ -257,7 +262,6 @@ _ALL = [
                 "a second member with steep logits that decides nothing",
                 ensembles.Opposed,
             ),
-            "hesitant": ("unsure images are answered by the nearest class mean", _hesitant),
         },
     ),
 ]

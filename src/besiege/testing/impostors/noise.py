@@ -34,7 +34,7 @@ class GlobalNoise(Disguise):
 class OwnNoise(Disguise):
     """Logits receive noise of a generator of the module's own, whose seed nobody knows."""
 
-    def __init__(self, net: nn.Module, size: float = 6.0) -> None:
+    def __init__(self, net: nn.Module, size: float = 3.0) -> None:
         super().__init__(net)
         self.size = size
         self.generator = torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "big"))
