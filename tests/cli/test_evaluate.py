@@ -182,6 +182,7 @@ def test_what_is_asked_reaches_the_library(
         seed=3,
         split="train",
         shard=4,
+        examine="short",
         command=request.command,
     )
     assert seen["out"] == Path("there")
@@ -306,7 +307,13 @@ def test_the_command_can_be_typed_again() -> None:
     import shlex
 
     line = command_of(
-        Request(model="a b.py:make", data="x", threat="l2:1", attacks="pgd(steps=3), mim")
+        Request(
+            model="a b.py:make",
+            data="x",
+            threat="l2:1",
+            attacks="pgd(steps=3), mim",
+            examine="short",
+        )
     )
     assert shlex.split(line) == [
         "besiege",

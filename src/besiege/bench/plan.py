@@ -94,7 +94,9 @@ class Plan(Value):
         """
         threat = str(replace(Threat.parse(self.request.threat), written=None))
         count = None if self.data.count >= self.data.total else self.request.count
-        request = self.request.model_copy(update={"command": "", "threat": threat, "count": count})
+        request = self.request.model_copy(
+            update={"command": "", "threat": threat, "count": count, "examine": "none"}
+        )
         return request, "" if request.textual else self.data.digest
 
     def stages(self) -> list[Stage]:

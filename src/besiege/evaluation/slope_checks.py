@@ -34,7 +34,7 @@ PLAIN = 3.0
 """The same where nothing but these moves can be measured."""
 COARSE_AGREE = 0.6
 """The first of these for float16 and bfloat16, where only long moves can be measured."""
-_SQUARE = "use attacks without gradients: besiege evaluate ... --attacks standard,square"
+_SQUARE = "use attacks without gradients: besiege evaluate ... --suite standard"
 _LAYER = (
     "Make the step whose gradient is not its own a besiege.defenses.Layer with a surrogate "
     "(docs/own-defense.md), or "

@@ -1,0 +1,185 @@
+"""Evaluations are examined: as tasks like any other, and with the figures that follow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import besiege
+from besiege.bench.overview import open_run, status
+from besiege.bench.plan import Plan
+from besiege.core.examination import Check
+from besiege.models import Classifier
+
+pytestmark = pytest.mark.usefixtures("examined")
+
+ASK: dict[str, Any] = {"threat": "linf:0.15", "count": 30, "curve": False}
+NAMES = [
+    "gradients are those of the answers",
+    "gradients lead downhill within the budget",
+    "one image, one answer",
+    "answers near the images are answers",
+    "attacks without gradients find no more",
+    "answers are the same after the attacks",
+    "the attacks find known examples",
+]
+
+
+def natural() -> nn.Module:
+    return besiege.models.load("zoo:digits-natural").module
+
+
+class Backwards(torch.autograd.Function):
+    """The image itself, with the gradient of another one."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *slope: Tensor) -> Tensor:
+        return slope[0].flip(2, 3)
+
+
+class Misleading(nn.Module):
+    """A natural network whose gradient is that of the image turned upside down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = natural()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.net(Backwards.apply(x))  # type: ignore[no-untyped-call]  # torch
+        return y
+
+
+@pytest.fixture
+def honest(tmp_path: Path) -> besiege.Evaluation:
+    return besiege.evaluate("zoo:digits-pgd-at", "digits", out=tmp_path / "run", **ASK)
+
+
+def of(found: besiege.Evaluation, name: str) -> Check:
+    assert found.examination is not None
+    return next(check for check in found.examination.checks if check.name == name)
+
+
+def test_an_honest_model_passes_every_check(honest: besiege.Evaluation) -> None:
+    assert honest.examination is not None
+    assert [check.name for check in honest.examination.checks] == NAMES
+    assert {check.outcome for check in honest.examination.checks} == {"passed"}
+    assert all(check.number for check in honest.examination.checks)
+    assert honest.examination.enough == "yes"
+    assert not [one for one in honest.warnings if one.level == "stop"]
+    again = besiege.open(honest.folder)
+    assert again.examination == honest.examination, "it is read back"
+
+
+def test_a_guard_is_tried_on_a_few_images_that_are_left(honest: besiege.Evaluation) -> None:
+    *attacks, guard = honest.figures.attacks
+    assert guard.text.startswith("square") and guard.text.endswith("(guard)")
+    assert honest.robust is not None and honest.robust.count == 30, "all images are covered"
+    rows = honest.rows.where(honest.rows["attack"] == guard.text)
+    assert 0 < rows.count < 30
+    assert not set(rows["sample"]) & set(
+        honest.by_sample["sample"][honest.by_sample["fate"] == "wrong"]
+    )
+    spent = sum(one.forwards + one.backwards for one in attacks)
+    assert guard.forwards <= 0.2 * spent
+    assert of(honest, NAMES[4]).number == f"0 of {rows.count} images"
+
+
+def test_a_misled_attack_is_noticed_and_the_lower_figure_printed(tmp_path: Path) -> None:
+    model = Classifier(Misleading(), name="misleading")
+    found = besiege.evaluate(model, "digits", out=tmp_path, **ASK)
+    alone = besiege.evaluate(
+        model, "digits", attacks="fgsm, pgd, each_target(pgd(loss=margin), 3)", **ASK
+    )
+    assert found.robust is not None and alone.robust is not None
+    assert found.robust.value < alone.robust.value - 0.2
+    assert found.examination is not None and found.examination.enough == "no"
+    assert {"W08", "W45"} <= {one.id for one in found.warnings if one.level == "stop"}
+    assert of(found, NAMES[0]).outcome == of(found, NAMES[4]).outcome == "failed"
+    guard = found.figures.attacks[-1]
+    left = found.figures.attacks[-2].accuracy
+    assert left is not None and guard.broken > 0.02 * left.hits
+    (plan,) = open_run(tmp_path)[1].plans
+    assert plan.guarded == "all"
+    fates = found.by_sample
+    assert (fates["attack"][fates["fate"] == "broken"] == guard.text).sum() == guard.broken
+    assert of(alone, NAMES[4]).outcome == "not run", "no attack without gradients was listed"
+
+
+def test_a_model_that_depends_on_the_batch_is_noticed() -> None:
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = natural()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.net(x)
+            return y if len(x) > 1 else y.flip(1)
+
+    found = besiege.evaluate(Batched(), "digits", attacks="fgsm", **ASK)
+    check = of(found, NAMES[2])
+    assert check.outcome == "failed" and check.rule == "W46" and "batch" in check.seen
+
+
+def test_nothing_is_examined_unless_asked_for(tmp_path: Path) -> None:
+    found = besiege.evaluate("zoo:digits-natural", "digits", examine="none", **ASK)
+    assert found.examination is None and not [
+        one for one in found.figures.attacks if "guard" in one.text
+    ]
+    with pytest.raises(besiege.BesiegeError, match="did you mean 'short'"):
+        besiege.evaluate("zoo:digits-natural", "digits", examine="shor", **ASK)
+
+
+def test_examining_later_uses_all_records(tmp_path: Path) -> None:
+    words = {**ASK, "out": tmp_path / "run", "attacks": "fgsm"}
+    first = besiege.evaluate("zoo:digits-natural", "digits", examine="none", **words)
+    store, _ = open_run(tmp_path / "run")
+    before = store.present()
+    second = besiege.evaluate("zoo:digits-natural", "digits", **words)
+    assert before < store.present() and second.robust == first.robust
+    assert second.figures.name == first.figures.name and not second.figures.history
+    assert second.examination is not None
+
+
+def test_a_black_box_is_examined_on_request_only() -> None:
+    inner = besiege.models.load("zoo:digits-natural")
+    model = besiege.function_model(lambda x: inner(torch.as_tensor(x)).numpy(), classes=10)
+    words = {**ASK, "count": 8, "attacks": "square(steps=10)"}
+    found = besiege.evaluate(model, "digits", **words)
+    assert of(found, NAMES[0]).outcome == "not applicable"
+    assert found.examination is not None and found.examination.enough != "no"
+
+
+def test_killed_anywhere_it_ends_with_the_same_box(tmp_path: Path) -> None:
+    def run(folder: Path) -> besiege.Evaluation:
+        return besiege.evaluate("zoo:digits-natural", "digits", out=folder, shard=15, **ASK)
+
+    whole = run(tmp_path / "whole")
+    for delay in (0.4, 0.9, 1.5):
+        child = os.fork()
+        if child == 0:
+            run(tmp_path / "killed")
+            os._exit(0)
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    found = run(tmp_path / "killed")
+    assert found.examination == whole.examination and found.robust == whole.robust
+    assert status(tmp_path / "killed")[0].complete
+    one, other = ({task.key for task in _plan(tmp_path / n).tasks()} for n in ("whole", "killed"))
+    assert one == other
+
+
+def _plan(folder: Path) -> Plan:
+    (plan,) = open_run(folder)[1].plans
+    return plan
