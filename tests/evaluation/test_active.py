@@ -148,6 +148,11 @@ def test_weak_attacks_fail(name: str, threat: Threat) -> None:
     assert "too weak for this model" in finding.seen
 
 
+@pytest.mark.parametrize("threat", [LINF, L2], ids=str)
+def test_one_step_from_the_image_does_not_reach_the_threshold(threat: Threat) -> None:
+    assert run(ROBUST, ["fgsm"], threat, DIGITS).check.outcome == "failed"
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "reversed": lambda: Behind(misleading(lambda g: -g)),
     "zero": lambda: Behind(misleading(torch.zeros_like)),
