@@ -62,7 +62,10 @@ class Misleading(nn.Module):
 
 @pytest.fixture
 def honest(tmp_path: Path) -> besiege.Evaluation:
-    return besiege.evaluate("zoo:digits-pgd-at", "digits", out=tmp_path / "run", **ASK)
+    found: besiege.Evaluation = besiege.evaluate(
+        "zoo:digits-pgd-at", "digits", out=tmp_path / "run", **ASK
+    )
+    return found
 
 
 def of(found: besiege.Evaluation, name: str) -> Check:
@@ -78,6 +81,7 @@ def test_an_honest_model_passes_every_check(honest: besiege.Evaluation) -> None:
     assert honest.examination.enough == "yes"
     assert not [one for one in honest.warnings if one.level == "stop"]
     again = besiege.open(honest.folder)
+    assert isinstance(again, besiege.Evaluation)
     assert again.examination == honest.examination, "it is read back"
 
 
@@ -162,7 +166,10 @@ def test_a_black_box_is_examined_on_request_only() -> None:
 
 def test_killed_anywhere_it_ends_with_the_same_box(tmp_path: Path) -> None:
     def run(folder: Path) -> besiege.Evaluation:
-        return besiege.evaluate("zoo:digits-natural", "digits", out=folder, shard=15, **ASK)
+        found: besiege.Evaluation = besiege.evaluate(
+            "zoo:digits-natural", "digits", out=folder, shard=15, **ASK
+        )
+        return found
 
     whole = run(tmp_path / "whole")
     for delay in (0.4, 0.9, 1.5):

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from besiege.bench.context import Context
     from besiege.bench.plan import Plan
 
-SAMPLES = 50
-"""Samples that are given a known adversarial example."""
+FEWEST, MOST, SHARE = 20, 50, 5
+"""Samples that are given a known adversarial example: one in five of all, within these limits."""
 REVISION = 1
 """It is raised when the test changes."""
 
@@ -36,10 +36,11 @@ class Active(Kind):
             **base_identity("active", plan.model.digest, plan.request.seed),
             "shard": plan.shards[0].digest,
             "threat": plan.threat,
+            "count": min(max(FEWEST, plan.data.count // SHARE), MOST, plan.shards[0].count),
             "attacks": [{"text": spec.text, "attack": spec.spelled} for spec in mine],
             "revision": REVISION,
         }
-        count = min(SAMPLES, plan.shards[0].count)
+        count = about["count"]
         yield Stage("active", ((Task("active", about),),), (count,))
 
     def estimate(self, task: Task, stage: Stage) -> float:
@@ -53,10 +54,10 @@ class Active(Kind):
         found = active_test(
             context.victim(about["victim"]),
             [context.attack(one["text"], one["attack"]) for one in about["attacks"]],
-            context.first(about["shard"], SAMPLES),
+            context.first(about["shard"], about["count"]),
             Threat.parse(about["threat"]),
             seed=about["seed"],
-            most=SAMPLES,
+            most=about["count"],
         )
         made = result_of([found.check])
         counts = {"forwards": found.forwards, "backwards": found.backwards}
