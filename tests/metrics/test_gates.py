@@ -149,7 +149,7 @@ def test_the_rules_that_stop_are_those_of_the_code() -> None:
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        ("W41", "only those can be allowed .W01, W08, W11.*did you mean"),
+        ("W41", "only those can be allowed .W01, W08, W09.*did you mean"),
         ("w14", "did you mean 'W14'"),
         ("W24", "no rule that stops figures"),
         ("FAILED", "cannot be allowed: the evaluation is not complete"),

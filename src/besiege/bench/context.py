@@ -165,6 +165,10 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
             used = [digest for digest in (spec.source, spec.advice) if digest is not None]
             victims |= dict.fromkeys(used, knowledge.substitute)
 
+    for guard in plan.guards:
+        if guard.attack.source is not None and resolved.other is not None:
+            victims[guard.attack.source] = resolved.other
+
     def samples(make: Callable[[], Data]) -> Callable[[], Samples]:
         return lambda: boxed(make(), victim, scaled).to(victim.device)
 

@@ -8,10 +8,11 @@ from typing import Literal
 import torch
 from torch import nn
 
-from besiege.core.errors import InputError, near
+from besiege.core.errors import BesiegeError, InputError, near
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.transfer import Model, in_place_of, read_model
+from besiege.models.catalogue import ZOO, zoo_card, zoo_names
 from besiege.models.ensemble import Ensemble
 
 PER_CLASS, MANY = 10, 100
@@ -30,6 +31,21 @@ def read_substitute(
     one = members[0] if len(members) == 1 else Ensemble(members, fuse=fuse)
     image = data.take([0]).images.clamp(*victim.box)
     return in_place_of(victim, one, image, victim.classes or data.classes)
+
+
+def at_hand(victim: Victim, data: Data) -> Victim | None:
+    """A shipped model of the same data, the smallest undefended one first; None without any."""
+    cards = {name: zoo_card(name) for name in zoo_names()}
+    fitting = [name for name, card in cards.items() if card["data"].split()[0] == data.name]
+    size = {name: (ZOO / f"{name}.safetensors").stat().st_size for name in fitting}
+    for name in sorted(fitting, key=lambda n: (cards[n]["recipe"] != "natural", size[n])):
+        try:
+            other = read_substitute([f"zoo:{name}"], "logits", victim, data)
+        except BesiegeError:  # other images, classes or range of pixel values
+            continue
+        if other is not None and other.digest() != victim.digest():
+            return other
+    return None
 
 
 def each(models: Model | Sequence[Model]) -> Sequence[Model]:

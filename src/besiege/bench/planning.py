@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from besiege.bench.shards import CURVE_SHARD, described
 from besiege.bench.spec import AttackSpec, DataSpec, Guard, Request, Searches
 from besiege.bench.store import key_of
 from besiege.core.errors import AttackError, BesiegeError, InputError, ThreatError
+from besiege.core.knowledge import Knowledge
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
@@ -23,9 +25,13 @@ from besiege.data.dataset import Data
 from besiege.evaluation.blocking import must_have_gradient
 from besiege.evaluation.probing import must_keep_images
 
-GUARD, GUARD_SHARE, GUARD_SAMPLES = "square(steps=300, rescale=True)", 0.1, 200
+GUARD, GUARD_SHARE = "square(steps=300, rescale=True)", 0.07
 """The attack without gradients that tests the others, on as many of the samples that they left as a
-share of their passes pays for, and at most so many."""
+share of their passes pays for."""
+OTHER_GUARD, OTHER_SHARE = "pgd", 0.03
+"""The same for an attack that is crafted on another model."""
+GUARD_SAMPLES = 200
+"""The most samples that a guard is tried on first."""
 
 
 def plan_of(resolved: ResolvedRequest) -> Plan:
@@ -80,11 +86,16 @@ def _guards(resolved: ResolvedRequest, shards: int) -> tuple[Guard, ...]:
         return ()
     if victim.stochastic or victim.metered or threat.access < Access.GRADIENT:
         return ()
-    try:
-        spec = attack_spec(resolved, parse(GUARD), threat)
-    except (AttackError, ThreatError):  # it does not fit the norm or the goal
-        return ()
-    return (Guard(attack=spec, share=GUARD_SHARE, most=-(-GUARD_SAMPLES // shards)),)
+    chosen = [(resolved, GUARD, GUARD_SHARE)]
+    if resolved.other is not None:
+        crafted_on = replace(resolved, knowledge=Knowledge(None, resolved.other))
+        chosen.append((crafted_on, OTHER_GUARD, OTHER_SHARE))
+    guards = []
+    for of, text, share in chosen:
+        with suppress(AttackError, ThreatError):  # it may not fit the norm or the goal
+            spec = attack_spec(of, parse(text), threat)
+            guards.append(Guard(attack=spec, share=share, most=-(-GUARD_SAMPLES // shards)))
+    return tuple(guards)
 
 
 def _searched_by_gradient(resolved: ResolvedRequest, specs: Sequence[AttackSpec]) -> list[Victim]:

@@ -13,7 +13,7 @@ from torch import nn
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import SUITES
 from besiege.attacks.suites import suite as suite_of
-from besiege.bench.knowledge import beginnings, each, read_fuse, read_substitute
+from besiege.bench.knowledge import at_hand, beginnings, each, read_fuse, read_substitute
 from besiege.bench.model_spec import as_granted, fresh_copies, read_victim
 from besiege.bench.shards import Read, boxed, read_data, usual_size
 from besiege.bench.spec import Request
@@ -140,6 +140,8 @@ class ResolvedRequest:
         Returns a copy of the victim that was never queried; None where there is none.
     guardable : bool
         Whether the attacks are a list of ours that does not have a guard of its own.
+    other : Victim, optional
+        Another model of the same data, on which a guard can be crafted.
     """
 
     request: Request
@@ -153,6 +155,7 @@ class ResolvedRequest:
     starts: str | None
     fresh: Callable[[], Victim] | None = None
     guardable: bool = False
+    other: Victim | None = None
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
@@ -203,6 +206,7 @@ def resolve(
     models = given.substitute or request.substitute
     # Images of a folder are decoded only if an attack starts from them.
     starts = beginnings(everything) if any(one.uses_starts for one in chosen.values()) else None
+    guardable = not named or suite == "quick"
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
         read_substitute(models, request.fuse, victim, data),
@@ -218,7 +222,8 @@ def resolve(
         knowledge,
         None if starts is None else starts.digest,
         fresh,
-        not named or suite == "quick",
+        guardable,
+        at_hand(victim, data) if guardable and request.examined and not victim.metered else None,
     )
 
 

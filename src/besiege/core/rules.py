@@ -20,6 +20,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W06": "More restarts",
     "W07": "Loss trace",
     "W08": "Better without gradients",
+    "W09": "Better from another model",
     "W11": "Vanished gradient",
     "W12": "Shattered gradient",
     "W13": "Probabilities",

@@ -47,7 +47,7 @@ def _without_gradients(evidence: Evidence) -> Check:
     """Whether attacks without gradients break what gradient-based ones left."""
     name = "attacks without gradients find no more"
     seeing = [trial for trial in evidence.trials if trial.sees]
-    blind = [trial for trial in evidence.trials if trial.access in ("score", "decision")]
+    blind = [trial for trial in evidence.trials if not trial.sees]
     if not seeing:
         return Check(name, "not applicable", seen="no attack uses gradients")
     if not blind:
@@ -61,11 +61,14 @@ def _without_gradients(evidence: Evidence) -> Check:
     number = f"{broken} of {tried} images"
     if broken <= max(1, FEW * tried):
         return Check(name, "passed", number)
+    elsewhere = [trial for trial in blind if trial.access == "transfer"]
+    transfers = _tried(evidence, seeing, elsewhere)[1] == broken
+    what = "images crafted on another model" if transfers else "attacks without its gradients"
     seen = (
-        f"attacks without gradients broke {broken} of the {tried} images they were tried on, all "
-        "of which had withstood the gradient-based attacks."
+        f"{what} broke {broken} of the {tried} images they were tried on, all of which had "
+        "withstood the gradient-based attacks."
     )
-    return Check(name, "failed", number, seen, ADVICE, "W08")
+    return Check(name, "failed", number, seen, ADVICE, "W09" if transfers else "W08")
 
 
 def _tried(evidence: Evidence, seeing: list[Trial], blind: list[Trial]) -> tuple[int, int]:
