@@ -24,6 +24,7 @@ import logging
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -226,17 +227,24 @@ def cost(model: str = "zoo:digits-natural") -> dict[str, dict[str, float]]:
     found = {}
     for how in ("none", "short"):
         victim = load(model)
-        sent = {"forwards": 0, "backwards": 0}
+        # A deque: a digest of the model would notice a hook whose dictionary changes.
+        sent: deque[tuple[int, bool]] = deque()
 
-        def count(module: nn.Module, args: tuple[Tensor, ...], sent: dict[str, int] = sent) -> None:
-            sent["forwards"] += len(args[0])
-            wanted = torch.is_grad_enabled() and args[0].requires_grad
-            sent["backwards"] += len(args[0]) * wanted
+        def count(
+            module: nn.Module,
+            args: tuple[Tensor, ...],
+            sent: deque[tuple[int, bool]] = sent,
+        ) -> None:
+            sent.append((len(args[0]), torch.is_grad_enabled() and args[0].requires_grad))
 
         victim.module.register_forward_pre_hook(count)
         began = time.process_time()
         besiege.evaluate(victim, "digits", threat=THREAT, curve=False, **examining(how))
-        found[how] = {**sent, "seconds": time.process_time() - began}
+        found[how] = {
+            "forwards": sum(rows for rows, _ in sent),
+            "backwards": sum(rows for rows, wanted in sent if wanted),
+            "seconds": time.process_time() - began,
+        }
         print(f"examine={how:6s} {found[how]}", flush=True)
     if not examining("short"):
         print("evaluate takes no option `examine` yet: both lines are the default list")
