@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -298,9 +299,7 @@ def main() -> None:
             if given.tools is None or name in given.tools:
                 control = peer_line(craft, UNDISGUISED).printed or 0.0
                 print(f"{name}: {100 * control:.1f} % for the bare network")
-                lines = table(
-                    chosen, lambda one, run=craft, base=control: peer_line(run, one, base)
-                )
+                lines = table(chosen, partial(peer_line, craft, control=control))
                 plain = sum((line.printed or 0) > line.truth + POINTS for line in lines)
                 print(f"{plain} printed more than 5 points above the truth\n")
                 result[name] = [asdict(line) for line in lines]

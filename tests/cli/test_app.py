@@ -21,6 +21,7 @@ from besiege.cli.app import _COMMANDS, APP
 
 COMMANDS = (
     "evaluate",
+    "examine",
     "attack",
     "train",
     "substitute",

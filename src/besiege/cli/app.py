@@ -30,6 +30,8 @@ _COMMANDS = {
     _MEASURE: {
         "evaluate": "Measure how robust a model is: attack it, judge every image again, keep the "
         "records.",
+        "examine": "Check a model before it is attacked: are its gradients and its answers what "
+        "they seem?",
         "attack": "Attack images and write the adversarial images.",
         "train": "Train a model, naturally or adversarially, and write its weights with a card.",
         "substitute": "Train a substitute from a model's labels only, and write its weights with a "
