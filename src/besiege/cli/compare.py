@@ -33,7 +33,7 @@ def compare(
     images: Flag = False,
     as_json: AsJson = False,
 ) -> int:
-    """Compare models on the same images: which model withstands more, and is that certain?
+    """Compare models on the same images: which withstands more, and is that certain?
 
     All evaluations of the run folders that have the same threat and the same images are compared
     with each other: the difference in percentage points with its 95 % interval, the p-value of
