@@ -59,6 +59,13 @@ class Event:
 
 
 Watch = Callable[[Event], None]
+_WORDS = {
+    "clean": "clean images",
+    "examine": "examination of the model",
+    "again": "examination after the attacks",
+    "active": "active test",
+}
+"""What progress calls stages that are no attacks."""
 
 
 class WorkEstimate:
@@ -155,7 +162,7 @@ class WorkEstimate:
         self, more: float, broken: int, seconds: float, findings: tuple[Finding, ...] = ()
     ) -> Event:
         stage = self.stages[self.number]
-        text = "clean images" if stage.name == "clean" else stage.name
+        text = _WORDS.get(stage.name, stage.name)
         shown = self._shown(stage, more, broken, seconds) if _is_attack(stage) else None
         return Event(self.done + more, self.total, text, shown, findings)
 

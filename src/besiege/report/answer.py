@@ -292,6 +292,6 @@ def choice(data: DataFigures, threat: ThreatFigures) -> str:
 def elsewhere(evaluation: Evaluation) -> str:
     """The substitute that attacks were crafted on, in words; empty without one."""
     models = evaluation.threat.substitute
-    if not any(attack.transfer for attack in evaluation.attacks):
-        return ""
+    if not models or not any(attack.transfer for attack in evaluation.attacks):
+        return ""  # a guard may be crafted on a model that was not requested
     return f"transfer: crafted on {' and '.join(models)}, judged on the model"

@@ -107,7 +107,8 @@ def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
             most = guard.most if limit else max(shard.count for shard in plan.shards)
             counts = tuple(min(most, shard.count) for shard in plan.shards)
             # Another name: the same attack may also be listed.
-            name = f"{guard.attack.title} (guard)"
+            where = "" if guard.attack.source is None else " on another model"
+            name = f"{guard.attack.spelled['name']}{where} (guard)"
             yield Stage(name, tuple(parts), counts, guard.attack, guard=True)
             after = [(*keys, tasks[-1].key) for keys, tasks in zip(after, parts, strict=True)]
 
