@@ -88,6 +88,7 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
         case.seconds.get(text, 0.0),
         text not in case.unfinished and text not in case.failures,
         case.failures.get(text),
+        trial.guard,
     )
 
 

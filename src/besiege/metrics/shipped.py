@@ -15,7 +15,7 @@ from besiege.metrics.values import Draws, EvaluationFigures, Stage
 
 def _robust_row(found: EvaluationFigures) -> Row | None:
     label = "never broken" if found.threat.eps is None else "robust"
-    count = len(found.attacks)
+    count = sum(not attack.guard for attack in found.attacks)
     against = f"worst of {count} attacks" if count > 1 else "under this attack"
     return None if found.robust is None else Row(label, found.robust, against, bold=True)
 

@@ -45,7 +45,10 @@ class BudgetCurve:
 
 @dataclass(frozen=True)
 class AttackFigures:
-    """Result and cost of one attack; ``accuracy`` is None where no image was judged."""
+    """Result and cost of one attack; ``accuracy`` is None where no image was judged.
+
+    A ``guard`` tests the other attacks on some of the images that they left.
+    """
 
     text: str
     told: str
@@ -61,6 +64,7 @@ class AttackFigures:
     seconds: float
     complete: bool
     failure: str | None
+    guard: bool = False
 
 
 @dataclass(frozen=True)

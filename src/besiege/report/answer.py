@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 
 from besiege.bench.words import class_in_words
 from besiege.core.errors import Finding
@@ -287,6 +288,16 @@ def choice(data: DataFigures, threat: ThreatFigures) -> str:
         target = class_in_words(int(threat.goal.removeprefix(CLASS)), data.class_names)
         chosen += f", without those of {target}"
     return f"{count:,} of the {total:,} images of {where}{chosen}"
+
+
+def without_idle_guards(evaluation: Evaluation) -> Evaluation:
+    """The evaluation without guards that broke nothing: each is a check that passed, no result."""
+    kept = [one.broken > 0 or not one.guard for one in evaluation.attacks]
+    return replace(
+        evaluation,
+        attacks=tuple(compress(evaluation.attacks, kept)),
+        cascade=tuple(compress(evaluation.cascade, kept)),
+    )
 
 
 def elsewhere(evaluation: Evaluation) -> str:

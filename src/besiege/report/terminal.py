@@ -33,6 +33,7 @@ from besiege.report.answer import (
     strongest,
     troubles,
     typical,
+    without_idle_guards,
 )
 from besiege.report.findings import Alike, rules, summary
 from besiege.report.formats import (
@@ -104,7 +105,7 @@ class _Report:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        evaluations = ranked(self.figures.evaluations)
+        evaluations = [without_idle_guards(one) for one in ranked(self.figures.evaluations)]
         if not self.figures.complete:
             again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
