@@ -102,7 +102,7 @@ class BitDepth(Layer):
 @layer("resize_pad")
 @dataclass(frozen=True)
 class ResizePad(Layer):
-    """Random shrinking and zero padding back to the input size, drawn again for every image.
+    """Random shrinking and zero padding back to the input size, anew for every image.
 
     The height is uniform over the whole numbers from `least` of it up to all of it, the place
     uniform over those that fit, so that "nothing happens" is one of the outcomes
