@@ -413,12 +413,15 @@ def evaluation_of(
     held: object = None,
 ) -> Evaluation:
     """The result of a plan, from the figures of its run."""
-    # Two requests may have the same answer: copied weights, or the same images in another file.
+    # Two requests may have the same answer: copied weights, the same images in another file, or
+    # attacks written as presets and written out.
     about = plan.name, plan.model.name, plan.data.name, plan.threat
+    titles = [spec.title for spec in plan.attacks]
     mine = next(
         one
         for one in run.evaluations
         if (one.name, one.model.name, one.data.name, one.threat.text) == about
+        and [attack.text for attack in one.attacks][: len(titles)] == titles
     )
     if mine.clean is None:
         failed = next((one.seen for one in mine.warnings if one.id == "FAILED"), "")
