@@ -56,7 +56,7 @@ def ratio(text: str, victim: Linear, samples: Samples, norm: Norm, scale: float 
 @pytest.mark.parametrize(
     "share", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["inside", "saturated"]
 )
-@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("classes", [2, 4, pytest.param(10, marks=pytest.mark.slow)])
 def test_the_smallest_change_of_an_affine_victim(
     text: str, norm: Norm, factor: float, share: float, classes: int
 ) -> None:
@@ -214,10 +214,11 @@ def tied(height: float) -> tuple[Classifier, Samples]:
         ("deepfool", (L2, Linf)),
         ("cw", (L2, Linf)),
         ("cw(rounds=4, steps=400, compat=True)", (L2,)),
-        ("each_target(cw)", (L2,)),
+        pytest.param("each_target(cw)", (L2,), marks=pytest.mark.slow),
         ("optmargin(copies=1)", (L2,)),
-        ("ead", (L1, L2)),
-        ("ead(rule='en')", (L2,)),
+        ("ead", (L1,)),
+        pytest.param("ead", (L2,), marks=pytest.mark.slow),
+        pytest.param("ead(rule='en')", (L2,), marks=pytest.mark.slow),
         ("blb", (L2,)),
         ("alma", (L2, L1)),
     ],

@@ -242,7 +242,7 @@ COMMAND = "import sys; from besiege.cli import main; sys.exit(main(sys.argv[1:])
 
 def test_killed_and_resumed_it_pays_for_nothing_twice(tmp_path: Path) -> None:
     words = ["--data", "digits", "--count", "12", "--threat", "linf:0.25"]
-    words += ["--attacks", "square", "--queries", "60"]
+    words += ["--attacks", "square", "--queries", "60", "--examine", "none"]
     ask: dict[str, Any] = {"threat": "linf:0.25", "count": 12, "attacks": "square", "queries": 60}
     flying = 2 * 4
     with serving(latency=0.01) as server:

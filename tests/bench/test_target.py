@@ -166,7 +166,9 @@ def test_the_threat_reads_back() -> None:
 
 
 def test_the_command_names_the_class() -> None:
-    request = Request(model="m", data="d", threat="l2:1", goal=goal_of(None, "polar bear"))
+    request = Request(
+        model="m", data="d", threat="l2:1", goal=goal_of(None, "polar bear"), examine="short"
+    )
     assert command_of(request).endswith("--threat l2:1 --target-class 'polar bear'")
     call = command_of(request.model_copy(update={"textual": False}))
     assert call == "besiege.evaluate(<m>, <d>, threat='l2:1', target_class='polar bear')"

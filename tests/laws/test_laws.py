@@ -32,6 +32,8 @@ COMPOSED = [
 ]
 
 # Made of what the fast run tries by itself: a search, a cascade, the best of several.
+# Attacks of many attacks, of which the fast run tries a few laws.
+WEIGHTY = {"minimal(pgd)", "cascade(averaged(bim, 2), repeat(each_target(pgd, 2), 2))"}
 COVERED = {"minimal(cascade(fgsm, bim))", "best_of(minimal(fgsm), minimal(bim))"}
 
 # Pieces may be put together that do not suit a norm; such an attack is weak, and lawful otherwise.
@@ -56,6 +58,9 @@ PUBLISHED = [
 # Attacks of many queries: their later norms, and the closed form, which tests of their own reach.
 LONG = {"geoda", "hopskipjump", "nes_labels", "opt", "signopt", "zoo"}
 
+# Laws of these that the fast run tries.
+ALWAYS = {"feasible", "judged", "row_independent", "honest_accounts", "sound_queries"}
+
 # Laws about what the siege does for every attack: no norm changes it.
 SAME_IN_EVERY_NORM = {"repeatable", "honest_accounts", "access", "scale_and_classes"}
 
@@ -77,7 +82,7 @@ def _can_wait(attack: Attack, case: Case) -> bool:
     first = next(iter(cases(attack)))
     if case.goal is not first.goal:
         return True
-    if attack.title() in LONG and case.law == "not_idle":
+    if attack.title() in LONG and case.law not in ALWAYS:
         return True
     later = case.norm is not first.norm
     return later and (case.law in SAME_IN_EVERY_NORM or attack.title() in LONG)
@@ -91,8 +96,8 @@ def one_of_each() -> list[ParameterSet]:
         for number, law in enumerate(LAWS):
             own = [case for case in cases(attack) if case.law == law]
             case = own[(turn + number) % len(own)]
-            slow = pytest.mark.slow if text in COVERED else ()
-            chosen.append(pytest.param(attack, case, marks=slow))
+            waits = text in COVERED or (text in WEIGHTY and law not in ALWAYS)
+            chosen.append(pytest.param(attack, case, marks=pytest.mark.slow if waits else ()))
     return chosen
 
 

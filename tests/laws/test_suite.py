@@ -241,7 +241,10 @@ def guessing() -> Iterator[str]:
 @pytest.mark.parametrize("attack", [Guessing(), Scoring()], ids=str)
 @pytest.mark.parametrize(
     ("norm", "goal"),
-    list(zip(Norm, (ANY, Goal.RANDOM, Goal.SECOND, Goal.GIVEN), strict=True)),
+    [
+        pytest.param(norm, goal, marks=() if goal is ANY else pytest.mark.slow)
+        for norm, goal in zip(Norm, (ANY, Goal.RANDOM, Goal.SECOND, Goal.GIVEN), strict=True)
+    ],
     ids=str,
 )
 def test_attacks_of_less_access_obey_what_is_not_about_strength(

@@ -15,7 +15,7 @@ from besiege.core.errors import GateError, InputError
 from besiege.testing import Robustness
 
 pytest_plugins = ("pytester",)
-ASK = 'threat="linf:0.1", attacks="fgsm", count=50'
+ASK = 'threat="linf:0.1", attacks="fgsm", count=50, examine="none"'
 TESTS = f"""
     import os, pathlib, pytest
 
