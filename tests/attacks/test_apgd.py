@@ -475,7 +475,11 @@ def test_every_row_of_a_linear_victim_breaks_beyond_its_distance(norm: Norm, cla
 
 
 @pytest.mark.parametrize("norm", EPS, ids=str)
-@pytest.mark.parametrize("loss", [dlr, margin, probability_margin], ids=str)
+@pytest.mark.parametrize(
+    "loss",
+    [dlr, *(pytest.param(one, marks=pytest.mark.slow) for one in (margin, probability_margin))],
+    ids=str,
+)
 def test_logits_ten_thousand_times_as_large_change_no_verdict(norm: Norm, loss: Loss) -> None:
     for classes in (2, 3, 10):
         victim = untrained(SHAPE, classes)
