@@ -30,8 +30,8 @@ GUARD, GUARD_SHARE = "square(steps=300, rescale=True)", 0.07
 share of their passes pays for."""
 OTHER_GUARD, OTHER_SHARE = "pgd", 0.03
 """The same for an attack that is crafted on another model."""
-GUARD_SAMPLES = 200
-"""The most samples that a guard is tried on first."""
+GUARD_SAMPLES = 4, 200
+"""The fewest and the most samples that a guard is tried on first, of all shards together."""
 
 
 def plan_of(resolved: ResolvedRequest) -> Plan:
@@ -94,7 +94,8 @@ def _guards(resolved: ResolvedRequest, shards: int) -> tuple[Guard, ...]:
     for of, text, share in chosen:
         with suppress(AttackError, ThreatError):  # it may not fit the norm or the goal
             spec = attack_spec(of, parse(text), threat)
-            guards.append(Guard(attack=spec, share=share, most=-(-GUARD_SAMPLES // shards)))
+            least, most = (-(-count // shards) for count in GUARD_SAMPLES)
+            guards.append(Guard(attack=spec, share=share, least=least, most=most))
     return tuple(guards)
 
 

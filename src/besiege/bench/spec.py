@@ -177,6 +177,8 @@ class Guard(Value):
     attack: AttackSpec
     share: float
     """The share of the passes of all attacks that it may take."""
+    least: int
+    """The smallest number of samples per shard, whatever the attacks cost."""
     most: int
     """The largest number of samples per shard."""
 

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from besiege.evaluation.crafting import Crafted
 
 
-LEAST = 4
-"""Samples per shard on which a guard is tried, whatever the attacks before it cost."""
-
-
 class Craft(Kind):
     """Adversarial images with the attack's own claims and its costs."""
 
@@ -96,7 +92,7 @@ class Craft(Kind):
 def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
     """The guards, each on what those before it left; on all samples where a few were not safe."""
     for guard in plan.guards:
-        limits: list[dict[str, Any]] = [{"guard": {"share": guard.share, "most": guard.most}}]
+        limits: list[dict[str, Any]] = [{"guard": guard.model_dump(exclude={"attack"})}]
         limits += [{}] if plan.guarded == "all" else []
         for limit in limits:
             parts = []
@@ -127,7 +123,7 @@ def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) 
             spent += int(totals.get("forwards", 0)) + int(totals.get("backwards", 0))
     classes = context.victim(task.identity["victim"]).classes or 10
     each = attack.passes(tuple(samples.images.shape[1:]), classes)
-    count = max(LEAST, int(limit["share"] * spent / each))
+    count = max(limit["least"], int(limit["share"] * spent / each))
     count = min(count, limit["most"], len(samples))
     return samples.at(torch.arange(count, device=samples.ids.device))
 
