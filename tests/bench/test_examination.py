@@ -138,6 +138,20 @@ def test_a_model_that_depends_on_the_batch_is_noticed() -> None:
     assert check.outcome == "failed" and check.rule == "W46" and "batch" in check.seen
 
 
+@pytest.mark.parametrize("model", ["zoo:digits-pgd-at", "zoo:digits-natural"])
+def test_the_curve_follows_the_guards(model: str) -> None:
+    found = besiege.evaluate(model, "digits", threat="linf:0.15", count=20)
+    assert found.complete and found.figures.eps_curve is not None
+    assert found.examination is not None
+
+
+def test_the_curve_follows_guards_that_break_images() -> None:
+    model = Classifier(Misleading(), name="misleading")
+    found = besiege.evaluate(model, "digits", threat="linf:0.15", count=20)
+    assert found.complete and found.figures.eps_curve is not None
+    assert found._plan.guarded == "all"
+
+
 def test_nothing_is_examined_unless_asked_for(tmp_path: Path) -> None:
     found = besiege.evaluate("zoo:digits-natural", "digits", examine="none", **ASK)
     assert found.examination is None and not [

@@ -132,7 +132,8 @@ class Plan(Value):
         if not self.undecided or not self._is_over(store):
             return self
         if self.guards and self.guarded is None:
-            return self.model_copy(update={"guarded": self._guarded(store)})
+            # Guards that broke nothing add no task: then the curve is decided at once.
+            return self.model_copy(update={"guarded": self._guarded(store)}).decided(store)
         return self._with_curve(store)
 
     def _guarded(self, store: Store) -> str:
