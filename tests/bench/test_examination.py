@@ -152,6 +152,13 @@ def test_the_curve_follows_guards_that_break_images() -> None:
     assert found._plan.guarded == "all"
 
 
+def test_in_l0_known_examples_are_not_tried() -> None:
+    words: dict[str, Any] = {**ASK, "threat": "l0:5", "attacks": "fmn(steps=20)"}
+    found = besiege.evaluate("zoo:digits-natural", "digits", **words)
+    assert of(found, NAMES[6]).outcome == "not applicable"
+    assert not [one for one in found.warnings if one.level == "stop"]
+
+
 def test_nothing_is_examined_unless_asked_for(tmp_path: Path) -> None:
     found = besiege.evaluate("zoo:digits-natural", "digits", examine="none", **ASK)
     assert found.examination is None and not [

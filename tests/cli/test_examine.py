@@ -43,6 +43,11 @@ def test_a_model_in_disguise_exits_with_4(besiege: Besiege, tmp_path: Path) -> N
     assert {"name", "outcome", "number", "seen", "advice", "rule"} <= content["checks"][0].keys()
 
 
+def test_in_l0_too(besiege: Besiege) -> None:
+    said = besiege("examine", "zoo:digits-natural", "--data", "digits", "--threat", "l0:5")
+    assert said.code == 0 and "failed" not in said.out
+
+
 def test_without_a_budget_it_has_a_scale_of_its_own(besiege: Besiege) -> None:
     said = besiege("examine", "zoo:digits-natural", "--data", "digits", "--threat", "linf")
     assert said.code == 0 and said.out.count("passed") == 4

@@ -92,7 +92,7 @@ def examine(
         model=model,
         data=data,
         threat=threat,
-        count=None,
+        attacks="fmn",  # none is run; there are default attacks for some threats only
         seed=seed,
         split=split,
         resize=resize,

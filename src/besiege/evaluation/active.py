@@ -16,7 +16,7 @@ from besiege.core.examination import Check, Outcome
 from besiege.core.oracle import Oracle, full_precision
 from besiege.core.rules import FEW
 from besiege.core.samples import Samples
-from besiege.core.threat import Access, Goal, Threat
+from besiege.core.threat import L0, Access, Goal, Threat
 from besiege.core.victim import Victim
 from besiege.evaluation.binarised import INNER, Features, Heads, apart, drawn, make_heads, readout
 from besiege.evaluation.checking import fits
@@ -214,6 +214,8 @@ def _inapplicable(victim: Victim, threat: Threat) -> str:
         return "the attacks see no gradients: the test is about attacks that do."
     if threat.eps is None:
         return "the threat has no budget: examples exist at some distance in any case."
+    if threat.norm is L0:
+        return "in l0 the hardness of known examples is not calibrated."
     return ""
 
 
