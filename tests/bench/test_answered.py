@@ -100,7 +100,14 @@ def test_code_of_the_users_is_always_run(here: Path) -> None:
 def test_attacks_that_are_no_text_answer_no_other_request(here: Path) -> None:
     asked = request(attacks=None)
     besiege.evaluate(
-        asked.model, "digits", threat="linf:0.1", attacks=["fgsm"], count=8, curve=False, out="run"
+        asked.model,
+        "digits",
+        threat="linf:0.1",
+        attacks=["fgsm"],
+        count=8,
+        curve=False,
+        examine=asked.examine,
+        out="run",
     )
     assert answered(here / "run", asked) is None, "these are not the default attacks"
 

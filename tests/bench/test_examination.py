@@ -116,6 +116,8 @@ def test_a_misled_attack_is_noticed_and_the_lower_figure_printed(tmp_path: Path)
     guard = found.figures.attacks[-2]
     left = found.figures.attacks[-3].accuracy
     assert left is not None and guard.broken > 0.02 * left.hits
+    tried = found.rows.where(found.rows["attack"] == guard.text)
+    assert tried.count == left.hits, "on every image that the attacks left"
     (plan,) = open_run(tmp_path)[1].plans
     assert plan.guarded == "all"
     fates = found.by_sample
