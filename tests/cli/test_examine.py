@@ -43,6 +43,14 @@ def test_a_model_in_disguise_exits_with_4(besiege: Besiege, tmp_path: Path) -> N
     assert {"name", "outcome", "number", "seen", "advice", "rule"} <= content["checks"][0].keys()
 
 
+def test_without_a_threat_the_usual_budget_is_the_scale(besiege: Besiege) -> None:
+    """The checks measure at that scale, so another one has other numbers."""
+    usual = besiege("examine", "zoo:digits-natural", "--data", "digits")
+    given = besiege("examine", "zoo:digits-natural", "--data", "digits", "--threat", "linf:0.15")
+    other = besiege("examine", "zoo:digits-natural", *ASK)
+    assert usual.code == 0 and usual.out == given.out != other.out
+
+
 def test_in_l0_too(besiege: Besiege) -> None:
     said = besiege("examine", "zoo:digits-natural", "--data", "digits", "--threat", "l0:5")
     assert said.code == 0 and "failed" not in said.out

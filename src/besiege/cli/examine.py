@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from besiege.core.examination import Examination
 
 IMAGES = 16
+_THREAT = "linf:8/255"
+"""The scale of the examination for images that are not a named data set."""
 _STYLES = {"passed": "green", "failed": "bold red"}
 command = App(
     name="examine",
     help_epilogue=examples(
         "besiege examine model.py:make --data path/to/images --threat linf:8/255",
-        "besiege examine zoo:digits-natural --data digits --threat linf:0.1 --json",
+        "besiege examine zoo:digits-natural --data digits --json",
     ),
 )
 
@@ -44,7 +46,7 @@ def examine(
     /,
     *,
     data: DataSource,
-    threat: ThreatText,
+    threat: ThreatText | None = None,
     seed: Seed = 0,
     split: str = "test",
     resize: Size = None,
@@ -67,7 +69,8 @@ def examine(
     data
         Data set, folder or file; a few images are used.
     threat
-        Norm and budget, the scale of the examination.
+        Norm and budget, the scale of the examination; by default the usual budget of the data set,
+        or linf:8/255.
     seed
         Seed of the choice of images and of random directions.
     split
@@ -91,7 +94,7 @@ def examine(
     request = Request.of(
         model=model,
         data=data,
-        threat=threat,
+        threat=threat or _usual(data),
         attacks="fmn",  # none is run; there are default attacks for some threats only
         seed=seed,
         split=split,
@@ -118,16 +121,27 @@ def examine(
     return STOP if found.findings else FINE
 
 
+def _usual(data: str) -> str:
+    """The usual threat of a named data set."""
+    from besiege.data.catalogue import CATALOGUE
+
+    return CATALOGUE[data].threats[0] if data in CATALOGUE else _THREAT
+
+
 def _print(found: Examination) -> None:
     console = screen.out()
+    table = screen.columns("check", "outcome", "measured")
     for check in found.checks:
-        line = Text(f"{check.outcome:15}", _STYLES.get(check.outcome, "dim"))
-        line.append(check.name, "default")
-        line.append(f"  {check.number}" if check.number else "", "dim")
-        screen.say(console, line)
-        if check.outcome != "passed":
-            for words in filter(None, (check.seen, check.advice)):
-                screen.say(console, Text(f"{'':15}{words}", "dim"))
+        outcome = Text(check.outcome, _STYLES.get(check.outcome, "dim"))
+        table.add_row(check.name, outcome, Text(check.number, "dim"))
+    console.print(table)
+    for check in found.checks:
+        words = [one for one in (check.seen, check.advice) if one and check.outcome != "passed"]
+        if words:
+            said = " ".join(f"{one[0].upper()}{one[1:].rstrip('.')}." for one in words)
+            screen.say(console, Text(f"\n{check.name}: {check.outcome}", "bold"))
+            screen.say(console, Text(said))
+    screen.say(console, Text())
     failed = [one.id for one in found.findings]
     verdict = {
         "no": f"Attacks on this model say nothing about its robustness ({', '.join(failed)}).",
