@@ -81,6 +81,7 @@ def test_extreme_points_use_the_whole_budget(norm: Norm) -> None:
         full = torch.isclose((points - images).abs(), torch.tensor(eps), atol=1e-6)
         assert bool((full | (points == 0) | (points == 1)).all()), "corners"
     assert not torch.equal(points, _drawn(region, dice, 3))
+    assert not torch.equal(_drawn(region, dice, 0), _drawn(region, dice, 2))
 
 
 def toward(far: Tensor) -> tuple[Any, Samples, Samples, float]:
