@@ -76,10 +76,11 @@ def test_without_attacks_the_suite_of_the_access_runs() -> None:
 @pytest.mark.parametrize(
     ("threat", "access", "said"),
     [
-        ("l0:3", "decision", "no attack fits it: with decision access they work in linf, l2, l1"),
+        ("l0", "decision", "no attack fits it: with decision access they work in linf, l2, l1"),
+        ("l0:3", "decision", r"attacks='noise' \(noise\)$"),
         ("linf", "score", r"attacks='geoda' .*'minimal\(square\)', or .* such as 'linf:8/255'"),
         ("l2", "score", r"attacks='boundary' .*'minimal\(square\)', or .* such as 'l2:0.5'"),
-        ("l0:3", None, r"attacks='cw' \(cw, fmn, jsma, sigmazero\)$"),
+        ("l0:3", None, r"attacks='cw' \(cw, fmn, jsma, noise, sigmazero\)$"),
     ],
 )
 def test_where_there_is_no_usual_list_nobody_is_blamed(

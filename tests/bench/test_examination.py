@@ -87,8 +87,9 @@ def test_an_honest_model_passes_every_check(honest: besiege.Evaluation) -> None:
 
 
 def test_a_guard_is_tried_on_a_few_images_that_are_left(honest: besiege.Evaluation) -> None:
-    *attacks, guard, other = honest.figures.attacks
+    *attacks, noise, guard, other = honest.figures.attacks
     assert (guard.text, other.text) == ("square (guard)", "pgd on another model (guard)")
+    assert noise.text == "noise (guard)", "the weakest first"
     assert other.transfer and other.forwards == 0, "the model got each image once"
     assert honest.robust is not None and honest.robust.count == 30, "all images are covered"
     rows = honest.rows.where(honest.rows["attack"] == guard.text)
@@ -97,9 +98,10 @@ def test_a_guard_is_tried_on_a_few_images_that_are_left(honest: besiege.Evaluati
         honest.by_sample["sample"][honest.by_sample["fate"] == "wrong"]
     )
     spent = sum(one.forwards + one.backwards for one in attacks)
-    assert guard.forwards <= 0.2 * spent
-    both = honest.rows.where(np.isin(honest.rows["attack"], [guard.text, other.text]))
-    assert of(honest, NAMES[4]).number == f"0 of {len(set(both['sample']))} images"
+    assert guard.forwards <= 0.2 * spent and noise.forwards <= 0.05 * spent
+    of_all = [noise.text, guard.text, other.text]
+    tried = honest.rows.where(np.isin(honest.rows["attack"], of_all))
+    assert of(honest, NAMES[4]).number == f"0 of {len(set(tried['sample']))} images"
 
 
 def test_a_misled_attack_is_noticed_and_the_lower_figure_printed(tmp_path: Path) -> None:
@@ -113,8 +115,8 @@ def test_a_misled_attack_is_noticed_and_the_lower_figure_printed(tmp_path: Path)
     assert found.examination is not None and found.examination.enough == "no"
     assert {"W08", "W45"} <= {one.id for one in found.warnings if one.level == "stop"}
     assert of(found, NAMES[0]).outcome == of(found, NAMES[4]).outcome == "failed"
-    guard = found.figures.attacks[-2]
-    left = found.figures.attacks[-3].accuracy
+    noise, guard = found.figures.attacks[-3:-1]
+    left = noise.accuracy
     assert left is not None and guard.broken > 0.02 * left.hits
     tried = found.rows.where(found.rows["attack"] == guard.text)
     assert tried.count == left.hits, "on every image that the attacks left"
@@ -123,6 +125,42 @@ def test_a_misled_attack_is_noticed_and_the_lower_figure_printed(tmp_path: Path)
     fates = found.by_sample
     assert (fates["attack"][fates["fate"] == "broken"] == guard.text).sum() == guard.broken
     assert of(alone, NAMES[4]).outcome == "not run", "no attack without gradients was listed"
+
+
+class Fragile(nn.Module):
+    """One pixel decides the class, but the other class is answered beyond a plane.
+
+    The plane takes the sum of random signs of the changes of all other pixels. Logits are constant
+    between the boundaries, and gradients lead away from the plane.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signs = nn.Buffer(torch.randn(64, generator=torch.Generator().manual_seed(0)).sign())
+        self.signs[0] = 0
+        self.limit = 0.1 * 10  # one in ten random corners of the ball is beyond it
+
+    def forward(self, x: Tensor) -> Tensor:
+        along = (x.flatten(1) - 0.5) @ self.signs
+        answered = 4.0 * nn.functional.one_hot((x[:, 0, 0, 0] > 0.5).long(), 2)
+        logits = torch.where(along[:, None] > self.limit, answered.flip(1), answered)
+        return logits + answered * (along - along.detach())[:, None]
+
+
+def test_random_points_that_break_more_than_gradients_are_said_so() -> None:
+    labels = torch.arange(80) % 2
+    images = torch.full((80, 1, 8, 8), 0.5)
+    images[:, 0, 0, 0] += 0.4 * (labels - 0.5)
+    words: dict[str, Any] = {"threat": "linf:0.1", "curve": False}
+    found = besiege.evaluate(Fragile(), (images, labels), **words)
+    check = of(found, NAMES[4])
+    assert (check.outcome, check.rule) == ("failed", "W10") and "random points" in check.seen
+    assert "W10" in {one.id for one in found.warnings if one.level == "stop"}
+    assert not {"W08", "W09"} & {one.id for one in found.warnings}
+    *attacks, noise, square = found.figures.attacks
+    assert noise.text == "noise (guard)" and noise.broken > square.broken
+    assert attacks[-1].accuracy is not None and attacks[-1].accuracy.value > 0.8
+    assert found._plan.guards[0].attack.starts is not None, "it knows images of other classes"
 
 
 def test_a_model_that_depends_on_the_batch_is_noticed() -> None:

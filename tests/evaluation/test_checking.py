@@ -40,9 +40,9 @@ def test_what_is_offered_fits_and_nothing_else_does(
 
 def test_a_refusal_offers_only_what_would_run() -> None:
     for threat, offered in (
-        ("linf:0.1 score", "bandits, geoda, hopskipjump, nattack, nes, opt, rays, rgf"),
-        ("linf:0.1 decision", "geoda, hopskipjump, opt, rays, signopt"),
-        ("l1:3 decision", "geoda"),
+        ("linf:0.1 score", "bandits, geoda, hopskipjump, nattack, nes, noise, opt, rays, rgf"),
+        ("linf:0.1 decision", "geoda, hopskipjump, noise, opt, rays, signopt"),
+        ("l1:3 decision", "geoda, noise"),
     ):
         with pytest.raises(AccessError, match=f"attacks that fit: {offered}"):
             besiege.attack("pgd", "zoo:digits-natural", DATA.images, DATA.labels, threat=threat)

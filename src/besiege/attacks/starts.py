@@ -271,12 +271,20 @@ def rivals(siege: Siege) -> Iterator[tuple[Tensor, Tensor]]:
 
     With a target class its nearest image was the start already, so the next ones follow.
     """
+    first = int(siege.targeted)
+    return neighbours(siege, first, first + RIVALS)
+
+
+def neighbours(siege: Siege, first: int, end: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Row numbers, and for each its n-th nearest image of a wanted class, for n below `end`.
+
+    The numbers are those of the rows at the beginning: settle the siege after the last image.
+    """
     pool = siege.knowledge.starts
     if pool is None or not len(siege):
         return
     order, many = _nearest(siege, pool, torch.arange(len(siege), device=siege.rows.device))
-    first = int(siege.targeted)
-    for n in range(first, min(first + RIVALS, len(pool))):
+    for n in range(first, min(end, len(pool))):
         rows = (many > n).nonzero()[:, 0]
         ball = siege.ball.at(rows)
         image = pool.images[order[rows, n]].to(ball.center)

@@ -25,10 +25,10 @@ from besiege.data.dataset import Data
 from besiege.evaluation.blocking import must_have_gradient
 from besiege.evaluation.probing import must_keep_images
 
-GUARD, GUARD_SHARE = "square(steps=300, rescale=True)", 0.07
-"""The attack without gradients that tests the others, on as many of the samples that they left as a
-share of their passes pays for."""
-OTHER_GUARD, OTHER_SHARE = "pgd", 0.03
+GUARDS = (("noise(steps=20)", 0.01), ("square(steps=300, rescale=True)", 0.06))
+"""The attacks without gradients that test the others, on as many of the samples that were left as a
+share of their passes pays for. The weakest comes first: what it breaks needs no search."""
+OTHER_GUARD = "pgd", 0.03
 """The same for an attack that is crafted on another model."""
 GUARD_SAMPLES = 4, 200
 """The fewest and the most samples that a guard is tried on first, of all shards together."""
@@ -86,10 +86,10 @@ def _guards(resolved: ResolvedRequest, shards: int) -> tuple[Guard, ...]:
         return ()
     if victim.stochastic or victim.metered or threat.access < Access.GRADIENT:
         return ()
-    chosen = [(resolved, GUARD, GUARD_SHARE)]
+    chosen = [(resolved, *guard) for guard in GUARDS]
     if resolved.other is not None:
         crafted_on = replace(resolved, knowledge=Knowledge(None, resolved.other))
-        chosen.append((crafted_on, OTHER_GUARD, OTHER_SHARE))
+        chosen.append((crafted_on, *OTHER_GUARD))
     guards = []
     for of, text, share in chosen:
         with suppress(AttackError, ThreatError):  # it may not fit the norm or the goal

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from besiege.bench.plan import Plan
 
 
+AT_RANDOM = "noise"
+"""The attack whose points do not depend on the model."""
+
+
 @dataclass(frozen=True)
 class Gathered:
     """The evidence of one evaluation, and its missing and damaged records.
@@ -163,6 +167,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         targets_in(spec.spelled),
         probe_in(spec.spelled),
         stage.guard,
+        spec.spelled["name"] == AT_RANDOM,
     )
 
 

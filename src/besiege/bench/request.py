@@ -204,9 +204,11 @@ def resolve(
     )
     scaled = victim.box != (0.0, 1.0) and not is_in_box(given.data)
     models = given.substitute or request.substitute
-    # Images of a folder are decoded only if an attack starts from them.
-    starts = beginnings(everything) if any(one.uses_starts for one in chosen.values()) else None
     guardable = not named or suite == "quick"
+    tested = guardable and request.examined and not victim.metered
+    # Images of a folder are decoded only if an attack starts from them; a guard can do without.
+    wanted = any(one.uses_starts for one in chosen.values()) or (tested and everything.decoded)
+    starts = beginnings(everything) if wanted else None
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
         read_substitute(models, request.fuse, victim, data),
@@ -223,7 +225,7 @@ def resolve(
         None if starts is None else starts.digest,
         fresh,
         guardable,
-        at_hand(victim, data) if guardable and request.examined and not victim.metered else None,
+        at_hand(victim, data) if tested else None,
     )
 
 

@@ -21,6 +21,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W07": "Loss trace",
     "W08": "Better without gradients",
     "W09": "Better from another model",
+    "W10": "Better at random",
     "W11": "Vanished gradient",
     "W12": "Shattered gradient",
     "W13": "Probabilities",

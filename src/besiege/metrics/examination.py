@@ -61,14 +61,19 @@ def _without_gradients(evidence: Evidence) -> Check:
     number = f"{broken} of {tried} images"
     if broken <= max(1, FEW * tried):
         return Check(name, "passed", number)
+    what, rule = "attacks without its gradients", "W08"
     elsewhere = [trial for trial in blind if trial.access == "transfer"]
-    transfers = _tried(evidence, seeing, elsewhere)[1] == broken
-    what = "images crafted on another model" if transfers else "attacks without its gradients"
+    at_random = [trial for trial in blind if trial.random]
+    if _tried(evidence, seeing, elsewhere)[1] == broken:
+        what, rule = "images crafted on another model", "W09"
+    elif 2 * (by_them := _tried(evidence, seeing, at_random)[1]) > broken:
+        what, rule = "random points within the budget, or blends with other images,", "W10"
+        what += "" if by_them == broken else " and other attacks without its gradients"
     seen = (
         f"{what} broke {broken} of the {tried} images they were tried on, all of which had "
         "withstood the gradient-based attacks."
     )
-    return Check(name, "failed", number, seen, ADVICE, "W09" if transfers else "W08")
+    return Check(name, "failed", number, seen, ADVICE, rule)
 
 
 def _tried(evidence: Evidence, seeing: list[Trial], blind: list[Trial]) -> tuple[int, int]:

@@ -43,6 +43,10 @@ _QUERIES = (
     "its steps are queries, and the twenty allowed here bring a start of another class no nearer "
     "than noise"
 )
+_AT_RANDOM = (
+    "every point is a random one, and a point farther away in the same direction may be classified "
+    "correctly again"
+)
 _CURVATURE = (
     "it divides by second differences of scores, which are as small as their rounding where the "
     "victim is nearly linear: other rounding leads to other iterates"
@@ -59,6 +63,7 @@ EXCEPTIONS: Exceptions = {
         "not_idle:linear": _NEIGHBOURS,
         "honest_accounts:moment": _LAST_EXAMINES,
     },
+    "noise": {"more_never_hurts:eps": _AT_RANDOM},
     "rays": {"not_idle:noise": _FIRST_RADIUS},
     "sinifgsm": {
         "more_never_hurts:steps": _THROUGH,
@@ -129,6 +134,8 @@ FACTORS: Mapping[str, float | Mapping[Norm, float]] = {
     "bandits": 3.0,
     # Twenty random proposals; a thousand come within 1.005 in linf, and 1.5 in l2.
     "square": {Linf: 4.0, L2: 6.0, L1: 8.0},
+    # Twenty random points, none of which learns from the others.
+    "noise": {Linf: 4.0, L2: 6.0, L1: 6.0, L0: 2.0},
 }
 """The factors of attacks that were measured: one number, or one per norm."""
 

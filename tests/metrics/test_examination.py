@@ -1,0 +1,60 @@
+"""The check of attacks without gradients names what broke images that the others left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.metrics.test_warnings import N, evidence, trial
+
+from besiege.core.examination import Check
+from besiege.metrics.evidence import Trial
+from besiege.metrics.examination import examination_figures
+from besiege.metrics.registry import Case
+from besiege.metrics.rows import Rows
+
+LEFT = 100
+"""Samples that PGD leaves: the last ones."""
+
+
+def guard(broken: slice, **more: object) -> Trial:
+    success = np.zeros(N, bool)
+    success[N - LEFT :][broken] = True
+    return trial(
+        "guard", 0, guard=True, columns={"success": success}, **{"access": "score", **more}
+    )
+
+
+def check(*guards: Trial) -> Check:
+    case = evidence(trial("pgd", N - LEFT), *guards, others={"examine": Rows({})})
+    found = examination_figures(Case(case))
+    assert found is not None
+    return found.checks[0]
+
+
+@pytest.mark.parametrize(
+    ("noise", "square", "other", "rule"),
+    [
+        (0, 0, 0, ""),
+        (2, 0, 0, ""),
+        (3, 0, 0, "W10"),
+        (4, 3, 0, "W10"),
+        (4, 0, 3, "W10"),
+        (3, 3, 0, "W08"),
+        (0, 9, 0, "W08"),
+        (0, 1, 5, "W08"),
+        (0, 0, 5, "W09"),
+    ],
+)
+def test_the_rule_is_that_of_what_broke_most(
+    noise: int, square: int, other: int, rule: str
+) -> None:
+    both = noise + square
+    found = check(
+        guard(slice(noise), access="decision", random=True),
+        guard(slice(noise, both)),
+        guard(slice(both, both + other), access="transfer"),
+    )
+    assert (found.rule, found.outcome) == (rule, "failed" if rule else "passed")
+    assert found.number == f"{noise + square + other} of {LEFT} images"
+    assert ("random points" in found.seen) == (rule == "W10")
+    assert ("other attacks" in found.seen) == (rule == "W10" and square + other > 0)
