@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from besiege.bench.context import Context
     from besiege.bench.plan import Plan
 
-FEWEST, MOST, SHARE = 26, 50, 15
-"""Samples that are given a known adversarial example: one in fifteen, within these limits."""
-REVISION = 1
+MOST = 50
+"""Samples that are given a known adversarial example."""
+FIRST, LAST, SHARE = 8, 24, 50
+"""Samples that are tested first: one in fifty, within these limits. Attacks that find the examples
+of all of these pass, which attacks that find three in four rarely do; others are tested on all."""
+REVISION = 2
 """It is raised when the test changes."""
 
 
@@ -36,7 +39,8 @@ class Active(Kind):
             **base_identity("active", plan.model.digest, plan.request.seed),
             "shard": plan.shards[0].digest,
             "threat": plan.threat,
-            "count": min(max(FEWEST, plan.data.count // SHARE), MOST, plan.shards[0].count),
+            "count": min(MOST, plan.shards[0].count),
+            "first": min(max(FIRST, plan.data.count // SHARE), LAST),
             "attacks": [{"text": spec.text, "attack": spec.spelled} for spec in mine],
             "revision": REVISION,
         }
@@ -58,6 +62,7 @@ class Active(Kind):
             Threat.parse(about["threat"]),
             seed=about["seed"],
             most=about["count"],
+            first=about["first"],
         )
         made = result_of([found.check])
         counts = {"forwards": found.forwards, "backwards": found.backwards}
