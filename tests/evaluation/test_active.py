@@ -320,7 +320,7 @@ def test_balls_that_meet_are_left_out() -> None:
         (f"{NATURAL}+resize_pad", ["averaged(pgd, 5)"], "linf:0.15", 50, "not run", "stochastic"),
         (NATURAL, ["pgd"], "linf:0.15", 19, "not run", "20 samples"),
         (NATURAL, ["pgd"], "linf:0.9", 50, "not run", "known example"),
-        (NATURAL, ["boundary"], "linf:0.15", 50, "not run", "none of the attacks"),
+        (NATURAL, ["boundary"], "linf:0.15", 50, "not run", "no attack follows"),
     ],
 )
 def test_where_it_does_not_run_it_says_why(

@@ -104,7 +104,7 @@ def active_test(
         return ActiveTest(check=Check(NAME, "not applicable", seen=reason))
     usable = [one for one in attacks if _usable(one, threat)]
     if not usable:
-        return _not_run("none of the attacks can be run on a model of two classes.")
+        return _not_run("no attack follows gradients of this model and fits two classes.")
     if victim.stochastic:
         return _not_run("the model is stochastic: no example is certain.")
     if min(len(samples), most) < FEW:
