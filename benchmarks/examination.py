@@ -4,7 +4,7 @@ python benchmarks/examination.py                # every impostor under the defau
 python benchmarks/examination.py --only memory  # some of them
 python benchmarks/examination.py --peers        # the same under other libraries' attacks
 python benchmarks/examination.py --honest       # zoo: and public: models at hand: no stop
-python benchmarks/examination.py --cost         # passes and CPU seconds of the examination
+python benchmarks/examination.py --cost         # passes by part, CPU seconds of the examination
 python benchmarks/examination.py --truths       # compute the true accuracies again and write them
 
 An impostor is caught if the printed robust accuracy is within 5 points of the truth, if a finding
@@ -37,6 +37,8 @@ import torch
 from torch import Tensor, nn
 
 import besiege
+from besiege.bench.kinds import KINDS
+from besiege.bench.task import Task
 from besiege.core.errors import BesiegeError
 from besiege.core.threat import Threat
 from besiege.models import PUBLIC, load, zoo_names
@@ -223,36 +225,71 @@ def honest(how: str | None, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def cost(model: str = "zoo:digits-natural") -> dict[str, dict[str, float]]:
+PARTS = ("examine", "again", "active", "guard")
+"""What an examination consists of; everything else is there without it."""
+
+
+@contextmanager
+def labelled(now: deque[str]) -> Iterator[None]:
+    """While it lasts, the last word of `now` is the part of the evaluation that is at work."""
+
+    def wrapped(run: Callable[[Task, Any], Any], kind: str) -> Callable[[Task, Any], Any]:
+        def labelling(task: Task, context: Any) -> Any:
+            about = task.identity
+            if kind == "judge":
+                about = context.store.read(about["crafted"]).identity
+            now.append("guard" if "guard" in about else kind)
+            try:
+                return run(task, context)
+            finally:
+                now.pop()
+
+        return labelling
+
+    changed: list[Any] = [kind for _, kind in KINDS.items()]
+    for kind in changed:
+        kind.run = wrapped(kind.run, kind.name)
+    try:
+        yield
+    finally:
+        for kind in changed:
+            del kind.run
+
+
+def cost(model: str, source: str, threat: str) -> dict[str, dict[str, float]]:
     """Images sent, with and without gradients, and CPU seconds, without and with examination."""
     found = {}
     for how in ("none", "short"):
         victim = load(model)
-        # A deque: a digest of the model would notice a hook whose dictionary changes.
-        sent: deque[tuple[int, bool]] = deque()
+        # Deques: a digest of the model would notice a hook whose dictionary changes.
+        sent: deque[tuple[str, int, bool]] = deque()
+        now = deque(["other"])
 
         def count(
             module: nn.Module,
             args: tuple[Tensor, ...],
-            sent: deque[tuple[int, bool]] = sent,
+            sent: deque[tuple[str, int, bool]] = sent,
+            now: deque[str] = now,
         ) -> None:
-            sent.append((len(args[0]), torch.is_grad_enabled() and args[0].requires_grad))
+            seeing = torch.is_grad_enabled() and args[0].requires_grad
+            sent.append((now[-1], len(args[0]), seeing))
 
         victim.module.register_forward_pre_hook(count)
         began = time.process_time()
-        besiege.evaluate(victim, "digits", threat=THREAT, curve=False, **examining(how))
+        with labelled(now):
+            besiege.evaluate(victim, source, threat=threat, curve=False, **examining(how))
         found[how] = {
-            "forwards": sum(rows for rows, _ in sent),
-            "backwards": sum(rows for rows, wanted in sent if wanted),
+            "forwards": sum(rows for _, rows, _ in sent),
+            "backwards": sum(rows for _, rows, wanted in sent if wanted),
+            **{p: sum(n * (1 + g) for part, n, g in sent if part == p) for p in PARTS},
             "seconds": time.process_time() - began,
         }
         print(f"examine={how:6s} {found[how]}", flush=True)
-    if not examining("short"):
-        print("evaluate takes no option `examine` yet: both lines are the default list")
     less, more = found["none"], found["short"]
     passes = [one["forwards"] + one["backwards"] for one in (less, more)]
+    shares = ", ".join(f"{part} {100 * more[part] / passes[0]:.1f}" for part in PARTS)
     print(
-        f"{100 * (passes[1] / passes[0] - 1):.1f} % more passes, "
+        f"{100 * (passes[1] / passes[0] - 1):.1f} % more passes ({shares}), "
         f"{more['seconds'] - less['seconds']:.2f} more CPU seconds"
     )
     return found
@@ -280,6 +317,9 @@ def main() -> None:
         options.add_argument(f"--{flag}", action="store_true")
     options.add_argument("--only", nargs="*", default=list(IMPOSTORS), metavar="NAME")
     options.add_argument("--examine", choices=("none", "short", "full"))
+    options.add_argument("--model", default="zoo:digits-natural", help="of --cost")
+    options.add_argument("--data", default="digits", help="of --cost")
+    options.add_argument("--threat", default=THREAT, help="of --cost")
     options.add_argument("--images", type=int, default=HONEST_IMAGES, help="of --honest")
     options.add_argument("--tools", nargs="*", help="of --peers; all by default")
     options.add_argument("--json", type=Path, metavar="FILE")
@@ -292,7 +332,7 @@ def main() -> None:
     if given.honest:
         result = honest(given.examine, given.images)
     elif given.cost:
-        result = cost()
+        result = cost(given.model, given.data, given.threat)
     elif given.peers:
         result = {}
         for name, craft in tools().items():

@@ -254,3 +254,48 @@ def test_killed_anywhere_it_ends_with_the_same_box(tmp_path: Path) -> None:
 def _plan(folder: Path) -> Plan:
     (plan,) = open_run(folder)[1].plans
     return plan
+
+
+def test_the_active_test_can_be_requested_by_number(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"attacks": "pgd", "curve": False, "threat": "linf:0.15", "count": 120}
+    found = besiege.evaluate(
+        "zoo:digits-pgd-at",
+        "digits",
+        **asked,
+        shard=50,
+        examine="none",
+        active_test=60,
+        out=tmp_path,
+    )
+    assert found.examination is not None and found.examination.enough == "unknown"
+    check = of(found, NAMES[6])
+    assert check.outcome == "passed" and "60 known examples" in check.number
+    (row,) = (one for one in open_run(tmp_path)[1].plans)
+    (stage,) = row.stages_of("active")
+    (((task,),)) = stage.parts
+    assert len(task.identity["shards"]) == 2 and task.identity["first"] == 0
+    assert "--active-test 60" in row.request.command
+    again = besiege.evaluate(
+        "zoo:digits-pgd-at", "digits", **asked, shard=50, examine="none", out=tmp_path
+    )
+    assert again.examination is None, "not requested this time"
+    assert len(open_run(tmp_path)[1].plans) == 1, "it is the same evaluation"
+
+
+def test_an_active_test_of_attacks_without_gradients_says_why_not() -> None:
+    found = besiege.evaluate(
+        "zoo:digits-natural",
+        "digits",
+        attacks="square(steps=5)",
+        examine="none",
+        active_test=True,
+        **ASK,
+    )
+    assert of(found, NAMES[6]).outcome == "not run"
+    assert "no attack follows gradients" in of(found, NAMES[6]).seen
+
+
+@pytest.mark.parametrize("number", [19, 0, 2.5, "50"])
+def test_too_few_images_for_an_active_test_are_refused(number: Any) -> None:
+    with pytest.raises(besiege.BesiegeError, match="active_test is"):
+        besiege.evaluate("zoo:digits-natural", "digits", active_test=number, **ASK)

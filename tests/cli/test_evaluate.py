@@ -166,7 +166,7 @@ def test_what_is_asked_reaches_the_library(
     monkeypatch.setattr("besiege.bench.single.measure", listen)
     tokens = "--suite quick --goal targeted:second --access score --queries 9 --curve full"
     more = "--count 5 --seed 3 --split train --out there --shard 4 --batch 2 --device cpu --compile"
-    said = besiege(*ASK, *tokens.split(), *more.split())
+    said = besiege(*ASK, *tokens.split(), "--active-test", *more.split())
     assert said.code == 130
     request = seen["request"]
     assert request == Request(
@@ -183,11 +183,18 @@ def test_what_is_asked_reaches_the_library(
         split="train",
         shard=4,
         examine="short",
+        active_test=50,
         command=request.command,
     )
     assert seen["out"] == Path("there")
     assert seen["how"] == Machine(device="cpu", batch=2, compile=True)
     assert request.command.startswith("besiege evaluate") and "--device" not in request.command
+
+
+@pytest.mark.parametrize("given", ["19", "many", "2.5"])
+def test_an_active_test_needs_images(besiege: Besiege, given: str) -> None:
+    said = besiege(*ASK, "--active-test", given)
+    assert said.code == 2 and f"--active-test is '{given}'" in said.err
 
 
 def test_interrupted_it_says_what_stays(
@@ -313,6 +320,7 @@ def test_the_command_can_be_typed_again() -> None:
             threat="l2:1",
             attacks="pgd(steps=3), mim",
             examine="short",
+            active_test=70,
         )
     )
     assert shlex.split(line) == [
@@ -325,6 +333,8 @@ def test_the_command_can_be_typed_again() -> None:
         "l2:1",
         "--attacks",
         "pgd(steps=3), mim",
+        "--active-test",
+        "70",
     ]
 
 

@@ -25,8 +25,17 @@ from besiege.core.siege import Siege
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.defenses import load
-from besiege.evaluation.active import LEAST, ActiveTest, _decided, active_test
-from besiege.evaluation.binarised import Binarised, Features, apart, drawn, make_heads, readout
+from besiege.evaluation.active import LEAST, ActiveTest, _decided, active_test, interval
+from besiege.evaluation.binarised import (
+    INNER,
+    Binarised,
+    Features,
+    apart,
+    drawn,
+    make_heads,
+    readout,
+)
+from besiege.metrics.intervals import clopper_pearson
 from besiege.models import Classifier, function_model
 from besiege.testing import conform_victim
 
@@ -51,9 +60,11 @@ def run(
     threat: Threat = LINF,
     samples: Samples = FEW,
     seed: int = 0,
+    first: int = 0,
 ) -> ActiveTest:
     loaded = load(victim) if isinstance(victim, str) else victim
-    return active_test(loaded, [parse(one) for one in attacks], samples, threat, seed=seed)
+    listed = [parse(one) for one in attacks]
+    return active_test(loaded, listed, samples, threat, seed=seed, first=first)
 
 
 class Behind(nn.Module):
@@ -101,10 +112,10 @@ def test_the_default_attacks_pass_cheaply_and_random_points_do_not(
     seen = run(network, threat=threat, samples=DIGITS)
     assert seen.check.outcome == "passed" and seen.found >= LEAST * seen.tested
     assert seen.layer and seen.tested >= 45 and seen.tested + seen.left_out == 50
-    assert seen.random_found < 0.1 * seen.tested
+    assert random_found(load(network), threat) < 0.1 * seen.tested
     assert seen.raised > 0.9 * seen.tested, "the reference decides where gradients are honest"
     assert seen.forwards + seen.backwards < 0.08 * PASSES
-    assert seen.check.number == f"{seen.found} of {seen.tested} known examples found"
+    assert seen.check.number.startswith(f"{seen.found} of {seen.tested} known examples found (")
 
 
 def test_quick_passes_and_the_result_is_repeatable() -> None:
@@ -166,10 +177,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_with_gradients_that_mislead_fail_under_the_default_attacks(name: str) -> None:
-    seen = run(Classifier(MODELS[name]()))
+    victim = Classifier(MODELS[name]())
+    seen = run(victim)
     assert seen.check.outcome == "failed" and seen.found < 0.5 * seen.tested
     assert seen.layer != ("last layer" in name), "a test before the disguise would not see it"
-    assert seen.random_found < 0.5 * seen.tested
+    assert random_found(victim, LINF, FEW) < 0.5 * seen.tested
+    assert run(victim, first=8).check == seen.check, "examples that are missed are no early end"
 
 
 def test_one_step_on_shattered_gradients_fails_and_on_a_linear_model_is_enough() -> None:
@@ -206,6 +219,17 @@ def heads_of(victim: Victim, threat: Threat, samples: Samples = DIGITS) -> Any:
         features = Features(victim, readout(victim, samples.images[:8]))
         balls = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
         return make_heads(features, balls, threat, Dice.throw(0, samples.ids)), balls
+
+
+def random_found(victim: Victim, threat: Threat, samples: Samples = DIGITS) -> int:
+    """On how many samples as many random points as the head was fitted on find an example."""
+    heads, balls = heads_of(victim, threat, samples)
+    rows = heads.kept.nonzero()[:, 0]
+    around, dice = balls.at(rows), Dice.throw(0, samples.ids).of("random").at(rows)
+    with victim.held():
+        oracle = Oracle(heads.victim)
+        found = [oracle.logits(drawn(around, dice, k)).argmax(1) == 1 for k in range(INNER)]
+    return int(torch.stack(found).any(0).sum())
 
 
 @pytest.mark.parametrize("model", ["honest", "reversed"])
@@ -296,7 +320,7 @@ def test_balls_that_meet_are_left_out() -> None:
         (f"{NATURAL}+resize_pad", ["averaged(pgd, 5)"], "linf:0.15", 50, "not run", "stochastic"),
         (NATURAL, ["pgd"], "linf:0.15", 19, "not run", "20 samples"),
         (NATURAL, ["pgd"], "linf:0.9", 50, "not run", "known example"),
-        (NATURAL, ["boundary"], "linf:0.15", 50, "not run", "none of the attacks"),
+        (NATURAL, ["boundary"], "linf:0.15", 50, "not run", "no attack follows"),
     ],
 )
 def test_where_it_does_not_run_it_says_why(
@@ -326,6 +350,30 @@ def test_it_fails_where_the_interval_lies_below_the_share(
     assert _decided(found, tested).outcome == outcome
 
 
+@pytest.mark.parametrize(("found", "tested"), [(0, 8), (8, 8), (43, 50), (44, 50), (199, 200)])
+def test_the_interval_is_the_exact_one(found: int, tested: int) -> None:
+    assert interval(found, tested) == pytest.approx(clopper_pearson(found, tested), abs=1e-9)
+
+
+def test_a_few_examples_decide_where_all_are_found() -> None:
+    whole, early = run(ROBUST, samples=DIGITS), run(ROBUST, samples=DIGITS, first=8)
+    assert early.check.outcome == "passed" and early.found == early.tested <= 8 < whole.tested
+    assert early.forwards + early.backwards < 0.25 * (whole.forwards + whole.backwards)
+    assert early.check.number == "8 of 8 known examples found (63 to 100 %)"
+
+
+def test_an_example_that_is_missed_makes_the_test_go_on() -> None:
+    weak = run(ROBUST, ["pgd(steps=1)"], samples=DIGITS, first=8)
+    assert weak.check == run(ROBUST, ["pgd(steps=1)"], samples=DIGITS).check
+    assert weak.check.outcome == "failed" and weak.tested + weak.left_out == 50
+
+
+def test_too_few_known_examples_among_the_first_do_not_decide() -> None:
+    near = torch.cat([DIGITS.images[:1].repeat(7, 1, 1, 1), DIGITS.images[1:]])
+    labels = torch.cat([DIGITS.labels[:1].repeat(7), DIGITS.labels[1:]])
+    assert run(ROBUST, samples=Samples.of(near, labels), first=8).tested == 8
+
+
 needs_data = pytest.mark.skipif("BESIEGE_DATA" not in os.environ, reason="needs BESIEGE_DATA")
 
 
@@ -351,5 +399,6 @@ def test_on_trained_networks_the_default_passes_and_one_step_fails(
 ) -> None:
     samples, allowed = samples_of(data), Threat.parse(threat)
     strong = run(victim, threat=allowed, samples=samples)
-    assert strong.check.outcome == "passed" and strong.random_found < 0.5 * strong.tested
+    assert strong.check.outcome == "passed"
+    assert random_found(load(victim), allowed, samples) < 0.5 * strong.tested
     assert run(victim, ["pgd(steps=1)"], allowed, samples).check.outcome == "failed"

@@ -64,6 +64,49 @@ def alarms(checks: list[Check]) -> list[str]:
     return [f"{check.rule}: {check.seen}" for check in checks if check.outcome == "failed"]
 
 
+def test_answers_are_shared_between_checks() -> None:
+    sent: list[int] = []
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = natural()
+
+        def forward(self, x: Tensor) -> Tensor:
+            sent.append(len(x))
+            logits: Tensor = self.inner(x)
+            return logits
+
+    def make() -> Classifier:
+        return Classifier(Counting())
+
+    victim = make()
+    assert outcomes(examine(victim, digits(), THREAT, fresh=make)) == {"passed"}
+    assert sum(sent) <= 1010 and sent.count(256) == 1, "one large batch, with segments inside"
+    before = sum(sent)
+    assert outcomes(examine_again(victim, digits(), THREAT, fresh=make)) == {"passed"}
+    assert sum(sent) - before <= 330
+
+
+def test_answers_that_are_undefined_on_the_way_out_are_noticed() -> None:
+    def undefined(x: Tensor) -> Tensor:
+        moved = (x * 16 - (x * 16).round()).abs().flatten(1).amax(1)
+        return torch.where((moved > 0) & (moved < 0.01), torch.nan, 0.0)[:, None]
+
+    class Fragile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = natural()
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.inner(x) + undefined(x)
+            return logits
+
+    checks = examine(Classifier(Fragile()), digits(), THREAT, fresh=None)
+    assert "W47" in [check.rule for check in checks if check.outcome == "failed"]
+    assert "of 144" in checks[-1].number
+
+
 @pytest.mark.parametrize("name", disguises.GRADIENTS)
 def test_wrong_gradients_are_found_and_named(name: str) -> None:
     disguise, rule, word = disguises.GRADIENTS[name]
@@ -289,7 +332,9 @@ def test_rounding_of_the_type_is_allowed_and_no_more() -> None:
 def test_the_ascent_moves_on_where_there_is_no_gradient() -> None:
     victim = Classifier(disguises.of(backward=lambda g: 0 * g)(natural()))
     with victim.held():
-        asked = ascent(Subject.of(victim, digits(), THREAT), seed=0)
+        subject = Subject.of(victim, digits(), THREAT)
+        clean = subject.ask(subject.images, torch.arange(len(subject)))
+        asked = ascent(subject, clean, seed=0)
     assert len(asked.images) == 64
     assert len(torch.unique(asked.images.flatten(1), dim=0)) == 64
 

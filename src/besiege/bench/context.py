@@ -115,10 +115,15 @@ class Context:
         samples = self._shard[1]
         return samples if ids is None else samples.at(rows_of(samples.ids, ids))
 
-    def first(self, digest: str, count: int) -> Samples:
-        """The first samples of a shard."""
-        samples = self.samples(digest)
-        return samples.at(torch.arange(min(count, len(samples)), device=samples.ids.device))
+    def first(self, shards: Sequence[str], count: int) -> Samples:
+        """The first samples of some shards."""
+        parts = [self.samples(digest) for digest in shards]
+        images, labels, ids = (
+            torch.cat([getattr(part, name) for part in parts])[:count]
+            for name in ("images", "labels", "ids")
+        )
+        aims = [part.targets for part in parts if part.targets is not None]
+        return Samples(images, labels, ids, torch.cat(aims)[:count] if aims else None)
 
     def adversarial(self, judged: Sequence[str], count: int) -> Tensor | None:
         """Some stored adversarial images of the records that verdicts judged; None without any."""

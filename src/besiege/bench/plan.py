@@ -11,6 +11,7 @@ from pydantic import Field
 from besiege.bench.kinds import KINDS, kinds
 from besiege.bench.reading import gather
 from besiege.bench.spec import (
+    EXAMINING,
     AttackSpec,
     Curve,
     DataSpec,
@@ -95,7 +96,12 @@ class Plan(Value):
         threat = str(replace(Threat.parse(self.request.threat), written=None))
         count = None if self.data.count >= self.data.total else self.request.count
         request = self.request.model_copy(
-            update={"command": "", "threat": threat, "count": count, "examine": "none"}
+            update={
+                **{name: Request.model_fields[name].default for name in EXAMINING},
+                "command": "",
+                "threat": threat,
+                "count": count,
+            }
         )
         return request, "" if request.textual else self.data.digest
 

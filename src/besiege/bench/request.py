@@ -16,11 +16,12 @@ from besiege.attacks.suites import suite as suite_of
 from besiege.bench.knowledge import at_hand, beginnings, each, read_fuse, read_substitute
 from besiege.bench.model_spec import as_granted, fresh_copies, read_victim
 from besiege.bench.shards import Read, boxed, read_data, usual_size
-from besiege.bench.spec import Request
+from besiege.bench.spec import ACTIVE, Request
 from besiege.bench.target import aimed, goal_of, left, settled
 from besiege.core import presets
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.knowledge import Knowledge
+from besiege.core.rules import FEW
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
@@ -83,6 +84,7 @@ def requested(
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
     examine: str = "short",
+    active_test: bool | int = False,
     **others: Any,
 ) -> tuple[Request, Objects]:
     """The request from the arguments of `besiege.evaluate`, and its objects in memory."""
@@ -103,6 +105,7 @@ def requested(
         substitute=tuple(m if isinstance(m, str) else Classifier.of(m).name for m in models),
         fuse=read_fuse(fuse),
         examine=read_examine(examine),
+        active_test=read_active_test(active_test),
         textual=bool(others.get("command")) or (isinstance(model, str) and in_file),
         **others,
     )
@@ -387,6 +390,14 @@ def read_examine(examine: str) -> Examine:
     if examine not in known:
         raise InputError(f"examine is '{examine}': {near(str(examine), known)}")
     return known[examine]
+
+
+def read_active_test(given: bool | int) -> int | None:
+    """The number of samples of an active test that is requested by name."""
+    if isinstance(given, bool):
+        return ACTIVE if given else None
+    check_whole(given, "active_test", FEW)
+    return given
 
 
 def check_numbers(**given: object) -> None:

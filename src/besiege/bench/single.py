@@ -29,7 +29,7 @@ from besiege.bench.results import write_figures
 from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
 from besiege.bench.shards import Read
-from besiege.bench.spec import Machine, Request
+from besiege.bench.spec import EXAMINING, Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch, WorkEstimate
 from besiege.core.errors import InputError
@@ -64,6 +64,7 @@ class Options(TypedDict, total=False):
     substitute: Model | Sequence[Model] | None
     fuse: str
     examine: str
+    active_test: bool | int
     progress: bool
     watch: Watch | None
     command: str | None
@@ -122,6 +123,7 @@ def evaluate(
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
     examine: str = "short",
+    active_test: bool | int = False,
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
@@ -187,6 +189,10 @@ def evaluate(
     examine : {"short", "full", "none"}
         Examination of the model and of its evaluation, ``result.examination``: is it strong enough?
         ``"full"`` also examines black-box models, whose queries it counts.
+    active_test : bool or int
+        Whether to run the active test on 50 samples, or on how many (20 or more): which share of
+        adversarial examples that are known to exist do the attacks find? The examination has one
+        that ends after the first few if they are found.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
@@ -229,6 +235,7 @@ def evaluate(
             substitute=substitute,
             fuse=fuse,
             examine=examine,
+            active_test=active_test,
             command=command or "",
         )
         for one in models
@@ -379,12 +386,12 @@ def _as_begun(request: Request, folder: Path) -> Request:
             update={
                 "shard": plan.request.shard,
                 "command": plan.request.command,
-                "examine": plan.request.examine,
+                **{name: getattr(plan.request, name) for name in EXAMINING},
             }
         )
         if begun == plan.request:
-            begun = begun.model_copy(update={"examine": request.examine})
-            return begun.model_copy(update={"command": request.command or begun.command})
+            wanted = {name: getattr(request, name) for name in EXAMINING}
+            return begun.model_copy(update={**wanted, "command": request.command or begun.command})
     return request
 
 

@@ -99,6 +99,9 @@ class Request(Value):
     layout: str | None = None
     examine: Literal["full", "short", "none"] = "none"
     """How the model and its evaluation are examined; earlier releases did not."""
+    active_test: int | None = None
+    """Samples of the active test, where it is requested by name; None runs it as a part of the
+    examination."""
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True
@@ -126,6 +129,12 @@ class Request(Value):
             raise InputError(
                 f"{name} is {quoted(fields.get(name))}: {wrong['msg'].lower()}"
             ) from None
+
+
+ACTIVE = 50
+"""Samples of an active test that is requested by name, unless a number is given."""
+EXAMINING = ("examine", "active_test")
+"""The fields of a request that say how its evaluation is examined, which changes no evaluation."""
 
 
 class ModelSpec(Value):

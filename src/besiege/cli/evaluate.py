@@ -15,7 +15,7 @@ from rich.text import Text
 
 from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
-from besiege.bench.spec import Machine, Request
+from besiege.bench.spec import ACTIVE, EXAMINING, Machine, Request
 from besiege.bench.target import goal_of
 from besiege.cli import screen
 from besiege.cli.gates import GateOptions, Gating, gating
@@ -30,6 +30,7 @@ from besiege.cli.grammar import (
     Flag,
     Goals,
     Layout,
+    MaybeCount,
     Model,
     Place,
     Seed,
@@ -42,7 +43,9 @@ from besiege.cli.grammar import (
     known_suites,
 )
 from besiege.core.errors import EndpointError, InputError, StoreError
+from besiege.core.rules import FEW
 from besiege.core.shell import shell
+from besiege.core.text import whole
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:
@@ -91,6 +94,7 @@ def evaluate(
     curve: Curves | None = None,
     no_curve: Flag = False,
     examine: Literal["full", "short", "none"] = "short",
+    active_test: MaybeCount = None,
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
@@ -151,6 +155,9 @@ def evaluate(
     examine
         Examination of the model and of its evaluation: is it strong enough? full also examines
         black-box models, whose queries it counts; none leaves it out.
+    active_test
+        Run the active test on 50 images, or on N: which share of adversarial examples that are
+        known to exist do the attacks find?
     count
         Number of images, chosen by the seed; all by default.
     seed
@@ -178,6 +185,9 @@ def evaluate(
     """
     if no_curve and curve not in (None, "none"):
         raise InputError(f"--curve {curve} and --no-curve disagree: give one")
+    tested = None
+    if active_test is not None:
+        tested = whole(active_test[0], "--active-test", FEW) if active_test else ACTIVE
     requests = [
         Request.of(
             model=one,
@@ -196,6 +206,7 @@ def evaluate(
             substitute=substitute,
             fuse=fuse if substitute else "logits",
             examine=examine,
+            active_test=tested,
             resize=resize,
             crop=crop,
             channels=channels,
@@ -419,7 +430,7 @@ def default_folder(requests: Sequence[Request]) -> Path:
         "layout": request.layout,
         "substitute": request.substitute,
         "fuse": request.substitute,
-        "examine": False,  # it is a part of the same evaluation
+        **dict.fromkeys(EXAMINING, False),  # it is a part of the same evaluation
     }
     named = {name: value for name, value in words.items() if later.get(name, True)}
     digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()

@@ -226,6 +226,10 @@ Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 Whole = Annotated[int, counted(1), Parameter(metavar="N")]
 FromZero = Annotated[int, counted(0), Parameter(metavar="N")]
 Count = Annotated[int | None, counted(1), Parameter(metavar="N")]
+MaybeCount = Annotated[
+    tuple[str, ...] | None,
+    Parameter(metavar="[N]", consume_multiple=(0, 1), negative="", show_default=False),
+]
 Size = Annotated[str | None, Parameter(metavar="N|HxW")]
 Seed = Annotated[int, counted(-MOST - 1), Parameter(metavar="N")]
 Real = Annotated[float, Parameter(metavar="X", converter=_read_real)]

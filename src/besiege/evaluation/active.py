@@ -12,13 +12,13 @@ from besiege.attacks.attack import Attack
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, BesiegeError, ThreatError, described
-from besiege.core.examination import Check, Outcome
-from besiege.core.oracle import Oracle, full_precision
+from besiege.core.examination import Check
+from besiege.core.oracle import full_precision
 from besiege.core.rules import FEW
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, Access, Goal, Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.binarised import INNER, Features, Heads, apart, drawn, make_heads, readout
+from besiege.evaluation.binarised import Features, apart, make_heads, readout
 from besiege.evaluation.checking import fits
 from besiege.evaluation.crafting import craft
 from besiege.evaluation.judging import judge
@@ -28,6 +28,8 @@ LEAST = 0.95
 """The share of known examples that attacks must find."""
 _TAIL = 0.025
 """Each side of the exact 95 % interval."""
+ENOUGH = 0.75
+"""The share of the first samples that must have a known example, so that they decide."""
 _PROBES = 8
 """Images on which the linear read-out is looked for."""
 
@@ -42,13 +44,11 @@ class ActiveTest:
         Samples with a known adversarial example, and those of them where the attacks found one.
     left_out : int
         Samples without a known example, or nearer than two budgets to another one.
-    random_found : int
-        Samples where as many random points as the head was fitted on find one.
     raised, lowered : int
         Samples whose threshold lies where several steps along the gradient lead, and one does not;
         and those where honest gradients do not lead as far as the known example.
     forwards, backwards : int
-        All passes of the network: heads, random points, attacks and judging.
+        All passes of the network: heads, attacks and judging.
     layer : bool
         Whether the features are those of a linear read-out; otherwise they are the logits.
     check : Check
@@ -58,7 +58,6 @@ class ActiveTest:
     tested: int = 0
     found: int = 0
     left_out: int = 0
-    random_found: int = 0
     raised: int = 0
     lowered: int = 0
     forwards: int = 0
@@ -75,6 +74,7 @@ def active_test(
     *,
     seed: int = 0,
     most: int = 50,
+    first: int = 0,
 ) -> ActiveTest:
     """Give every sample a head of two classes with a known adversarial example, and attack it.
 
@@ -90,6 +90,9 @@ def active_test(
         Seed of heads and attacks.
     most : int
         Most samples. With fewer than 20 heads nothing is decided.
+    first : int
+        The test passes at once if the attacks find the examples of the first few samples; a single
+        one that they miss makes it go on to all of them. 0: all samples are used.
 
     References
     ----------
@@ -101,13 +104,13 @@ def active_test(
         return ActiveTest(check=Check(NAME, "not applicable", seen=reason))
     usable = [one for one in attacks if _usable(one, threat)]
     if not usable:
-        return _not_run("none of the attacks can be run on a model of two classes.")
+        return _not_run("no attack follows gradients of this model and fits two classes.")
     if victim.stochastic:
         return _not_run("the model is stochastic: no example is certain.")
     if min(len(samples), most) < FEW:
         return _not_run(f"it needs {FEW} samples at least.")
     try:
-        return _test(victim, usable, samples, threat, seed, most)
+        return _test(victim, usable, samples, threat, seed, most, first)
     except BesiegeError as problem:
         return _not_run(f"it ended with {described(problem)}.")
 
@@ -119,65 +122,66 @@ def _test(
     threat: Threat,
     seed: int,
     most: int,
+    first: int,
 ) -> ActiveTest:
+    samples = samples.at(torch.arange(min(most, len(samples)))).to(victim.device)
     with victim.held(), full_precision(victim.device):
-        samples = samples.at(torch.arange(min(most, len(samples)))).to(victim.device)
         layer = readout(victim, samples.images[:_PROBES])
-        features = Features(victim, layer)
-        away = apart(samples.images, threat)
-        many = len(samples)
-        samples = samples.at(away.nonzero()[:, 0])
-        balls = ball(threat.norm, samples.images, threat.radius, victim.box, victim.grid)
-        dice = Dice.throw(seed, samples.ids).of("active")
-        heads = make_heads(features, balls, threat, dice)
-        rows = heads.kept.nonzero()[:, 0]
-        counts = ActiveTest(
-            tested=len(rows),
-            left_out=many - len(rows),
-            raised=heads.raised,
-            lowered=heads.lowered,
-            forwards=heads.forwards + _PROBES,
-            backwards=heads.backwards + _PROBES,
-            layer=layer is not None,
-        )
-        if len(rows) < FEW:
-            why = f"only {len(rows)} of {many} samples have a known example; {FEW} are needed."
-            return replace(counts, check=Check(NAME, "not run", seen=why))
-        lucky = torch.zeros(len(rows), dtype=torch.bool, device=samples.images.device)
-        oracle, around, chances = Oracle(heads.victim), balls.at(rows), dice.of("random").at(rows)
-        for draw in range(INNER):
-            lucky |= oracle.logits(drawn(around, chances, draw)).argmax(1) == 1
-        counts = replace(
-            counts, random_found=int(lucky.sum()), forwards=counts.forwards + INNER * len(rows)
-        )
-    return _attacked(heads, attacks, samples.at(rows), threat, seed, counts)
+    features = Features(victim, layer)
+    alone = apart(samples.images, threat).nonzero()[:, 0]
+    counts = ActiveTest(forwards=_PROBES, backwards=_PROBES, layer=layer is not None)
+    if first:
+        few = samples.at(alone[:first])
+        counts = _attacked(features, attacks, few, threat, seed, counts)
+        if counts.found == counts.tested >= ENOUGH * first:
+            return replace(counts, check=_decided(counts.found, counts.tested))
+    counts = _attacked(features, attacks, samples.at(alone[first:]), threat, seed, counts)
+    counts = replace(counts, left_out=len(samples) - counts.tested)
+    if counts.tested < FEW:
+        known = f"only {counts.tested} of {len(samples)} samples have a known example"
+        return replace(counts, check=Check(NAME, "not run", seen=f"{known}; {FEW} are needed."))
+    return replace(counts, check=_decided(counts.found, counts.tested))
 
 
 def _attacked(
-    heads: Heads,
+    features: Features,
     attacks: Sequence[Attack],
     samples: Samples,
     threat: Threat,
     seed: int,
     counts: ActiveTest,
 ) -> ActiveTest:
-    """Run the attacks, each on what those before it left, and decide."""
-    labels = torch.zeros_like(samples.labels)
+    """Make heads and run the attacks, each on what those before it left; add to the counts."""
+    if not len(samples):
+        return counts
+    with features.held(), full_precision(features.device):
+        balls = ball(threat.norm, samples.images, threat.radius, features.box, features.grid)
+        dice = Dice.throw(seed, samples.ids).of("active")
+        heads = make_heads(features, balls, threat, dice)
+    forwards, backwards = counts.forwards + heads.forwards, counts.backwards + heads.backwards
+    tested = samples.at(heads.kept.nonzero()[:, 0])
+    labels = torch.zeros_like(tested.labels)
     targets = labels + 1 if threat.goal is Goal.GIVEN else None
-    left = Samples(samples.images, labels, samples.ids, targets)
+    left = Samples(tested.images, labels, tested.ids, targets)
     aimed = replace(threat, target=None if threat.target is None else 1)
-    forwards, backwards = counts.forwards, counts.backwards
     for attack in attacks:
+        if not len(left):
+            break
         crafted = craft(heads.victim, attack, left, aimed, seed=seed)
         verdicts = judge(heads.victim, crafted, left, aimed, seed=seed)
         forwards += int(crafted.forwards.sum()) + verdicts.forwards
         backwards += int(crafted.backwards.sum())
         left = left.at((~verdicts.success).nonzero()[:, 0])
-        if not len(left):
-            break
-    found = counts.tested - len(left)
-    counts = replace(counts, found=found, forwards=forwards, backwards=backwards)
-    return replace(counts, check=_decided(found, counts.tested))
+    return replace(
+        counts,
+        tested=counts.tested + len(tested),
+        found=counts.found + len(tested) - len(left),
+        left_out=counts.left_out + len(samples) - len(tested),
+        raised=counts.raised + heads.raised,
+        lowered=counts.lowered + heads.lowered,
+        forwards=forwards,
+        backwards=backwards,
+    )
 
 
 def _decided(found: int, tested: int) -> Check:
@@ -185,18 +189,13 @@ def _decided(found: int, tested: int) -> Check:
 
     Of 50 examples, 43 are too few: attacks that find 95 % of all find so few in 1.2 % of all cases.
     """
-    number = f"{found} of {tested} known examples found"
-    missed = tested - found
-    chance = sum(
-        comb(tested, k) * (1 - LEAST) ** k * LEAST ** (tested - k)
-        for k in range(missed, tested + 1)
-    )
-    outcome: Outcome = "passed" if chance >= _TAIL else "failed"
-    if outcome == "passed":
-        return Check(NAME, outcome, number)
+    low, high = interval(found, tested)
+    number = f"{found} of {tested} known examples found ({100 * low:.0f} to {100 * high:.0f} %)"
+    if high >= LEAST:
+        return Check(NAME, "passed", number)
     return Check(
         NAME,
-        outcome,
+        "failed",
         number,
         f"the attacks were too weak for this model: with another last layer, {tested} samples "
         f"have adversarial examples for certain, and the attacks found {found} of them.",
@@ -205,6 +204,25 @@ def _decided(found: int, tested: int) -> Check:
         "surrogate.",
         "W48",
     )
+
+
+def interval(found: int, tested: int) -> tuple[float, float]:
+    """The exact 95 % interval of a share (Clopper and Pearson 1934)."""
+
+    def at_least(count: int, share: float) -> float:
+        terms = range(count, tested + 1)
+        return sum(comb(tested, k) * share**k * (1 - share) ** (tested - k) for k in terms)
+
+    def where(count: int, chance: float) -> float:
+        """The share with which at least `count` are found in this share of all cases."""
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if at_least(count, middle) < chance else (low, middle)
+        return low
+
+    lowest = where(found, _TAIL) if found else 0.0
+    return lowest, where(found + 1, 1 - _TAIL) if found < tested else 1.0
 
 
 def _inapplicable(victim: Victim, threat: Threat) -> str:

@@ -223,7 +223,9 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
     most = torch.minimum(most, _ascend(head, ball, ball.sample(dice.of("start")))[1])
     reference = torch.minimum(once + BEYOND * (most - once), NEAREST * most)
     raised = reference > threshold
-    lowered = ~raised & _true_slopes(head, ball, known, height)
+    lowered = ~raised
+    rest = lowered.nonzero()[:, 0]
+    lowered[rest] = _true_slopes(head, ball.at(rest), known[rest], height[rest])
     reached = torch.minimum(most, height)
     threshold = torch.where(raised, reference, threshold)
     threshold = torch.where(lowered, best + LOWER * (reached - best), threshold).clamp_min(1e-30)
@@ -238,8 +240,8 @@ def make_heads(features: Features, ball: Ball, threat: Threat, dice: Dice) -> He
         known[kept],
         int((raised & kept).sum()),
         int((lowered & kept).sum()),
-        rows * (1 + INNER + 1 + 2 + 2 * (len(STEPS) + 2) + 2 + 2),
-        rows * (2 * len(STEPS) + 1),
+        rows * (1 + INNER + 1 + 2 + 2 * (len(STEPS) + 2) + 2) + 2 * len(rest),
+        rows * 2 * len(STEPS) + len(rest),
     )
 
 

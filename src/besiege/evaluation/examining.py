@@ -17,7 +17,7 @@ from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.evaluation import nearby, sameness
-from besiege.evaluation.nearby import flat, not_finite
+from besiege.evaluation.nearby import flat, not_finite, segments, sources
 from besiege.evaluation.sameness import Asked, Sameness, apart, ascent, copies, one_by_one
 from besiege.evaluation.slope_checks import OF_THE_ANSWERS, WITHIN_THE_BUDGET, slope_checks
 from besiege.evaluation.slopes import FINER, Slopes, measure
@@ -90,17 +90,22 @@ def examine(
     with victim.held(), full_precision(victim.device), accounted(victim, "probe", fresh=True):
         subject = Subject.of(victim, samples, threat, seed)
         own = torch.arange(len(subject), device=subject.images.device)
-        same = Sameness(subject, 0.0, seed)
+        inner, past = subject.past_surrogates(threat)
+        points = segments(inner, seed)
+        besides = None if past else (points.flatten(0, 1), sources(points))
+        same = Sameness(subject, 0.0, seed, besides)
         clean = subject.ask(subject.images, own)
         same.eps = eps = precision(victim, clean)
-        broken = not_finite(subject, seed)
+        broken = not_finite(subject, clean, seed)
         if victim.stochastic and not same.repeats():
             return [
                 *_no_gradients(_OWN_CHANCE),
                 Check(sameness.NAME, "not applicable", seen=_OWN_CHANCE),
                 broken or Check(nearby.NAME, "not applicable", seen=_OWN_CHANCE),
             ]
-        slopes, gradients = _gradients(subject, threat, eps, seed, broken)
+        # Plateaus, jumps and slopes are examined past layers with surrogates: these are declared.
+        seen = inner.ask(inner.images, own) if past else clean
+        slopes, gradients = _gradients(subject, inner, past, seen, eps, seed, broken)
         asked = None
         if slopes is not None:
             asked = Asked(slopes.queries, slopes.of, slopes.answers)
@@ -110,7 +115,9 @@ def examine(
             unknown = broken or Check(nearby.NAME, "not run", seen=why)
             kept = [c if c.outcome == "not applicable" else _silent(c, why) for c in gradients]
             return [*kept, one_answer, unknown]
-        return [*gradients, one_answer, broken or _flat(subject, threat, eps, seed)]
+        if broken is None:
+            broken = _hidden(len(subject)) if inner.hides_surrogates else None
+        return [*gradients, one_answer, broken or flat(inner, seen, points, same.answers, eps)]
 
 
 def _silent(check: Check, why: str) -> Check:
@@ -118,18 +125,22 @@ def _silent(check: Check, why: str) -> Check:
 
 
 def _gradients(
-    subject: Subject, threat: Threat, eps: float, seed: int, broken: Check | None
+    subject: Subject,
+    inner: Subject,
+    past: int,
+    clean: Tensor,
+    eps: float,
+    seed: int,
+    broken: Check | None,
 ) -> tuple[Slopes | None, list[Check]]:
     """The checks of the gradients, and what was measured of the whole victim."""
     if subject.access < Access.GRADIENT:
         return None, _no_gradients("no gradients are granted.")
-    inner, past = subject.past_surrogates(threat)
     if inner.hides_surrogates:
         return None, _no_gradients("surrogates inside the model replace its gradients.")
     if broken is not None:
         return None, _not_run("answers near the images are not finite, so slopes have no meaning.")
     try:
-        clean = inner.ask(inner.images, torch.arange(len(inner), device=inner.images.device))
         slopes = measure(inner, clean, eps, seed)
         checks = slope_checks(slopes, eps > HALF, past)
         if checks[0].outcome != "passed" and eps <= HALF and subject.victim.grid is None:
@@ -141,14 +152,9 @@ def _gradients(
     return None if past else slopes, checks
 
 
-def _flat(subject: Subject, threat: Threat, eps: float, seed: int) -> Check:
-    """Plateaus and jumps, examined past layers with surrogates: these are declared."""
-    inner, _ = subject.past_surrogates(threat)
-    if inner.hides_surrogates:
-        count = len(subject)
-        return Check(nearby.NAME, "passed", f"finite near {count} of {count} images")
-    clean = inner.ask(inner.images, torch.arange(len(inner), device=inner.images.device))
-    return flat(inner, clean, eps, seed)
+def _hidden(count: int) -> Check:
+    """Layers with surrogates inside hide plateaus and jumps, which are declared."""
+    return Check(nearby.NAME, "passed", f"finite near {count} of {count} images")
 
 
 def examine_again(
@@ -184,19 +190,21 @@ def examine_again(
         if adversarial is not None and len(adversarial):
             batches["adversarial images"] = adversarial[: len(subject)].to(subject.images)
         compared = 0
-        eps = precision(victim, subject.ask(subject.images, own))
+        clean = subject.ask(subject.images, own)
+        eps = precision(victim, clean)
         for kind, images in batches.items():
             of = own[: len(images)]
-            batch = Asked(images, of, subject.ask(images, of))
-            strays = _strays(subject, batch, eps)
-            if victim.stochastic and strays:
+            answers = clean if images is subject.images else subject.ask(images, of)
+            batch = Asked(images, of, answers)
+            if victim.stochastic and _strays(subject, batch, eps):
                 return [Check(sameness.AGAIN, "not applicable", seen=_OWN_CHANCE)]
             different = copies(fresh, subject, batch, eps)
             compared += len(different)
             if bool(different.any()):
+                strays = _strays(subject, batch, eps)
                 what = "stateful or stochastic" if strays else "stateful"
                 return [_changed(different, kind, what)]
-        return [_ascended(subject, fresh, eps, seed, compared)]
+        return [_ascended(subject, clean, fresh, eps, seed, compared)]
 
 
 def _slightly(subject: Subject, dice: Dice) -> Tensor:
@@ -205,10 +213,12 @@ def _slightly(subject: Subject, dice: Dice) -> Tensor:
     return subject.ball.project(subject.images + subject.amplitude / 8 * noise)
 
 
-def _ascended(subject: Subject, fresh: Fresh, eps: float, seed: int, compared: int) -> Check:
+def _ascended(
+    subject: Subject, clean: Tensor, fresh: Fresh, eps: float, seed: int, compared: int
+) -> Check:
     """The queries of a short ascent, asked again of fresh copies."""
     try:
-        asked = ascent(subject, seed)
+        asked = ascent(subject, clean, seed)
     except VictimError as problem:
         return Check(sameness.AGAIN, "not run", seen=f"{problem}.")
     last = torch.arange(len(asked.of), device=asked.of.device)[-sameness.CLIMBERS :]

@@ -29,19 +29,18 @@ LEANING = 0.02
 _ADVICE = "Return the logits of the last layer, without "
 
 
-def not_finite(subject: Subject, seed: int) -> Check | None:
+def not_finite(subject: Subject, clean: Tensor, seed: int) -> Check | None:
     """A check that failed if answers to perturbed images are not finite; None if all are."""
     count = len(subject)
     own = torch.arange(count, device=subject.images.device)
     dice = Dice.throw(seed, own).of("nearby")
     inside, shell = subject.ball.sample(dice.of("inside")), subject.ball.shell(dice.of("shell"))
     grids = [subject.on_grid(point) for point in (inside, shell)]
-    tiny = subject.ball.project(subject.images + TINY * subject.amplitude * _inward(subject, dice))
     kinds = {
-        "off the grid of the images": torch.cat([inside, shell, tiny]),
+        "off the grid of the images": torch.cat([inside, shell]),
         "on the grid of the images": torch.cat(grids),
     }
-    if not _finite(subject, subject.images, own).all():
+    if not _is_finite(clean).all():
         return None  # the clean images have no answers either, which is another error
     bad = {}
     for kind, images in kinds.items():
@@ -49,26 +48,51 @@ def not_finite(subject: Subject, seed: int) -> Check | None:
         bad[kind] = int((~finite).sum())
     if not any(bad.values()):
         return None
-    total = sum(map(len, kinds.values()))
     where = " and ".join(kind for kind, number in bad.items() if number)
+    return _undefined(sum(bad.values()), sum(map(len, kinds.values())), where)
+
+
+def _undefined(bad: int, total: int, where: str) -> Check:
     return _failed(
-        f"{sum(bad.values())} of {total} answers are not finite",
+        f"{bad} of {total} answers are not finite",
         f"the model answers the images, but NaN, infinity or an error to perturbed ones ({where}).",
         "Attacks cannot use such answers. Find what overflows or is undefined there (a division, "
         "log, sqrt, a lookup of known pixel values), and repair it.",
     )
 
 
-def flat(subject: Subject, clean: Tensor, eps: float, seed: int) -> Check:
-    """Whether answers move as those of a network do along segments inside the ball."""
+def segments(subject: Subject, seed: int) -> Tensor:
+    """Points ``[rows, points, ...]`` between each image and a corner of its ball, nearest first."""
     own = torch.arange(len(subject), device=subject.images.device)
     dice = Dice.throw(seed, own).of("segments")
     end = subject.near.confine(subject.images + subject.amplitude * _inward(subject, dice))
     shares = [TINY, *((k + 1) / POINTS for k in range(POINTS))]
     points = torch.stack([subject.images + s * (end - subject.images) for s in shares], 1)
-    points = subject.ball.snap(points)
-    of = own.repeat_interleave(len(shares))
-    logits = subject.ask_all(points.flatten(0, 1), of).view(len(subject), len(shares), -1)
+    return subject.ball.snap(points)
+
+
+def flat(
+    subject: Subject, clean: Tensor, points: Tensor, answers: Tensor | None, eps: float
+) -> Check:
+    """Whether answers move as those of a network do along segments inside the ball.
+
+    Parameters
+    ----------
+    subject, clean, eps
+        The victim, its answers to the images, and their precision.
+    points : Tensor
+        The `segments`.
+    answers : Tensor or None
+        Answers to the first of them, which are not asked again.
+    """
+    sent, of = points.flatten(0, 1), sources(points)
+    known = 0 if answers is None else len(answers)
+    rest = [subject.ask_all(sent[known:], of[known:])] if known < len(sent) else []
+    logits = torch.cat([*([] if answers is None else [answers]), *rest])
+    finite = _is_finite(logits)
+    if bool(_is_finite(clean).all()) and not bool(finite.all()):
+        return _undefined(int((~finite).sum()), len(finite), "off the grid of the images")
+    logits = logits.view(*points.shape[:2], -1)
     clean_and_near = torch.cat([clean, logits.flatten(0, 1)])
     if (found := _scale(subject, clean_and_near, eps)) is not None:
         return found
@@ -169,6 +193,12 @@ def _jump(subject: Subject, clean: Tensor, logits: Tensor, eps: float) -> Check 
     )
 
 
+def sources(points: Tensor) -> Tensor:
+    """Which image each point of the segments belongs to, ``[rows * points]``."""
+    rows, count = points.shape[:2]
+    return torch.arange(rows, device=points.device).repeat_interleave(count)
+
+
 def _inward(subject: Subject, dice: Dice) -> Tensor:
     """Random signs; pixel values at an end of the box move into it."""
     low, high = subject.victim.box
@@ -183,6 +213,11 @@ def _finite(subject: Subject, images: Tensor, of: Tensor) -> Tensor:
         logits = subject.ask_all(images, of)
     except VictimError:
         return torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    return _is_finite(logits)
+
+
+def _is_finite(logits: Tensor) -> Tensor:
+    """Whether answers name a class: a logit may be minus infinity, the largest may not."""
     return torch.isfinite(logits.amax(1)) & ~logits.isnan().any(1)
 
 

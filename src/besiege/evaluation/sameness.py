@@ -62,10 +62,20 @@ class Sameness:
         The precision of its answers.
     seed : int
         Of the perturbed images.
+    besides : tuple of Tensor, optional
+        Images that another check asks about, and which images they were made from. They fill the
+        largest batch, and ``answers`` then has the logits of the first of them.
     """
 
-    def __init__(self, subject: Subject, eps: float, seed: int = 0) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        eps: float,
+        seed: int = 0,
+        besides: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.subject, self.eps = subject, eps
+        self.answers: Tensor | None = None
         count = min(8, len(subject))
         rows = torch.arange(count, device=subject.images.device)
         dice = Dice.throw(seed, torch.arange(len(subject), device=rows.device)).of("sameness")
@@ -80,6 +90,7 @@ class Sameness:
         self.others = subject.ball.snap(torch.cat([subject.images.flip(0), noise]))
         own = torch.arange(len(subject), device=rows.device)
         self.others_of = torch.cat([own.flip(0), own])
+        self.besides = besides or (self.others[:0], self.others_of[:0])
         self.compared = 2 * count
         self.differing = 0
 
@@ -131,10 +142,7 @@ class Sameness:
         mixed[1::2], of[1::2] = self.others[fill], self.others_of[fill]
         if self._differs(subject.ask(mixed, of)[kept], kept):
             return self._batch("with other images beside it", "its neighbours in the batch")
-        sizes = [1, 2, EIGHT, MANY]
-        if not subject.victim.metered:
-            sizes.append(subject.batch)
-        for size in dict.fromkeys(sizes):
+        for size in (1, 2, EIGHT, max(MANY, subject.batch)):
             times = {1: ALONE, 2: PAIRS}.get(size, 1)
             for turn in range(1 if subject.victim.metered else times):
                 if (found := self._size(size, turn)) is not None:
@@ -148,10 +156,16 @@ class Sameness:
         count, device = len(self.images), self.of.device
         rows = (torch.arange(min(size, count), device=device) * 5 + 3 * turn) % count
         rows = torch.tensor(list(dict.fromkeys(rows.tolist())), device=device)
-        fill = torch.arange(size - len(rows), device=device) % len(self.others)
-        images = torch.cat([self.images[rows], self.others[fill]])
-        of = torch.cat([self.of[rows], self.others_of[fill]])
-        if self._differs(self.subject.ask(images, of)[: len(rows)], rows):
+        more, more_of = (
+            one[: size - len(rows)] if size >= MANY else one[:0] for one in self.besides
+        )
+        own, end = len(rows), len(rows) + len(more)
+        fill = torch.arange(size - end, device=device) % len(self.others)
+        images = torch.cat([self.images[rows], more, self.others[fill]])
+        of = torch.cat([self.of[rows], more_of, self.others_of[fill]])
+        answers = self.subject.ask(images, of)
+        self.answers = answers[own:end] if len(more) else self.answers
+        if self._differs(answers[:own], rows):
             among = "alone" if size == 1 else f"in a batch of {size}"
             return self._batch(among, "the size of the batch, or its neighbours in it")
         return None
@@ -243,14 +257,13 @@ def one_by_one(subject: Subject, asked: Asked, eps: float, seed: int) -> Tensor:
     return apart(asked.answers[rows], answers, eps)
 
 
-def ascent(subject: Subject, seed: int) -> Asked:
+def ascent(subject: Subject, clean: Tensor, seed: int) -> Asked:
     """A short ascent with sign steps along the victim's own gradient, and its answers.
 
-    Without gradients the steps are random.
+    Without gradients the steps are random. `clean` has the answers to the images.
     """
     few = torch.arange(min(CLIMBERS, len(subject)), device=subject.images.device)
     near = subject.near.at(few)
-    clean = subject.ask(subject.images, torch.arange(len(subject), device=few.device))
     rivals = subject.rivals(clean)
     x = near.center
     dice = Dice.throw(seed, few).of("ascent")

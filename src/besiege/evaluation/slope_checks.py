@@ -143,8 +143,8 @@ def _downhill(slopes: Slopes, where: str) -> Check:
     """Whether moves along the gradient lower margins more than random moves do."""
     drop, hoped = slopes.along.sum(0), slopes.predicted.sum(0)
     random = slopes.aside.abs().mean(2).sum(0)
-    kept = (drop / hoped)[1:].nan_to_num(0.0)
-    more = (drop / random)[1:].nan_to_num(0.0)
+    kept = (drop / hoped).nan_to_num(0.0)
+    more = (drop / random).nan_to_num(0.0)
     place = int(more.argmax())
     number = f"margins fall {float(more[place]):.1f} times as much as at random{where}"
     if float(kept.max()) >= KEPT or float(more.max()) >= ASIDE:

@@ -19,7 +19,7 @@ LENGTHS = (1 / 256, 1 / 32, 1 / 4)
 """Half the lengths over which slopes are measured, in units of the budget."""
 COARSE = (1 / 16, 1 / 4, 1 / 2)
 """The same for float16 and bfloat16, which round shorter moves away."""
-MOVES = (1 / 16, 1 / 4, 1 / 2)
+MOVES = (1 / 4, 1 / 2)
 """Lengths of moves along the gradient, in units of the budget."""
 RANDOM = 2
 """Random moves of the same lengths that they are compared with."""

@@ -11,6 +11,8 @@ from besiege.metrics.rows import Rows
 
 KINDS = ("examine", "again", "active")
 """Kinds of task whose rows are checks, in the order in which they are shown."""
+ACTIVE = "the attacks find known examples"
+"""The check of the active test."""
 FEW = 0.02
 """The largest share of what gradient-based attacks left that others may break."""
 ADVICE = (
@@ -27,6 +29,8 @@ def examination_figures(case: Case) -> Examination | None:
     if not tables:
         return None
     before = [check for name in KINDS[:1] for check in _checks(tables.get(name))]
+    if "examine" not in tables:
+        before = [Check("the model can be attacked", "not run", seen="the model was not examined")]
     after = [check for name in KINDS[1:] for check in _checks(tables.get(name))]
     return Examination((*before, _without_gradients(evidence), *after))
 

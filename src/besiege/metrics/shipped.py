@@ -6,7 +6,7 @@ from besiege.metrics import figures
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.distances import distance_figures
-from besiege.metrics.examination import examination_figures
+from besiege.metrics.examination import ACTIVE, examination_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.stochastic import chance_figures
@@ -28,6 +28,14 @@ def _examination_row(found: EvaluationFigures) -> Row | None:
     if found.examination is None:
         return None
     return Row("strong enough", found.examination.enough, found.examination.counted.rstrip("."))
+
+
+def _active_row(found: EvaluationFigures) -> Row | None:
+    """The share of known examples that the attacks found, where the active test was decided."""
+    checks = found.examination.checks if found.examination is not None else ()
+    number = next((one.number for one in checks if one.name == ACTIVE), "")
+    share, mark, words = number.partition(" known")
+    return Row("active test", share, mark.strip() + words) if share else None
 
 
 def _chance_row(found: EvaluationFigures) -> Row | None:
@@ -59,6 +67,7 @@ SHIPPED = (
         Section("Is this evaluation strong enough?", "examination.html", notebook=True),
         _examination_row,
     ),
+    Figure("active_test", None, 6, row=_active_row),
     Figure(
         "attacks",
         figures.attack_figures,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from besiege.bench.kinds import KINDS, Kind, base_identity
@@ -14,9 +16,12 @@ if TYPE_CHECKING:
     from besiege.bench.context import Context
     from besiege.bench.plan import Plan
 
-FEWEST, MOST, SHARE = 26, 50, 15
-"""Samples that are given a known adversarial example: one in fifteen, within these limits."""
-REVISION = 1
+MOST = 50
+"""Samples that are given a known adversarial example."""
+FIRST, LAST, SHARE = 8, 24, 50
+"""Samples that are tested first: one in fifty, within these limits. Attacks that find the examples
+of all of these pass, which attacks that find three in four rarely do; others are tested on all."""
+REVISION = 2
 """It is raised when the test changes."""
 
 
@@ -30,17 +35,21 @@ class Active(Kind):
     def stages(self, plan: Plan) -> Iterable[Stage]:
         """One task: the attacks one after the other, each on what those before it left."""
         mine = [spec for spec in plan.attacks if spec.source is None and spec.access == "gradient"]
-        if not (plan.request.examined and mine):
+        wanted = plan.request.active_test
+        if not (wanted or (plan.request.examined and mine)):
             return
+        held = list(accumulate(shard.count for shard in plan.shards))
+        count = min(wanted or MOST, held[-1] if wanted else held[0])
+        shards = plan.shards[: bisect_left(held, count) + 1]
         about: dict[str, Any] = {
             **base_identity("active", plan.model.digest, plan.request.seed),
-            "shard": plan.shards[0].digest,
+            "shards": [shard.digest for shard in shards],
             "threat": plan.threat,
-            "count": min(max(FEWEST, plan.data.count // SHARE), MOST, plan.shards[0].count),
+            "count": count,
+            "first": 0 if wanted else min(max(FIRST, plan.data.count // SHARE), LAST),
             "attacks": [{"text": spec.text, "attack": spec.spelled} for spec in mine],
             "revision": REVISION,
         }
-        count = about["count"]
         yield Stage("active", ((Task("active", about),),), (count,))
 
     def estimate(self, task: Task, stage: Stage) -> float:
@@ -54,10 +63,11 @@ class Active(Kind):
         found = active_test(
             context.victim(about["victim"]),
             [context.attack(one["text"], one["attack"]) for one in about["attacks"]],
-            context.first(about["shard"], about["count"]),
+            context.first(about["shards"], about["count"]),
             Threat.parse(about["threat"]),
             seed=about["seed"],
             most=about["count"],
+            first=about["first"],
         )
         made = result_of([found.check])
         counts = {"forwards": found.forwards, "backwards": found.backwards}

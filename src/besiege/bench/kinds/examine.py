@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 16
 """Samples that are examined."""
-REVISION = 1
+REVISION = 2
 """It is raised when the checks change, so that models are examined again."""
 
 
@@ -44,7 +44,7 @@ class Examine(Kind):
         about = task.identity
         checks = examine(
             context.victim(about["victim"]),
-            context.first(about["shard"], SAMPLES),
+            context.first([about["shard"]], SAMPLES),
             Threat.parse(about["threat"]),
             fresh=context.fresh,
             seed=about["seed"],
@@ -74,7 +74,7 @@ class Again(Kind):
         about = task.identity
         checks = examine_again(
             context.victim(about["victim"]),
-            context.first(about["shard"], SAMPLES),
+            context.first([about["shard"]], SAMPLES),
             Threat.parse(about["threat"]),
             fresh=context.fresh,
             adversarial=context.adversarial(task.needs, SAMPLES),
