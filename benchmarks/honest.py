@@ -27,6 +27,7 @@ from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.data import Data
 from besiege.data import load as load_data
+from besiege.data.catalogue import CATALOGUE
 from besiege.evaluation.examining import examine, examine_again
 from besiege.models import PUBLIC, Classifier, load, zoo_names
 
@@ -49,7 +50,9 @@ class Honest:
         return THREATS.get(self.data.partition("-")[0], "linf:2/255")
 
     def samples(self, count: int) -> Data:
-        return load_data(self.data, count=count, crop=self.crop)
+        """So many images, or all where there are fewer."""
+        most = CATALOGUE[self.data].images["test"] if self.data in CATALOGUE else count
+        return load_data(self.data, count=min(count, most), crop=self.crop)
 
 
 def models() -> Iterator[Honest]:

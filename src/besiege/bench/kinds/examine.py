@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLES = 16
 """Samples that are examined."""
-REVISION = 1
+REVISION = 2
 """It is raised when the checks change, so that models are examined again."""
 
 
