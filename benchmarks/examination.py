@@ -4,6 +4,7 @@ python benchmarks/examination.py                # every impostor under the defau
 python benchmarks/examination.py --only memory  # some of them
 python benchmarks/examination.py --peers        # the same under other libraries' attacks
 python benchmarks/examination.py --honest       # zoo: and public: models at hand: no stop
+python benchmarks/examination.py --honest --before --forms float32,bfloat16  # no attacks
 python benchmarks/examination.py --cost         # passes by part, CPU seconds of the examination
 python benchmarks/examination.py --truths       # compute the true accuracies again and write them
 
@@ -41,11 +42,12 @@ from besiege.bench.kinds import KINDS
 from besiege.bench.task import Task
 from besiege.core.errors import BesiegeError
 from besiege.core.threat import Threat
-from besiege.models import PUBLIC, load, zoo_names
+from besiege.models import load
 from besiege.testing.impostors import COUNT, IMPOSTORS, THREAT, TRUTHS, Impostor, data, measure
 
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import honest
 from benchmarks.peers import has, peers
 
 POINTS = 0.05
@@ -54,7 +56,6 @@ STEPS = 40
 UNDISGUISED = Impostor("large-scale", "control", "the bare network", lambda net: net)
 """The control; it borrows a name of the list, whose truth is the bare network's."""
 HONEST_IMAGES = 100
-HONEST_THREATS = {"digits": "linf:0.1", "mnist": "linf:0.1", "fashion": "linf:0.1"}
 
 
 @dataclass(frozen=True)
@@ -195,36 +196,6 @@ def peer_line(craft: Crafting, impostor: Impostor, control: float = 0.0) -> Line
     return Line(impostor.name, impostor.truth, printed, note, caught, time.process_time() - began)
 
 
-def honest_models() -> Iterator[tuple[str, str, str]]:
-    """Model, data and threat of every shipped and published model that can be loaded."""
-    for name in zoo_names():
-        source = name.partition("-")[0]
-        yield f"zoo:{name}", source, HONEST_THREATS.get(source, "linf:2/255")
-    for name, about in PUBLIC.items():
-        threat = HONEST_THREATS.get(about.data.partition("-")[0], "linf:2/255")
-        yield f"public:{name}", about.data, threat
-
-
-def honest(how: str | None, count: int) -> list[dict[str, Any]]:
-    """Findings of level stop on honest models: there must be none."""
-    rows = []
-    for model, source, threat in honest_models():
-        try:
-            load(model)
-            found = besiege.evaluate(
-                model, source, threat=threat, count=count, curve=False, **examining(how)
-            )
-        except BesiegeError as problem:
-            print(f"{model:40s} not at hand: {str(problem)[:70]}", flush=True)
-            continue
-        stops = sorted({one.id for one in found.warnings if one.level == "stop"})
-        robust = "-" if found.robust is None else f"{100 * found.robust.value:.1f}"
-        print(f"{model:40s} {threat:12s} {robust:>6s}  {', '.join(stops) or 'no stop'}", flush=True)
-        rows.append({"model": model, "threat": threat, "stops": stops})
-    print(f"{sum(bool(row['stops']) for row in rows)} of {len(rows)} with a stop\n")
-    return rows
-
-
 PARTS = ("examine", "again", "active", "guard")
 """What an examination consists of; everything else is there without it."""
 
@@ -311,6 +282,21 @@ def truths(chosen: list[Impostor]) -> None:
         TRUTHS.write_text(json.dumps(about, indent=2) + "\n")
 
 
+def honest_rows(given: argparse.Namespace) -> list[honest.Row]:
+    """The rows of honest models that the options choose."""
+    parts = given.models or [""]
+    chosen = [one for one in honest.models() if any(part in one.model for part in parts)]
+    return honest.honest(
+        chosen,
+        given.forms.split(","),
+        given.threat,
+        given.images,
+        given.examine,
+        attacked=not given.before,
+        log=given.log,
+    )
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for flag in ("peers", "honest", "cost", "truths"):
@@ -319,8 +305,14 @@ def main() -> None:
     options.add_argument("--examine", choices=("none", "short", "full"))
     options.add_argument("--model", default="zoo:digits-natural", help="of --cost")
     options.add_argument("--data", default="digits", help="of --cost")
-    options.add_argument("--threat", default=THREAT, help="of --cost")
     options.add_argument("--images", type=int, default=HONEST_IMAGES, help="of --honest")
+    options.add_argument("--models", nargs="*", metavar="PART", help="of --honest: parts of names")
+    options.add_argument(
+        "--forms", default="float32", help=f"of --honest: {','.join(honest.FORMS)}"
+    )
+    options.add_argument("--threat", help="of --cost and --honest; by data set if not given")
+    options.add_argument("--before", action="store_true", help="of --honest: no attacks")
+    options.add_argument("--log", type=Path, help="of --honest: rows, one a line; these are kept")
     options.add_argument("--tools", nargs="*", help="of --peers; all by default")
     options.add_argument("--json", type=Path, metavar="FILE")
     given = options.parse_args()
@@ -330,9 +322,9 @@ def main() -> None:
     if given.truths:
         return truths(chosen)
     if given.honest:
-        result = honest(given.examine, given.images)
+        result = [asdict(row) for row in honest_rows(given)]
     elif given.cost:
-        result = cost(given.model, given.data, given.threat)
+        result = cost(given.model, given.data, given.threat or THREAT)
     elif given.peers:
         result = {}
         for name, craft in tools().items():

@@ -212,6 +212,38 @@ def test_wrong_gradients_in_half_precision_never_pass() -> None:
         assert checks[0].outcome in ("failed", "not run")
 
 
+def dim(dtype: torch.dtype, height: float) -> tuple[nn.Module, Samples]:
+    """Logits so high that rounding hides slopes; of 4 pixels, random moves are nearly as good."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        last = nn.Linear(4, 3)
+        images = 0.2 + 0.6 * torch.rand(32, 1, 2, 2)
+    with torch.no_grad():
+        last.bias.add_(height)
+    net = nn.Sequential(nn.Flatten(), last).to(dtype)
+    return net, Samples.of(images, torch.arange(32) % 3)
+
+
+@pytest.mark.parametrize(("dtype", "height"), [(torch.float16, 8.0), (torch.bfloat16, 1.0)])
+def test_slopes_below_rounding_pass_where_many_agree(dtype: torch.dtype, height: float) -> None:
+    net, samples = dim(dtype, height)
+    checks = examine(Classifier(net), samples, THREAT, fresh=None)
+    assert outcomes(checks) == {"passed"}
+    assert "over all images" in checks[0].number
+    few = samples.at(torch.arange(2))  # may agree by chance
+    assert examine(Classifier(net), few, THREAT, fresh=None)[0].outcome == "not run"
+    for change in (lambda g: -g, disguises.junk):
+        wrong = disguises.of(backward=change)(dim(dtype, height)[0])
+        checks = examine(Classifier(wrong), samples, THREAT, fresh=None)
+        assert checks[0].outcome in ("failed", "not run")
+
+
+def test_single_rounding_steps_prove_nothing() -> None:
+    net, samples = dim(torch.bfloat16, 32.0)
+    checks = examine(Classifier(net), samples, THREAT, fresh=None)
+    assert [check.number for check in checks[:2]] == ["0 slopes", "0 slopes"]
+
+
 def test_surrogates_are_examined_past_and_it_is_said() -> None:
     checks = both(lambda: Defended(DIGITS, BitDepth(3)), digits())
     assert outcomes(checks) == {"passed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,8 @@ PLAIN = 3.0
 """The same where nothing but these moves can be measured."""
 COARSE_AGREE = 0.6
 """The first of these for float16 and bfloat16, where only long moves can be measured."""
+SURE = 3.0
+"""How many standard errors a mean or a correlation is above zero if rounding did not make it."""
 _SQUARE = "use attacks without gradients: besiege evaluate ... --suite standard"
 _LAYER = (
     "Make the step whose gradient is not its own a besiege.defenses.Layer with a surrogate "
@@ -142,9 +145,8 @@ def _wrong(
 def _downhill(slopes: Slopes, where: str) -> Check:
     """Whether moves along the gradient lower margins more than random moves do."""
     drop, hoped = slopes.along.sum(0), slopes.predicted.sum(0)
-    random = slopes.aside.abs().mean(2).sum(0)
     kept = (drop / hoped).nan_to_num(0.0)
-    more = (drop / random).nan_to_num(0.0)
+    more = _more(slopes)
     place = int(more.argmax())
     number = f"margins fall {float(more[place]):.1f} times as much as at random{where}"
     if float(kept.max()) >= KEPT or float(more.max()) >= ASIDE:
@@ -164,15 +166,41 @@ def _downhill(slopes: Slopes, where: str) -> Check:
 
 def _unmeasurable(slopes: Slopes, half: bool, where: str) -> list[Check]:
     """The checks where slopes are lost in rounding: in float16 and bfloat16, moves may tell."""
-    more = (slopes.along.sum(0) / slopes.aside.abs().mean(2).sum(0)).nan_to_num(0.0)
+    drops, lost = slopes.along, "slopes are lost in half precision"
+    errors = drops.std(0, correction=0) / math.sqrt(len(drops) - 1)  # NaN for one image
+    more = torch.where(drops.mean(0) >= SURE * errors, _more(slopes), 0.0)
     if half and float(more.max()) >= PLAIN:
         # Rounding cannot do this: it raises as many margins as it lowers.
         number = f"margins fall {float(more.max()):.1f} times as much as at random{where}"
         return [
-            Check(OF_THE_ANSWERS, "passed", f"{number}; slopes are lost in half precision"),
+            Check(OF_THE_ANSWERS, "passed", f"{number}; {lost}"),
             Check(WITHIN_THE_BUDGET, "passed", number),
         ]
+    close = _together(slopes)
+    if half and close >= COARSE_AGREE:
+        # Nor this: it is independent of the gradient, and only lowers the correlation.
+        downhill = _downhill(slopes, where)
+        if downhill.outcome != "passed":
+            downhill = _unmeasured(WITHIN_THE_BUDGET, where)
+        number = f"correlation {close:.2f} over all images{where}; single {lost}"
+        return [Check(OF_THE_ANSWERS, "passed", number), downhill]
     return [_unmeasured(OF_THE_ANSWERS, where), _unmeasured(WITHIN_THE_BUDGET, where)]
+
+
+def _more(slopes: Slopes) -> Tensor:
+    """Drops of the margins along the gradient, in units of what random moves change; ``[moves]``.
+
+    It is 0 where random moves change nothing at all.
+    """
+    random = slopes.aside.abs().mean(2).sum(0)
+    return (slopes.along.sum(0) / random).nan_to_num(0.0, 0.0)
+
+
+def _together(slopes: Slopes) -> float:
+    """The best correlation over all images; 0 where so few could have it by chance."""
+    every = torch.ones_like(slopes.measured[:, 0], dtype=torch.bool)
+    close = float(agreement(slopes, every).nan_to_num(0.0).max())
+    return close if close * math.sqrt(slopes.measured[..., 0].numel()) >= SURE else 0.0
 
 
 def _moves_count(slopes: Slopes) -> Tensor:
