@@ -52,14 +52,14 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
     """
     ordered = np.sort(np.asarray(ends, dtype=np.float64))
     left = len(ordered) - np.searchsorted(ordered, x, side="right")
-    low, high = bands(left, count)
+    low, high = exact_intervals(left, count)
     return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
 
 
-def bands(
-    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float = 0.95
+def exact_intervals(
+    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float | Numbers = 0.95
 ) -> tuple[Numbers, Numbers]:
-    """Clopper-Pearson intervals of many counts at once, of one total or of one each."""
+    """Clopper-Pearson intervals of many counts at once, of one total and level or of one each."""
     from scipy.special import betaincinv  # slow to import, and kept figures do without
 
     hits = np.asarray(hits)
