@@ -174,6 +174,10 @@ def test_unknown_images_are_left_out() -> None:
         assert areas(ends, 0.2, known).value[model] == pytest.approx(area(chosen, 0.2))
         assert medians(ends, known).value[model] == medians(chosen).value
     assert found.count.tolist() == known.sum(1).tolist()
+    blank = np.where(known, ends, np.nan)
+    assert (accuracy_bands(blank, BUDGETS).lowest == found.lowest).all()
+    assert (areas(blank, 0.2).low == areas(ends, 0.2, known).low).all()
+    assert (medians(blank).low == medians(ends, known).low).all()
     none = accuracy_bands(ends, BUDGETS, np.zeros(120, bool))
     assert (none.low == 0).all() and (none.high == 1).all() and (none.count == 0).all()
     assert np.isnan(medians(ends, False).value).all()

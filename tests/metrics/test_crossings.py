@@ -159,6 +159,8 @@ def test_images_that_were_not_judged_are_left_out() -> None:
         here = crossings(first, second, [0.05], known)[place]
         assert here.value[0] == pytest.approx((only[0].sum() - only[1].sum()) / mine.sum())
         assert found[place].count == mine.sum()
+    blank = crossings(np.where(known, first, np.nan), second, BUDGETS)
+    assert (blank[0].low == found[0].low).all() and blank[1].count == found[1].count
     nothing = crossings(first, second, BUDGETS, np.zeros(400, bool))[0]
     assert nothing.verdict == "cannot tell" and nothing.needed is None and nothing.count == 0
 

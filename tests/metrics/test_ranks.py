@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from besiege.core.errors import InputError
 from besiege.metrics.paired import Difference
 from besiege.metrics.ranks import clearly_better, leaderboard, rank_ranges
-from besiege.metrics.resampling import Resampling
+from besiege.metrics.resampling import Resampling, critical
 
 Numbers = NDArray[np.float64]
 RATES = {
@@ -78,22 +78,16 @@ def test_models_far_apart_have_one_rank_each() -> None:
 
 def test_later_rounds_find_more_than_the_first() -> None:
     """With clear pairs set aside, the deviations of the rest are smaller."""
-    rates, count = RATES["spread"], 400
-    generator, resampling = np.random.default_rng(3), Resampling.of(count, 1000)
-    values = [outcomes(rates, count, generator) for _ in range(60)]
-    steps = sum(clearly_better(each, resampling=resampling).sum() for each in values)
-    alone = sum(
-        abs(change.only_first - change.only_second) > 3.2 * np.sqrt(max(1, sum_of(change)))
-        for each in values
-        for i, one in enumerate(each)
-        for other in each[:i]
-        for change in [Difference.of(one, other)]
-    )
-    assert steps > alone
-
-
-def sum_of(change: Difference) -> int:
-    return change.only_first + change.only_second
+    count, generator = 400, np.random.default_rng(3)
+    resampling, first, all_rounds = Resampling.of(count, 1000), 0, 0
+    one, other = np.triu_indices(6, 1)
+    for _ in range(40):
+        values = outcomes(RATES["spread"], count, generator)
+        change = values[one] - values[other]
+        within = critical(resampling.deviations(change).max(1, keepdims=True))[0]
+        first += int((np.abs(change.sum(1)) > within * np.sqrt(np.abs(change).sum(1))).sum())
+        all_rounds += int(clearly_better(values, resampling=resampling).sum())
+    assert all_rounds > first
 
 
 def test_two_models_are_told_apart_as_by_mcnemars_test() -> None:
@@ -113,6 +107,7 @@ def test_images_that_were_not_judged_are_left_out() -> None:
     found = leaderboard(["a", "b"], np.where(known, values, 1 - values), known)
     assert [one.name for one in found] == ["b", "a"]
     assert found[0].value == pytest.approx(values[1][known[1]].mean())
+    assert leaderboard(["a", "b"], np.where(known, values, np.nan)) == found
     nothing = leaderboard(["a", "b"], values, np.zeros(200, bool))
     assert all((one.first, one.last) == (1, 2) for one in nothing)
 

@@ -19,6 +19,7 @@ from besiege.metrics.curves import exact_intervals
 from besiege.metrics.distances import quantile
 from besiege.metrics.paired import LEVEL
 from besiege.metrics.resampling import (
+    Known,
     Numbers,
     Resampling,
     critical,
@@ -75,7 +76,7 @@ def accuracy_bands(
     x : array of shape (points,)
         Budgets, steps or queries.
     known : array that broadcasts to the shape of `ends`, optional
-        Which images were judged; the others are left out.
+        Which images were judged; the others are left out. Ends that are not a number are not known.
     together : bool
         Whether the simultaneous bands hold for all curves at once, not for each one.
     resampling : Resampling, optional
@@ -91,9 +92,9 @@ def accuracy_bands(
     >>> found.value.tolist(), found.count.tolist()
     ([[0.75, 0.5, 0.25]], [4])
     """
-    where, points = _ends(ends), np.asarray(x, dtype=np.float64)
-    held = where[..., None, :] > points[:, None]
-    return share_bands(held, points, known, together=together, resampling=resampling)
+    where, there = _ends(ends, known)
+    held = where[..., None, :] > np.asarray(x, dtype=np.float64)[:, None]
+    return share_bands(held, x, there, together=together, resampling=resampling)
 
 
 def success_bands(
@@ -116,9 +117,9 @@ def success_bands(
     >>> success_bands(ends, [0.1, 0.3], np.greater(ends, 0)).value.round(3).tolist()
     [0.333, 0.667]
     """
-    where, points = _ends(ends), np.asarray(x, dtype=np.float64)
-    held = where[..., None, :] <= points[:, None]
-    return share_bands(held, points, among, together=together, resampling=resampling)
+    where, there = _ends(ends, among)
+    held = where[..., None, :] <= np.asarray(x, dtype=np.float64)[:, None]
+    return share_bands(held, x, there, together=together, resampling=resampling)
 
 
 def share_bands(
@@ -205,11 +206,11 @@ def areas(
     >>> areas([[0.0, 0.25, 0.25, np.inf]], end=0.5).value.tolist()
     [0.25]
     """
-    where = _ends(distances)
+    where, there = _ends(distances, known)
     if not (np.isfinite(end) and end > 0):
         raise InputError(f"the areas end at {end!r}, but a finite budget above 0 is needed")
     outer, images = where.shape[:-1], where.shape[-1]
-    there = known_images(known, where.shape).reshape(-1, images)
+    there = there.reshape(-1, images)
     capped = np.minimum(where, end).reshape(-1, images)
     low, high = _mean_intervals(capped, there, _fitting(resampling, images))
     value, error = moments(capped, there)
@@ -221,7 +222,7 @@ def areas(
 
 
 def _mean_intervals(
-    values: Numbers, known: NDArray[np.bool_], resampling: Resampling
+    values: Numbers, known: Known, resampling: Resampling
 ) -> tuple[Numbers, Numbers]:
     """The bootstrap-t intervals of the means of ``[rows, images]``."""
     mean, error = moments(values, known)
@@ -249,9 +250,9 @@ def medians(distances: ArrayLike, known: ArrayLike | None = None) -> Summaries:
     >>> float(found.value), float(found.low), float(found.high)
     (50.0, 40.0, 61.0)
     """
-    where = _ends(distances)
-    there = known_images(known, where.shape).reshape(-1, where.shape[-1])
-    rows = zip(where.reshape(-1, where.shape[-1]), there, strict=True)
+    where, there = _ends(distances, known)
+    images = where.shape[-1]
+    rows = zip(where.reshape(-1, images), there.reshape(-1, images), strict=True)
     found = np.array([_median(row[mine]) for row, mine in rows]).T
     value, low, high = (each.reshape(where.shape[:-1]) for each in found)
     return Summaries(value, low, high)
@@ -270,14 +271,14 @@ def _median(distances: Numbers) -> tuple[float, float, float]:
     return quantile(distances), float(ordered[first]), float(ordered[last])
 
 
-def _ends(ends: ArrayLike) -> Numbers:
+def _ends(ends: ArrayLike, known: ArrayLike | None) -> tuple[Numbers, Known]:
     where = np.asarray(ends, dtype=np.float64)
     if where.ndim < 1 or not where.size or bool((where < 0).any()):
         raise InputError(
             f"values of the shape {where.shape}: expected [..., images], at least 0, and infinite "
             "for an image that was not broken"
         )
-    return where
+    return where, known_images(known, where.shape) & ~np.isnan(where)
 
 
 def _fitting(resampling: Resampling | None, images: int) -> Resampling:

@@ -110,7 +110,7 @@ def crossings(
     x : array of shape (points,)
         Budgets, steps or queries, ascending.
     known : array that broadcasts to the shape of `first`, optional
-        Images that were judged for both.
+        Images that were judged for both. Values that are not a number are not known.
     resampling : Resampling, optional
         By default 2,000 resamples with seed 0.
 
@@ -128,7 +128,7 @@ def crossings(
         )
     if points.ndim != 1 or not len(points) or bool((np.diff(points) <= 0).any()):
         raise InputError("points must be ascending, and at least one is needed")
-    there = known_images(known, one.shape)
+    there = known_images(known, one.shape) & ~np.isnan(one) & ~np.isnan(other)
     drawn = Resampling.of(one.shape[1]) if resampling is None else resampling
     largest, counts = np.zeros(len(drawn.weights), np.float32), []
     for block in blocks(len(one), len(points)):

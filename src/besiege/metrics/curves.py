@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.rows import places
+from besiege.metrics.strength import broken_at
 
 Numbers = NDArray[np.float64]
 
@@ -95,12 +96,11 @@ def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve |
         return None
     seen = trial.rows[what]
     last = max(asked, int(seen.max(initial=0)))
-    # A success that only the judge saw counts at the end of the run.
-    ended = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
+    broken = evidence.broken(trial)
+    ended = broken_at(seen, broken, ~broken, last)
     before = evidence.standing(evidence.before(trial)) & covered
     # All of these were judged: a sample that is covered and was not attacked fell before.
-    fell = ended[places(trial.rows["sample"], evidence.clean["sample"][before])]
-    ends = np.where(fell < 0, np.inf, fell.astype(np.float64))
+    ends = ended[places(trial.rows["sample"], evidence.clean["sample"][before])]
     return survival(np.arange(last + 1, dtype=np.float64), ends, int(covered.sum()))
 
 

@@ -1,10 +1,10 @@
 """Ranks of models on the same images, and the ranges that the images leave open.
 
 A rank follows from all pairs of models: a model is certainly behind those that are clearly better,
-and certainly before those that are clearly worse. Counting how often a model has a rank in resamples
-says less than it seems: of models that are equal, the one that happens to be first is first in most
-resamples, too. In simulations with six equal models, such ranges hold all ranks in half of the cases
-instead of 95 % of them.
+and certainly before those that are clearly worse. Counting how often a model has a rank in
+resamples says less than it seems: of equal models, the one that happens to be first is first in
+most resamples, too. In simulations of six equal models, such ranges hold all ranks in half of the
+cases instead of 95 % of them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def leaderboard(
         For each image, whether the model withstands all attacks, or the smallest perturbation up to
         a common end: ``np.minimum(distances, end)``. Larger is better.
     known : array of bool that broadcasts to the shape of `values`, optional
-        Which images were judged.
+        Which images were judged. Values that are not a number are not known.
     resampling : Resampling, optional
         By default 2,000 resamples with seed 0.
 
@@ -84,7 +84,7 @@ def leaderboard(
         raise InputError(
             f"values of the shape {table.shape} for {len(names)} models: expected [models, images]"
         )
-    there = known_images(known, table.shape)
+    there = known_images(known, table.shape) & ~np.isnan(table)
     better = clearly_better(table, there, resampling=resampling)
     first, last = rank_ranges(better)
     means = moments(table, there)[0]
@@ -140,7 +140,7 @@ def clearly_better(
     Romano and Wolf 2005, Econometrica 73.
     """
     table = np.asarray(values, dtype=np.float64)
-    there = known_images(known, table.shape)
+    there = known_images(known, table.shape) & ~np.isnan(table)
     one, other = np.triu_indices(len(table), 1)
     both: Known = there[one] & there[other]
     change: Numbers = np.where(both, table[one] - table[other], 0)
