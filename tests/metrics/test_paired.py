@@ -9,14 +9,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest, false_discovery_control, norm
 
 from besiege.core.errors import InputError
 from besiege.metrics.paired import (
     Difference,
+    benjamini_hochberg,
     holm,
     mcnemar,
     paired_interval,
+    paired_intervals,
     samples_needed,
 )
 
@@ -147,6 +149,14 @@ def test_the_interval_holds_the_value_and_is_antisymmetric_and_shrinks() -> None
         assert more[1] - more[0] < high - low
 
 
+def test_many_intervals_at_once_are_those_of_each() -> None:
+    counts = [(7, 1, 100), (1, 7, 21), (0, 0, 30), (0, 9, 40), (40, 0, 40), (600, 400, 10_000)]
+    first, second, total = np.array(counts).T
+    low, high = paired_intervals(first, second, total, norm.ppf(0.975))
+    for place, each in enumerate(counts):
+        assert (low[place], high[place]) == pytest.approx(paired_interval(*each), abs=1e-12)
+
+
 @pytest.mark.parametrize("counts", [(-1, 0, 10), (0, 0, 0), (6, 5, 10)])
 def test_counts_that_cannot_be_are_refused(counts: tuple[int, int, int]) -> None:
     with pytest.raises(InputError, match="give counts"):
@@ -204,6 +214,35 @@ def test_holm_rarely_finds_anything_among_equal_models() -> None:
         counts = [(int((a & ~b).sum()), int((b & ~a).sum())) for a, b in combinations(right, 2)]
         found += min(holm([p(*pair) for pair in counts])) < 0.05
     assert found <= 0.05 * 400
+
+
+# Benjamini and Hochberg's correction.
+
+
+def test_benjamini_and_hochberg_by_hand() -> None:
+    assert benjamini_hochberg([]) == []
+    assert benjamini_hochberg([0.02]) == [0.02]
+    assert benjamini_hochberg([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.04, 0.02, 0.04, 0.02])
+    assert benjamini_hochberg([0.9, 0.8]) == [0.9, 0.9]
+
+
+def test_benjamini_and_hochberg_have_their_published_example() -> None:
+    # Benjamini and Hochberg 1995, section 3.2: 15 comparisons, of which 4 are found at 5 %.
+    ps = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344]
+    ps += [0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000]
+    corrected = benjamini_hochberg(ps)
+    assert [p < 0.05 for p in corrected] == [True] * 4 + [False] * 11
+    assert corrected[:4] == pytest.approx([0.0015, 0.003, 0.0095, 0.035625])
+    assert [p < 0.05 for p in holm(ps)] == [True] * 3 + [False] * 12
+
+
+def test_benjamini_and_hochberg_are_scipys() -> None:
+    generator = np.random.default_rng(7)
+    for count in (1, 3, 40, 300):
+        ps = generator.random(count) ** 3
+        ps[generator.integers(0, count, count // 3)] = ps[0]  # ties
+        theirs = false_discovery_control(ps)
+        assert benjamini_hochberg(list(ps)) == pytest.approx(theirs, rel=1e-12)
 
 
 @pytest.mark.peer

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.rows import places
+from besiege.metrics.strength import broken_at
 
 Numbers = NDArray[np.float64]
 
@@ -52,14 +53,14 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
     """
     ordered = np.sort(np.asarray(ends, dtype=np.float64))
     left = len(ordered) - np.searchsorted(ordered, x, side="right")
-    low, high = bands(left, count)
+    low, high = exact_intervals(left, count)
     return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
 
 
-def bands(
-    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float = 0.95
+def exact_intervals(
+    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float | Numbers = 0.95
 ) -> tuple[Numbers, Numbers]:
-    """Clopper-Pearson intervals of many counts at once, of one total or of one each."""
+    """Clopper-Pearson intervals of many counts at once, of one total and level or of one each."""
     from scipy.special import betaincinv  # slow to import, and kept figures do without
 
     hits = np.asarray(hits)
@@ -95,12 +96,11 @@ def _against(evidence: Evidence, trial: Trial, what: str, asked: int) -> Curve |
         return None
     seen = trial.rows[what]
     last = max(asked, int(seen.max(initial=0)))
-    # A success that only the judge saw counts at the end of the run.
-    ended = np.where(evidence.broken(trial), np.where(seen < 0, last, seen), -1)
+    broken = evidence.broken(trial)
+    ended = broken_at(seen, broken, ~broken, last)
     before = evidence.standing(evidence.before(trial)) & covered
     # All of these were judged: a sample that is covered and was not attacked fell before.
-    fell = ended[places(trial.rows["sample"], evidence.clean["sample"][before])]
-    ends = np.where(fell < 0, np.inf, fell.astype(np.float64))
+    ends = ended[places(trial.rows["sample"], evidence.clean["sample"][before])]
     return survival(np.arange(last + 1, dtype=np.float64), ends, int(covered.sum()))
 
 

@@ -72,8 +72,19 @@ def count_for(share: float, half: float, level: float = 0.95) -> int:
     while above - below > max(1, above // 1000):
         middle = (below + above) // 2
         below, above = (middle, above) if too_few(middle) else (below, middle)
-    step = int(10 ** max(0, len(str(above)) - 2))
-    return -(-above // step) * step
+    return two_digits(above)
+
+
+def two_digits(count: int) -> int:
+    """A number rounded up to two digits.
+
+    Examples
+    --------
+    >>> two_digits(1034), two_digits(97)
+    (1100, 97)
+    """
+    step = int(10 ** max(0, len(str(count)) - 2))
+    return -(-count // step) * step
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,12 +10,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from besiege.core.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    Numbers = NDArray[np.float64]
 
 LEVEL, POWER = 0.95, 0.9
 _HALVINGS = 60
@@ -124,18 +127,52 @@ def paired_interval(
         raise InputError(
             f"{only_first} and {only_second} differing samples of {count} cannot be: give counts"
         )
-    z = _quantile((1 + level) / 2)
-    b, c, n = float(only_first), float(only_second), float(count)
+    b, c, n, z = float(only_first), float(only_second), float(count), normal_quantile(level)
 
     def deviates(d: float) -> bool:
-        """Whether the score test rejects the difference `d`."""
-        linear = (2 * n - b + c) * d - b - c
-        root = math.sqrt(max(linear * linear + 8 * n * c * d * (1 - d), 0.0))
-        q = (root - linear) / (4 * n)
-        return abs(b - c - n * d) > z * math.sqrt(max(n * (2 * q + d * (1 - d)), 0.0))
+        return bool(_deviates(b, c, n, d, z))
 
     value = (b - c) / n
     return _end(deviates, value, -1.0), _end(deviates, value, 1.0)
+
+
+def paired_intervals(
+    only_first: ArrayLike, only_second: ArrayLike, count: ArrayLike, z: ArrayLike
+) -> tuple[Numbers, Numbers]:
+    """`paired_interval` of many differences at once; `z` takes the place of the level's quantile.
+
+    Examples
+    --------
+    >>> low, high = paired_intervals([7, 0], [1, 0], 100, 1.959964)
+    >>> low.round(3).tolist(), high.round(3).tolist()
+    ([0.006, -0.037], [0.129, 0.037])
+    """
+    import numpy as np
+
+    given = (np.asarray(each, dtype=np.float64) for each in (only_first, only_second, count, z))
+    b, c, n, z = np.broadcast_arrays(*given)
+    ends = []
+    for end in (-1.0, 1.0):
+        inside, outside = (b - c) / n, np.full(b.shape, end)
+        whole = ~_deviates(b, c, n, outside, z)
+        for _ in range(_HALVINGS):
+            middle = (inside + outside) / 2
+            beyond = _deviates(b, c, n, middle, z)
+            inside, outside = np.where(beyond, inside, middle), np.where(beyond, middle, outside)
+        ends.append(np.where(whole, end, inside))
+    return ends[0], ends[1]
+
+
+def _deviates(b: Any, c: Any, n: Any, d: Any, z: Any) -> Any:
+    """Whether the score test rejects the difference `d`, of numbers or of arrays."""
+    linear = (2 * n - b + c) * d - b - c
+    q = (_root(linear * linear + 8 * n * c * d * (1 - d)) - linear) / (4 * n)
+    return abs(b - c - n * d) > z * _root(n * (2 * q + d * (1 - d)))
+
+
+def _root(square: Any) -> Any:
+    """The square root; rounding may leave a square slightly below 0."""
+    return ((square + abs(square)) / 2) ** 0.5
 
 
 def _end(is_outside: Callable[[float], bool], inside: float, outside: float) -> float:
@@ -148,8 +185,15 @@ def _end(is_outside: Callable[[float], bool], inside: float, outside: float) -> 
     return inside
 
 
-def _quantile(share: float) -> float:
-    return NormalDist().inv_cdf(share)  # importing that of scipy takes half a second
+def normal_quantile(level: float) -> float:
+    """How many standard errors to both sides hold this share of a normal distribution.
+
+    Examples
+    --------
+    >>> round(normal_quantile(0.95), 4)
+    1.96
+    """
+    return NormalDist().inv_cdf((1 + level) / 2)  # importing that of scipy takes half a second
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -177,6 +221,32 @@ def holm(ps: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
+def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
+    """P-values corrected for a large table of comparisons, in the same order.
+
+    The largest stays, the next is multiplied by ``m / (m - 1)``, and so on up to ``m`` for the
+    smallest of ``m``; none is larger than one after it. Of the differences with a value below 0.05,
+    about 5 % at most are false on average. Use `holm` for a few comparisons that were declared
+    before: it limits the chance of a single false one.
+
+    Examples
+    --------
+    >>> benjamini_hochberg([0.01, 0.04, 0.03])
+    [0.03, 0.04, 0.04]
+
+    References
+    ----------
+    Benjamini and Hochberg 1995.
+    """
+    import numpy as np
+
+    order = np.argsort(ps, kind="stable")[::-1]
+    corrected = np.empty(len(ps))
+    factors = len(ps) / np.arange(len(ps), 0, -1)
+    corrected[order] = np.minimum(1.0, np.minimum.accumulate(np.asarray(ps)[order] * factors))
+    return [float(p) for p in corrected]
+
+
 def samples_needed(difference: Difference, comparisons: int = 1) -> int | None:
     """About how many samples would show a difference of this size, with 90 % power.
 
@@ -197,7 +267,7 @@ def samples_needed(difference: Difference, comparisons: int = 1) -> int | None:
         return None
     differing = (difference.only_first + difference.only_second) / difference.count
     level = (1 - LEVEL) / comparisons
-    spread = _quantile(1 - level / 2) * math.sqrt(differing)
-    spread += _quantile(POWER) * math.sqrt(max(differing - size * size, 0.0))
+    spread = normal_quantile(1 - level) * math.sqrt(differing)
+    spread += NormalDist().inv_cdf(POWER) * math.sqrt(max(differing - size * size, 0.0))
     plain = (spread / size) ** 2
     return math.ceil(plain / 4 * (1 + math.sqrt(1 + 4 / (plain * size))) ** 2)

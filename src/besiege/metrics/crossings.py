@@ -1,0 +1,199 @@
+"""Where the order of two models changes with the budget, and whether the images can tell."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from besiege.core.errors import InputError
+from besiege.metrics.intervals import two_digits
+from besiege.metrics.paired import POWER, paired_intervals
+from besiege.metrics.resampling import Numbers, Resampling, blocks, critical, known_images
+
+SMALLEST = 0.01
+"""The smallest difference that counts as one: a percentage point."""
+
+Verdict = Literal["crossing", "no crossing", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the order.
+
+    Attributes
+    ----------
+    leader : bool
+        Whether the first of the two models is the better one before the change.
+    before, after : float
+        The last point at which one is clearly better, and the first at which the other is.
+    at : float
+        Between them, the first point at which the observed order is the later one.
+    """
+
+    leader: bool
+    before: float
+    after: float
+    at: float
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """Two curves on the same images: the first less the second, and whether their order changes.
+
+    Attributes
+    ----------
+    verdict : str
+        ``crossing``: the band of the difference is above 0 at one point and below 0 at another.
+        ``no crossing``: the band rules out that the order changes by `SMALLEST` or more.
+        ``cannot tell`` otherwise.
+    changes : tuple of Change
+        The changes of the order, for a crossing.
+    needed : int, optional
+        About how many images would tell, where these cannot: to show the crossing that they
+        suggest, or to rule one out.
+    x, value, low, high : array of shape (points,)
+        The difference and its simultaneous 95 % band, which holds for all pairs together.
+    count : int
+        Number of images that were judged for both.
+    """
+
+    verdict: Verdict
+    changes: tuple[Change, ...]
+    needed: int | None
+    x: Numbers
+    value: Numbers
+    low: Numbers
+    high: Numbers
+    count: int
+
+
+def crossing(first: ArrayLike, second: ArrayLike, x: ArrayLike) -> Crossing:
+    """Whether the order of two models changes; see `crossings`.
+
+    Examples
+    --------
+    >>> first, second = np.full(400, 0.1), np.tile([0.05, 0.15], 200)
+    >>> found = crossing(first, second, [0.02, 0.07, 0.12, 0.17])
+    >>> found.verdict, found.value.tolist()
+    ('crossing', [0.0, 0.5, -0.5, 0.0])
+    >>> found.changes
+    (Change(leader=True, before=0.07, after=0.12, at=0.12),)
+    """
+    return crossings(np.asarray(first)[None], np.asarray(second)[None], x)[0]
+
+
+def crossings(
+    first: ArrayLike,
+    second: ArrayLike,
+    x: ArrayLike,
+    known: ArrayLike | None = None,
+    *,
+    resampling: Resampling | None = None,
+) -> tuple[Crossing, ...]:
+    """Whether the order of two curves changes, for many pairs.
+
+    The difference at a point has the score interval of paired proportions (Tango 1998). Its level
+    is stricter than 95 %, such that the band holds at all points of all pairs together: among any
+    number of pairs, a crossing that is not there is found in at most 5 % of all experiments.
+
+    Parameters
+    ----------
+    first, second : array of shape (pairs, images)
+        Where each image is broken, as those of `besiege.metrics.bands.accuracy_bands`, of the two
+        models of each pair.
+    x : array of shape (points,)
+        Budgets, steps or queries, ascending.
+    known : array that broadcasts to the shape of `first`, optional
+        Images that were judged for both. Values that are not a number are not known.
+    resampling : Resampling, optional
+        By default 2,000 resamples with seed 0.
+
+    Returns
+    -------
+    tuple of Crossing
+        One for each pair.
+    """
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    points = np.asarray(x, dtype=np.float64)
+    if one.ndim != 2 or one.shape != other.shape or not one.size:
+        raise InputError(
+            f"the two models have values of the shapes {one.shape} and {other.shape}: expected "
+            "[pairs, images] of both, in the same order"
+        )
+    if points.ndim != 1 or not len(points) or bool((np.diff(points) <= 0).any()):
+        raise InputError("points must be ascending, and at least one is needed")
+    there = known_images(known, one.shape) & ~np.isnan(one) & ~np.isnan(other)
+    drawn = Resampling.of(one.shape[1]) if resampling is None else resampling
+    largest, counts = np.zeros(len(drawn.weights), np.float32), []
+    for block in blocks(len(one), len(points)):
+        signs = _signs(one[block], other[block], points) * there[block, None].astype(np.int8)
+        largest = np.maximum(largest, drawn.largest(signs, there[block]).max(1))
+        counts.append(np.stack(((signs > 0).sum(2), (signs < 0).sum(2)), 1))
+    within = float(critical(largest[:, None])[0])
+    number = there.sum(1)
+    return tuple(
+        _decide(points, mine, theirs, int(n), within)
+        for (mine, theirs), n in zip(np.concatenate(counts), number, strict=True)
+    )
+
+
+def _signs(one: Numbers, other: Numbers, x: Numbers) -> NDArray[np.int8]:
+    """At every point 1 for an image that only the first withstands, -1 for one of the second."""
+    held = (each[:, None, :] > x[:, None] for each in (one, other))
+    first, second = (each.astype(np.int8) for each in held)
+    return np.asarray(first - second)
+
+
+def _decide(
+    x: Numbers, only_first: NDArray[np.int64], only_second: NDArray[np.int64], n: int, z: float
+) -> Crossing:
+    if n == 0:
+        nothing = np.zeros(len(x))
+        return Crossing("cannot tell", (), None, x, nothing, nothing - 1, nothing + 1, 0)
+    low, high = paired_intervals(only_first, only_second, n, z)
+    value = (only_first - only_second) / n
+    changes = _changes(x, value, low, high)
+    verdict: Verdict = "crossing" if changes else "cannot tell"
+    if not changes and (low.min() > -SMALLEST or high.max() < SMALLEST):
+        verdict = "no crossing"
+    needed = _needed(only_first, only_second, n, z) if verdict == "cannot tell" else None
+    return Crossing(verdict, changes, needed, x, value, low, high, n)
+
+
+def _changes(x: Numbers, value: Numbers, low: Numbers, high: Numbers) -> tuple[Change, ...]:
+    """Neighbouring points with a clear order, where the order is not the same."""
+    clear = np.flatnonzero((low > 0) | (high < 0))
+    found = []
+    for before, after in pairwise(clear.tolist()):
+        leader = bool(low[before] > 0)
+        if leader != bool(low[after] > 0):
+            later = value[before : after + 1] < 0 if leader else value[before : after + 1] > 0
+            at = before + int(later.argmax())
+            found.append(Change(leader, float(x[before]), float(x[after]), float(x[at])))
+    return tuple(found)
+
+
+def _needed(
+    only_first: NDArray[np.int64], only_second: NDArray[np.int64], n: int, z: float
+) -> int | None:
+    """About how many images show the crossing that these suggest, or rule out any.
+
+    Standard errors shrink with the root of the number of images. A crossing is suggested where the
+    observed differences have both signs, by at least `SMALLEST`.
+    """
+    value = (only_first - only_second) / n
+    error = np.sqrt(np.maximum(only_first + only_second, 1)) / n
+    if min(value.max(), -value.min()) >= SMALLEST:
+        weaker = min((value / error).max(), (-value / error).max())
+        times = ((z + NormalDist().inv_cdf(POWER)) / weaker) ** 2
+    else:
+        side = value if value.max() >= -value.min() else -value
+        # How far the band may reach below the difference, to leave out a reversal.
+        times = float((z * error / (side + SMALLEST)).max()) ** 2
+    return two_digits(max(math.ceil(n * times), n + 1))
