@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from besiege.attacks.suites import SUITES
 from besiege.bench.spec import Value
-from besiege.core.errors import BesiegeError, InputError, near
+from besiege.core.errors import BesiegeError, InputError, StoreError, near
 from besiege.core.files import read_file
 from besiege.core.text import MOST, quoted, short
 from besiege.core.threat import Threat
@@ -225,6 +225,34 @@ def must_be_sound(source: str, problems: Iterable[str]) -> None:
     if listed:
         count = "a problem" if len(listed) == 1 else f"{len(listed)} problems"
         raise InputError("\n".join([f"{source} has {count}:", *(f"- {one}" for one in listed)]))
+
+
+def must_continue(old: Benchmark, new: Benchmark, source: str) -> None:
+    """Refuse a benchmark that changed under its run: cells and models may only be added.
+
+    Pairs are declared before the run, so new ones must be about new models. Tags, and what is
+    kept, change no result.
+    """
+    changed = [
+        name
+        for name in ("name", "data", "count", "seed", "split", "shard")
+        if getattr(old, name) != getattr(new, name)
+    ]
+    changed += [
+        f"models.{name}" for name, text in old.models.items() if new.models.get(name) != text
+    ]
+    now = {cell.name: cell for cell in new.cells}
+    changed += [f'cells "{cell.name}"' for cell in old.cells if now.get(cell.name) != cell]
+    before = set(old.compare.pairs)
+    added = [pair for pair in new.compare.pairs if pair not in before]
+    if before - set(new.compare.pairs) or any(set(pair) <= set(old.models) for pair in added):
+        changed.append("compare.pairs")
+    if changed:
+        raise StoreError(
+            f"{source} is a run of this benchmark as it was before a change of "
+            f"{', '.join(changed)}: cells and models may be added to a run, but not changed. "
+            "Choose another folder; records are not shared between folders"
+        )
 
 
 def place_of(number: int, name: object) -> str:

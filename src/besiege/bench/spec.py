@@ -124,12 +124,14 @@ class Request(Value):
     def _with_options(cls, given: Any) -> Any:
         """Options in the text of the data, such as ``photos(resize=256)``, are fields here."""
         text = given.get("data") if isinstance(given, dict) else None
-        found = _DATA.fullmatch(text) if isinstance(text, str) else None
-        if found is None or os.path.exists(text):
+        if not isinstance(text, str) or os.path.exists(text):
+            return given
+        found = _DATA.fullmatch(text)
+        if found is None:
             return given
         options = dict(part.split("=") for part in re.sub(r"\s", "", found["options"]).split(","))
         for name, value in options.items():
-            if given.get(name) not in (None, value):
+            if given.get(name) is not None and str(given[name]) != value:
                 raise InputError(f"{name} is '{given[name]}', but the data are '{text}': give one")
         return {**given, "data": found["source"], **options}
 
