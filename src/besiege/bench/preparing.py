@@ -6,7 +6,7 @@ that the attacks of a cell do not fit are left out with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ from typing import TypeVar
 from besiege.bench.benchmark import must_be_sound, must_continue
 from besiege.bench.command import command_of
 from besiege.bench.expanding import Declared, Entry
+from besiege.bench.model_spec import read_victim
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
 from besiege.bench.request import Objects, ResolvedRequest, resolve
@@ -75,7 +76,8 @@ def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Ma
         must_continue(run.benchmark, declared.benchmark, str(folder))
     read, collector, prepared = Read(), _Collector(declared), Prepared()
     entries: list[RunEntry] = []
-    for entry in declared.entries:
+    sound = collector.load({entry.model: entry.request.model for entry in declared.entries}, how, read)
+    for entry in (one for one in declared.entries if one.model in sound):
 
         def made(entry: Entry = entry) -> tuple[ResolvedRequest, Plan]:
             one = _resolved(entry.request, None, run, how, read)
@@ -106,6 +108,17 @@ class _Collector:
         self.declared = declared
         self.problems: list[str] = []
         self.unfit: dict[tuple[str, str], Unfit] = {}
+
+    def load(self, models: Mapping[str, str], how: Machine, read: Read) -> set[str]:
+        """The names of the models that can be loaded; a problem of one is told once."""
+        sound = set()
+        for name, text in models.items():
+            try:
+                read_victim(text, how.device, None, read)
+                sound.add(name)
+            except BesiegeError as problem:
+                self.problems.append(f"models.{name}: {problem}")
+        return sound
 
     def attempt(self, entry: Entry, work: Callable[[], T]) -> T | None:
         """The result of some work for an evaluation; None where it has a problem."""
