@@ -76,7 +76,9 @@ def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Ma
         must_continue(run.benchmark, declared.benchmark, str(folder))
     read, collector, prepared = Read(), _Collector(declared), Prepared()
     entries: list[RunEntry] = []
-    sound = collector.load({entry.model: entry.request.model for entry in declared.entries}, how, read)
+    sound = collector.load(
+        {entry.model: entry.request.model for entry in declared.entries}, how, read
+    )
     for entry in (one for one in declared.entries if one.model in sound):
 
         def made(entry: Entry = entry) -> tuple[ResolvedRequest, Plan]:
