@@ -25,6 +25,7 @@ from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan
 from besiege.bench.preparing import Prepared, Requests, prepare, prepare_benchmark
 from besiege.bench.recorded import must_answer_as_recorded
+from besiege.bench.releasing import Releaser
 from besiege.bench.request import ResolvedRequest, check_numbers, requested
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, read_run, write_run
@@ -283,11 +284,16 @@ def measure(
         if accept is not None:
             for plan in plans:
                 accept(plan)
+        releaser = None
         if isinstance(requests, Declared):
-            _declare(store, requests.benchmark, prepared)
+            releaser = Releaser(store, _declare(store, requests.benchmark, prepared))
         with _bar(plans[0].model.name, watch, progress) as shown:
             steps = _titled(plans, shown)
-            done = [_run(store, *one, how) for one in zip(resolved, plans, steps, strict=True)]
+            done = []
+            for one in zip(resolved, plans, steps, strict=True):
+                done.append(_run(store, *one, how))
+                if releaser is not None:
+                    releaser.finished(done[-1])
         with store.writing():
             figures = write_figures(store.folder)
         results = [
@@ -308,12 +314,14 @@ def measure(
     return Evaluations(results)
 
 
-def _declare(store: Store, benchmark: Benchmark, prepared: Prepared) -> None:
+def _declare(store: Store, benchmark: Benchmark, prepared: Prepared) -> Run:
     """Write down a benchmark with all its plans before any of them runs."""
     with store.writing():
         run = read_run(store) or Run(created=origin.now(), versions=versions())
         plans = [_dated(plan, run) for plan in prepared.plans]
-        write_run(store, run.declaring(benchmark, prepared.entries, prepared.unfit, plans))
+        run = run.declaring(benchmark, prepared.entries, prepared.unfit, plans)
+        write_run(store, run)
+        return run
 
 
 class _Held:

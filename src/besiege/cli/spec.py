@@ -22,10 +22,18 @@ if TYPE_CHECKING:
 
 command = App(
     name="spec",
-    help="Check the file of a benchmark, or show what it would run.",
     help_epilogue=examples("besiege spec check digits.toml", "besiege spec show digits.toml"),
 )
 Spec = Annotated[Place, Parameter(metavar="SPEC")]
+
+
+@command.default
+def spec() -> int:
+    """Check the file of a benchmark, or show what it would run."""
+    from besiege.cli.app import APP
+
+    APP.help_print(["spec"], console=screen.out())
+    return 0
 
 
 @command.command(help_epilogue=examples("besiege spec check digits.toml"))
