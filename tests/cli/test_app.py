@@ -21,6 +21,7 @@ from besiege.cli.app import _COMMANDS, APP
 
 COMMANDS = (
     "evaluate",
+    "run",
     "examine",
     "attack",
     "train",
@@ -30,6 +31,7 @@ COMMANDS = (
     "history",
     "export",
     "compare",
+    "spec",
     "attacks",
     "defenses",
     "show",

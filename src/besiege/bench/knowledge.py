@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import nn
 
+from besiege.bench.shards import Read
 from besiege.core.errors import BesiegeError, InputError, near
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
@@ -22,25 +24,30 @@ Fuse = Literal["logits", "probabilities", "losses"]
 
 
 def read_substitute(
-    models: Sequence[Model], fuse: Fuse, victim: Victim, data: Data
+    models: Sequence[Model], fuse: Fuse, victim: Victim, data: Data, read: Read
 ) -> Victim | None:
     """The substitute, an ensemble of several models; None without models."""
     if not models:
         return None
-    members = [read_model(one, victim.device) for one in models]
+    members = [
+        read.model((one, str(victim.device)), partial(read_model, one, victim.device))
+        if isinstance(one, str)
+        else read_model(one, victim.device)
+        for one in models
+    ]
     one = members[0] if len(members) == 1 else Ensemble(members, fuse=fuse)
     image = data.take([0]).images.clamp(*victim.box)
     return in_place_of(victim, one, image, victim.classes or data.classes)
 
 
-def at_hand(victim: Victim, data: Data) -> Victim | None:
+def at_hand(victim: Victim, data: Data, read: Read) -> Victim | None:
     """A shipped model of the same data, the smallest undefended one first; None without any."""
     cards = {name: zoo_card(name) for name in zoo_names()}
     fitting = [name for name, card in cards.items() if card["data"].split()[0] == data.name]
     size = {name: (ZOO / f"{name}.safetensors").stat().st_size for name in fitting}
     for name in sorted(fitting, key=lambda n: (cards[n]["recipe"] != "natural", size[n])):
         try:
-            other = read_substitute([f"zoo:{name}"], "logits", victim, data)
+            other = read_substitute([f"zoo:{name}"], "logits", victim, data, read)
         except BesiegeError:  # other images, classes or range of pixel values
             continue
         if other is not None and other.digest() != victim.digest():

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from besiege.bench.shards import Read
 from besiege.bench.spec import ModelSpec, Request
 from besiege.bench.undefended import is_undefended
 from besiege.core.dice import Dice
@@ -29,11 +30,15 @@ from besiege.models.sources import with_argument
 
 
 def read_victim(
-    model: str | nn.Module | Victim, device: str | None, access: str | None = None
+    model: str | nn.Module | Victim,
+    device: str | None,
+    access: str | None = None,
+    read: Read | None = None,
 ) -> Victim:
     """The victim from its text or object; a victim from a text uses a GPU if there is one.
 
-    A model behind HTTP has the access of the request, unless its own text names one.
+    A model behind HTTP has the access of the request, unless its own text names one. Models in
+    `read` are not loaded again.
     """
     if not isinstance(model, str):
         victim = Classifier.of(model)
@@ -41,6 +46,11 @@ def read_victim(
     if access in ("score", "decision") and model.startswith(("http://", "https://")):
         source, layers = split_layers(model)
         model = "+".join([with_argument(source, "access", access), *layers])
+    load = partial(_loaded, model, device)
+    return load() if read is None else read.model((model, device), load)
+
+
+def _loaded(model: str, device: str | None) -> Victim:
     victim = load_victim(model, device)
     # A metered victim computes elsewhere, and query-based attacks compute little here.
     if device is None and torch.cuda.is_available() and not victim.metered:

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from besiege.bench.store import Store
+from besiege.bench.store import IMAGES, KEPT, Store
 from besiege.bench.summaries import FOLDER, about
 from besiege.core.errors import BesiegeError, StoreError
 from besiege.core.files import read_file
@@ -67,14 +67,15 @@ def pictures(store: Store, items: Iterable[Picture]) -> Callable[[Picture], tupl
 
 
 def _images(store: Store, record: str) -> dict[int, Column]:
-    arrays = store.images(record.removeprefix("records/"))
+    arrays = store.shown_images(record.removeprefix("records/"))
     images = stored_images(arrays)
     rows = arrays.get("rows", np.arange(len(images)))
     return dict(zip(rows.tolist(), images, strict=True))
 
 
 def _stamp(store: Store, record: str) -> list[int] | None:
-    return about(store.folder / record / "images.safetensors")
+    folder = store.folder / record
+    return about(folder / IMAGES) or about(folder / KEPT)
 
 
 def _kept(store: Store, stamps: dict[str, list[int] | None]) -> dict[Place, Column]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -125,12 +125,16 @@ class Plan(Value):
         """The tasks that are not done and whose needs exist, in the order of the plan.
 
         Each is looked up in its turn. A loop that does every task at once does the whole plan; a
-        list of them is one wave, which workers can do in parallel. Failed tasks are ready again.
+        list of them is one wave, which workers can do in parallel. Failed tasks are ready again,
+        and so are those whose images were let go, where a task that is not done needs them.
         """
+        tasks = list(self.decided(store).tasks())
+        needed = _needed_again(tasks, store)
         return (
             task
-            for task in self.decided(store).tasks()
-            if not is_done(task, store) and all(store.sound(key) for key in task.needs)
+            for task in tasks
+            if not (is_done(task, store) and task.key not in needed)
+            and all(store.sound(key) for key in task.needs)
         )
 
     def decided(self, store: Store) -> Plan:
@@ -174,6 +178,17 @@ class Plan(Value):
             elif not is_done(task, store):
                 return False
         return True
+
+
+def _needed_again(tasks: Sequence[Task], store: Store) -> set[str]:
+    """Keys of records without their images that tasks which are not done need, directly or not."""
+    if not any(store.released(task.key) for task in tasks if task.kind == "craft"):
+        return set()
+    needed: set[str] = set()
+    for task in reversed(tasks):
+        if task.key in needed or not is_done(task, store):
+            needed |= set(task.needs)
+    return {key for key in needed if store.released(key)}
 
 
 def is_done(task: Task, store: Store) -> bool:

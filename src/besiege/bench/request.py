@@ -172,8 +172,8 @@ def resolve(
     device: str | None = None,
     read: Read | None = None,
 ) -> ResolvedRequest:
-    """Read the texts of a request, and complete it; data in `read` are not read again."""
-    given = objects or Objects()
+    """Read the texts of a request, and complete it; what is in `read` is not read again."""
+    given, read = objects or Objects(), Read() if read is None else read
     check_numbers(
         queries=request.queries, count=request.count, seed=request.seed, shard=request.shard
     )
@@ -184,7 +184,7 @@ def resolve(
     if named:  # errors in attacks are cheaper to find than to load the model
         chosen, chained = read_attacks(attacks, suite, threat)
     model = request.model if given.model is None else given.model
-    victim = read_victim(model, device, str(threat.access))
+    victim = read_victim(model, device, str(threat.access), read)
     fresh = None if not request.examined else fresh_copies(model, victim, device)
     threat = as_granted(threat, request.access, victim)
     if not named:
@@ -214,7 +214,7 @@ def resolve(
     starts = beginnings(everything) if wanted else None
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
-        read_substitute(models, request.fuse, victim, data),
+        read_substitute(models, request.fuse, victim, data, read),
     )
     return ResolvedRequest(
         complete,
@@ -228,7 +228,7 @@ def resolve(
         None if starts is None else starts.digest,
         fresh,
         guardable,
-        at_hand(victim, data) if tested else None,
+        at_hand(victim, data, read) if tested else None,
     )
 
 
@@ -268,7 +268,7 @@ def read_attacks(
         raise AttackError("give attacks or a suite, not both")
     given: Sequence[str | Attack]
     if suite is not None:
-        given = _read_suite(suite, threat)
+        given = suite_attacks(suite, threat)
         if isinstance(suite, str) and suite in SUITES:
             _must_have_some(suite, given, threat)
     elif isinstance(attacks, str):
@@ -297,7 +297,7 @@ def read_attacks(
     return chosen, suite is not None and threat.eps is not None
 
 
-def _read_suite(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
+def suite_attacks(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
     """The attacks of a named suite, or of a given list."""
     if isinstance(suite, Attack):
         return [suite]
@@ -330,7 +330,7 @@ def usual(threat: Threat, alone: bool) -> tuple[Sequence[str] | None, str | None
     check_goal(on, on.access)
     listed: Sequence[str | Attack]
     if on.access < Access.GRADIENT:
-        listed, suite = _read_suite(str(on.access), on), str(on.access)
+        listed, suite = suite_attacks(str(on.access), on), str(on.access)
     else:
         listed, suite = _usual_list(on, alone), None
     fit = [str(one) for one in listed if _fits(parse(one), on)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from besiege.bench.benchmark import Benchmark
 from besiege.bench.plan import Plan
 from besiege.bench.spec import Value
 from besiege.bench.store import Store, key_of
@@ -15,13 +17,42 @@ SCHEMA = 1
 FILE = "run.json"
 
 
+class RunEntry(Value):
+    """One evaluation of a benchmark, and the name of its plan."""
+
+    cell: str
+    model: str
+    budget: str | None
+    seed: int
+    plan: str
+
+    @property
+    def key(self) -> tuple[str, str, str | None, int]:
+        """What distinguishes it from the others of the benchmark."""
+        return self.cell, self.model, self.budget, self.seed
+
+
+class Unfit(Value):
+    """A model that was left out of a cell, because its attacks do not fit it."""
+
+    cell: str
+    model: str
+    reason: str
+
+
 class Run(Value):
-    """All requests of one run folder."""
+    """All requests of one run folder.
+
+    ``benchmark``, ``entries`` and ``unfit`` are there only in the run of a benchmark.
+    """
 
     schema_number: int = SCHEMA
     created: str
     versions: dict[str, str]
     plans: tuple[Plan, ...] = ()
+    benchmark: Benchmark | None = None
+    entries: tuple[RunEntry, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
 
     @property
     def current(self) -> tuple[Plan, ...]:
@@ -50,6 +81,31 @@ class Run(Value):
         before = [number for number, old in enumerate(self.plans) if old.series == series]
         place = places[-1] if places else before[0] if before else len(kept)
         return self.model_copy(update={"plans": (*kept[:place], plan, *kept[place:])})
+
+    def declaring(
+        self,
+        benchmark: Benchmark,
+        entries: tuple[RunEntry, ...],
+        unfit: tuple[Unfit, ...],
+        plans: Sequence[Plan],
+    ) -> Run:
+        """The run of a benchmark with all its plans; those that are there already stay."""
+        series = {plan.name: plan.series for plan in plans}
+        # The same plan under another request: the benchmark was named by another path before.
+        kept = [old for old in self.plans if series.get(old.name, old.series) == old.series]
+        run = self.model_copy(
+            update={
+                "plans": tuple(kept),
+                "benchmark": benchmark,
+                "entries": entries,
+                "unfit": unfit,
+            }
+        )
+        for plan in plans:
+            old = run.plan(plan.name)
+            if old is None or old.changed:
+                run = run.with_plan(plan)
+        return run
 
     def plan(self, name: str) -> Plan | None:
         """The evaluation of a name."""
@@ -92,6 +148,8 @@ def write_run(store: Store, run: Run) -> None:
     """
     # The round trip through JSON raises now for values that are not JSON.
     content = json.loads(json.dumps(run.model_dump(mode="json", by_alias=True), allow_nan=False))
+    if run.benchmark is None:
+        content = {n: v for n, v in content.items() if n not in ("benchmark", "entries", "unfit")}
     for plan, written in zip(run.plans, content["plans"], strict=True):
         written["digest"] = _CHANGED if plan.changed else _digest(content, written)
     store.write_file(FILE, json.dumps(content, indent=1).encode())

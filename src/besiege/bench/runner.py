@@ -131,7 +131,11 @@ class Runner:
         except DamagedError:
             self.store.set_aside(task.key)
             return
-        if record is not None and record.failure is None:  # computed from records that are gone
+        if record is None or record.failure is not None:
+            return
+        if self.store.released(task.key):  # its images are made again
+            self.store.discard(task.key)
+        else:  # computed from records that are gone
             self.store.set_aside(task.key)
 
     def _tell(self, event: Event) -> None:

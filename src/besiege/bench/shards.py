@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,25 @@ CURVE_SHARD = 50
 """Samples per record of a search, which takes many times as long as an attack."""
 
 
-Read = dict[Any, Data]
-"""Data that were read for other requests of the same call."""
+@dataclass
+class Read:
+    """Data and models that were read for other requests of the same call.
+
+    A model is kept by its text and device. Those that cannot be kept are read again: black boxes,
+    which count their queries for each evaluation.
+    """
+
+    data: dict[Any, Data] = field(default_factory=dict)
+    models: dict[Any, Victim] = field(default_factory=dict)
+
+    def model(self, key: Any, load: Callable[[], Victim]) -> Victim:
+        """The model of a key, loaded once."""
+        if key in self.models:
+            return self.models[key]
+        victim = load()
+        if not victim.metered and black_box(victim) is None:
+            self.models[key] = victim
+        return victim
 
 
 def read_data(request: Request, source: Any, victim: Victim, read: Read | None = None) -> Data:
@@ -49,11 +66,11 @@ def read_data(request: Request, source: Any, victim: Victim, read: Read | None =
             "channels": request.channels,
             "layout": request.layout,
         }
-    read = {} if read is None else read
+    known = {} if read is None else read.data
     key = (request.data if source is None else id(source), *how.items())
-    if key not in read:
-        read[key] = load_data(request.data if source is None else source, **how)
-    data = read[key]
+    if key not in known:
+        known[key] = load_data(request.data if source is None else source, **how)
+    data = known[key]
     if is_in_box(source):
         return data
     inner = black_box(victim)

@@ -16,28 +16,28 @@ from torch import nn
 from besiege.attacks.attack import Attack
 from besiege.bench import origin
 from besiege.bench.answered import remember, stamp_of
-from besiege.bench.command import command_of
+from besiege.bench.benchmark import Benchmark
 from besiege.bench.context import context_of
 from besiege.bench.evaluations import Evaluation, Evaluations, evaluation_of
+from besiege.bench.expanding import Declared
 from besiege.bench.file_names import keep_file_names
 from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan
-from besiege.bench.planning import plan_of
+from besiege.bench.preparing import Prepared, Requests, prepare, prepare_benchmark
 from besiege.bench.recorded import must_answer_as_recorded
-from besiege.bench.request import Objects, ResolvedRequest, check_numbers, requested, resolve
+from besiege.bench.releasing import Releaser
+from besiege.bench.request import ResolvedRequest, check_numbers, requested
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, read_run, write_run
 from besiege.bench.runner import Runner, versions
-from besiege.bench.shards import Read
-from besiege.bench.spec import EXAMINING, Machine, Request
+from besiege.bench.spec import Machine
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Watch, WorkEstimate
 from besiege.core.errors import InputError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.evaluation.transfer import Model
-from besiege.models.black_box import black_box, paid
-from besiege.models.endpoint import kept_below
+from besiege.models.black_box import paid
 
 Several = list[Any] | tuple[Any, ...]
 """Several models, or several threats."""
@@ -259,11 +259,8 @@ def listed(given: Any, what: str) -> list[Any]:
     return some
 
 
-Requests = Sequence[tuple[Request, Objects | None]]
-
-
 def measure(
-    requests: Requests,
+    requests: Requests | Declared,
     *,
     out: Path | str | None = None,
     how: Machine | None = None,
@@ -271,7 +268,7 @@ def measure(
     watch: Watch | None = None,
     accept: Callable[[Plan], None] | None = None,
 ) -> Evaluations:
-    """Run requests into one folder: the common path of `evaluate` and of the command line.
+    """Run requests, or a benchmark, into one folder: the common path of all commands.
 
     All of them are read before the first runs, so that wrong input is found before any work.
     `accept` sees every plan before anything is written, and may raise an error.
@@ -281,22 +278,29 @@ def measure(
     folder = None if out is None else run_folder(out)
     stamps = [
         stamp_of(request) if folder is not None and (objects is None or objects.textual) else None
-        for request, objects in requests
+        for request, objects in (() if isinstance(requests, Declared) else requests)
     ]
-    read: Read = {}
-    resolved = [_resolved(request, objects, folder, how, read) for request, objects in requests]
     store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)
     try:
-        for one in resolved:
-            kept_below(black_box(one.victim), store.folder)
-        plans = [plan_of(one) for one in resolved]
-        _must_differ(plans)
+        run = None if folder is None else read_run(store)
+        if isinstance(requests, Declared):
+            prepared = prepare_benchmark(requests, store.folder, run, how)
+        else:
+            prepared = prepare(requests, store.folder, run, how)
+        resolved, plans = prepared.resolved, prepared.plans
         if accept is not None:
             for plan in plans:
                 accept(plan)
+        releaser = None
+        if isinstance(requests, Declared):
+            releaser = Releaser(store, _declare(store, requests.benchmark, prepared))
         with _bar(plans[0].model.name, watch, progress) as shown:
             steps = _titled(plans, shown)
-            done = [_run(store, *one, how) for one in zip(resolved, plans, steps, strict=True)]
+            done = []
+            for one in zip(resolved, plans, steps, strict=True):
+                done.append(_run(store, *one, how))
+                if releaser is not None:
+                    releaser.finished(done[-1])
         with store.writing():
             figures = write_figures(store.folder)
         results = [
@@ -307,7 +311,7 @@ def measure(
         if folder is None:
             rmtree(store.folder, ignore_errors=True)
         raise
-    for result, stamp in zip(results, stamps, strict=True):
+    for result, stamp in zip(results, stamps or [None] * len(results), strict=True):
         if result.complete and result.paid is None:
             remember(store, stamp, result.figures.name)
     if folder is None:  # the results read from it as long as one of them exists
@@ -317,37 +321,18 @@ def measure(
     return Evaluations(results)
 
 
+def _declare(store: Store, benchmark: Benchmark, prepared: Prepared) -> Run:
+    """Write down a benchmark with all its plans before any of them runs."""
+    with store.writing():
+        run = read_run(store) or Run(created=origin.now(), versions=versions())
+        plans = [_dated(plan, run) for plan in prepared.plans]
+        run = run.declaring(benchmark, prepared.entries, prepared.unfit, plans)
+        write_run(store, run)
+        return run
+
+
 class _Held:
     """Keeps a temporary folder as long as a result refers to it."""
-
-
-def _resolved(
-    request: Request, objects: Objects | None, folder: Path | None, how: Machine, read: Read
-) -> ResolvedRequest:
-    resolved = resolve(request, objects, how.device, read)
-    if request.shard is None and folder is not None:
-        resolved = replace(resolved, request=_as_begun(resolved.request, folder))
-    asked = resolved.request
-    return replace(
-        resolved, request=asked.model_copy(update={"command": asked.command or command_of(asked)})
-    )
-
-
-def _must_differ(plans: Sequence[Plan]) -> None:
-    """Refuse evaluations that are the same, or of which one would hide the other."""
-    for number, plan in enumerate(plans):
-        for other in plans[:number]:
-            what = f"'{plan.model.name}' against {plan.threat}"
-            if other.name == plan.name:
-                same = "is listed twice"
-                if other.model.name != plan.model.name:
-                    same = f"is the same model as '{other.model.name}': evaluate it once"
-                raise InputError(f"{what} {same}")
-            if other.series == plan.series:
-                raise InputError(
-                    f"two models are called {what}: give each a name, with "
-                    "besiege.Classifier(module, name='...')"
-                )
 
 
 def _titled(plans: Sequence[Plan], watch: Watch | None) -> list[Watch | None]:
@@ -376,23 +361,6 @@ def _bar(
     from besiege.report import bar
 
     return bar(title)
-
-
-def _as_begun(request: Request, folder: Path) -> Request:
-    """The request with the shard size of the folder, so that it resumes on another device."""
-    run = read_run(Store(folder))
-    for plan in () if run is None else run.plans:
-        begun = request.model_copy(
-            update={
-                "shard": plan.request.shard,
-                "command": plan.request.command,
-                **{name: getattr(plan.request, name) for name in EXAMINING},
-            }
-        )
-        if begun == plan.request:
-            wanted = {name: getattr(request, name) for name in EXAMINING}
-            return begun.model_copy(update={**wanted, "command": request.command or begun.command})
-    return request
 
 
 def _run(

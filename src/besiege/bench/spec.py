@@ -6,14 +6,20 @@ reader of a run knows which records belong to it without a model and without tor
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from besiege.attacks.suites import suite_name
 from besiege.core.errors import InputError
 from besiege.core.text import quoted
+
+_OPTION = r"\s*(?:resize|crop|channels|layout)\s*=\s*\w+\s*"
+_DATA = re.compile(rf"(?P<source>.*?)\s*\((?P<options>{_OPTION}(?:,{_OPTION})*)\)\s*", re.DOTALL)
+"""The text of data with options."""
 
 
 class Value(BaseModel):
@@ -73,7 +79,11 @@ class Request(Value):
 
     Every field is a text or a number, so that it can be stored and repeated; objects that exist
     only in memory are passed separately (`besiege.bench.request.Objects`). `resolve` completes it:
-    attacks, threat and shard are then spelled out.
+    attacks, threat and shard are then spelled out. The text of the data may have options:
+
+    >>> photos = Request(model="zoo:NAME", data="photos(resize=256, crop=224)", threat="l2:0.5")
+    >>> photos.data, photos.resize, photos.crop
+    ('photos', '256', '224')
     """
 
     model: str
@@ -111,6 +121,22 @@ class Request(Value):
     def examined(self) -> bool:
         """Whether the model and its evaluation are examined."""
         return self.examine != "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_options(cls, given: Any) -> Any:
+        """Options in the text of the data, such as ``photos(resize=256)``, are fields here."""
+        text = given.get("data") if isinstance(given, dict) else None
+        if not isinstance(text, str) or os.path.exists(text):
+            return given
+        found = _DATA.fullmatch(text)
+        if found is None:
+            return given
+        options = dict(part.split("=") for part in re.sub(r"\s", "", found["options"]).split(","))
+        for name, value in options.items():
+            if given.get(name) is not None and str(given[name]) != value:
+                raise InputError(f"{name} is '{given[name]}', but the data are '{text}': give one")
+        return {**given, "data": found["source"], **options}
 
     @field_validator("suite")
     @classmethod

@@ -30,6 +30,12 @@ SCHEMA = 1
 _READABLE = frozenset({1})
 _PARTIAL = ".partial-"
 ROWS, IMAGES = "rows.parquet", "images.safetensors"
+RELEASED, KEPT = "released.json", "kept.safetensors"
+"""Beside a record whose images were let go: that they were, and those that pages show."""
+
+
+class ReleasedError(StoreError):
+    """Images that were let go on purpose; the seed of their record makes them again."""
 
 
 class DamagedError(StoreError):
@@ -190,16 +196,37 @@ class Store:
     def images(self, key: str) -> dict[str, Column]:
         """The image arrays of a record."""
         found = self.with_files(key, [IMAGES])
-        if found is None or IMAGES not in found[1]:
+        if found is None or IMAGES not in found[0].files:
             raise StoreError(f"there are no images with the record {key[:12]} in {self.folder}")
+        if IMAGES not in found[1]:
+            raise ReleasedError(
+                f"the images of the record {key[:12]} in {self.folder} were let go, as its "
+                'benchmark says ([store] images): run it into another folder with images = "all", '
+                "where the same seed makes the same images"
+            )
         return dict(read_arrays(found[1][IMAGES]))
+
+    def shown_images(self, key: str) -> dict[str, Column]:
+        """The image arrays of a record, or of its rows that were kept when others were let go."""
+        try:
+            return self.images(key)
+        except ReleasedError:
+            content = _kept(self.records / key)
+            if content is None:
+                raise
+            return dict(read_arrays(content))
+
+    def released(self, key: str) -> bool:
+        """Whether the images of a record were let go."""
+        folder = self.records / key
+        return (folder / RELEASED).exists() and not (folder / IMAGES).exists()
 
     def with_files(
         self, key: str, files: Iterable[str] | None
     ) -> tuple[Record, dict[str, bytes]] | None:
         """A record and the content of some of its files, or of all, compared with their digests.
 
-        None without a record.
+        Files that were let go are left out. None without a record.
         """
         folder = self.records / key
         about = f"the record {key[:12]} in {self.folder}"
@@ -211,7 +238,8 @@ class Store:
             if content["key"] != key:
                 raise DamagedError("is the record of another task")
             wanted = record.files if files is None else set(files).intersection(record.files)
-            return record, {name: _checked(folder, name, record) for name in wanted}
+            there = [name for name in wanted if not _is_released(folder, name, record)]
+            return record, {name: _checked(folder, name, record) for name in there}
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             if not os.path.lexists(folder):
                 return None
@@ -289,10 +317,34 @@ class Store:
             self.set_aside(key)
             return
         if old is not None and old.failure is not None:
-            # Renamed first, so that a reader never sees it incomplete.
-            gone = self.records / f"{_PARTIAL}gone-{os.urandom(4).hex()}"
-            os.rename(self.records / key, gone)
-            shutil.rmtree(gone)
+            self.discard(key)
+
+    def discard(self, key: str) -> None:
+        """Remove a record: that of a failure, or one whose images are made again."""
+        # Renamed first, so that a reader never sees it incomplete.
+        gone = self.records / f"{_PARTIAL}gone-{os.urandom(4).hex()}"
+        os.rename(self.records / key, gone)
+        shutil.rmtree(gone)
+        self._sound.pop(key, None)
+
+    def release(self, key: str, kept: bytes | None) -> None:
+        """Let the images of a record go, and write down that they were; `kept` are some of them.
+
+        Every step leaves a sound record: the images go last.
+        """
+        record = self.sound(key)
+        if record is None or IMAGES not in record.files:
+            return
+        folder = f"records/{key}"
+        with telling(self.folder):
+            if kept is not None:
+                self.write_file(f"{folder}/{KEPT}", kept)
+            about: dict[str, Any] = {
+                "files": {IMAGES: record.files[IMAGES]},
+                "kept": None if kept is None else hashlib.sha256(kept).hexdigest(),
+            }
+            self.write_file(f"{folder}/{RELEASED}", json.dumps(about, indent=1).encode())
+            (self.folder / folder / IMAGES).unlink(missing_ok=True)
 
     def set_aside(self, key: str) -> Path:
         """Move a damaged record to ``damaged/``, so that its task can be done again."""
@@ -318,6 +370,24 @@ class Store:
             finally:
                 partial.unlink(missing_ok=True)
         return path
+
+
+def _is_released(folder: Path, name: str, record: Record) -> bool:
+    """Whether a file that is not there was let go on purpose."""
+    if name != IMAGES or (folder / name).exists() or not (folder / RELEASED).exists():
+        return False
+    about = json.loads(read_file(folder / RELEASED))
+    return bool(about["files"].get(name) == record.files[name])
+
+
+def _kept(folder: Path) -> bytes | None:
+    """The images that were kept when others were let go; None without any, or changed ones."""
+    try:
+        digest = json.loads(read_file(folder / RELEASED))["kept"]
+        content = read_file(folder / KEPT)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return content if hashlib.sha256(content).hexdigest() == digest else None
 
 
 def _checked(folder: Path, name: str, record: Record) -> bytes:

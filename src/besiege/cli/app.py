@@ -30,6 +30,7 @@ _COMMANDS = {
     _MEASURE: {
         "evaluate": "Measure how robust a model is: attack it, judge every image again, keep the "
         "records.",
+        "run": "Run a benchmark: many models under many threats, declared in one TOML file.",
         "examine": "Check a model before it is attacked: are its gradients and its answers what "
         "they seem?",
         "attack": "Attack images and write the adversarial images.",
@@ -45,6 +46,7 @@ _COMMANDS = {
         "export": "Write the results of a run into a file for other programs.",
     },
     _LOOK: {
+        "spec": "Check the file of a benchmark, or show what it would run.",
         "attacks": "List the attacks: norms, goals and the access to the model that they need.",
         "defenses": "List the defenses: layers that transform an image before the model sees it.",
         "show": "Explain one attack, model, data set or other name.",

@@ -177,20 +177,21 @@ def budget_curves(evidence: Evidence) -> tuple[AttackCurve, ...]:
     )
 
 
-def gallery(evidence: Evidence) -> tuple[Picture, ...]:
+def gallery(evidence: Evidence, count: int = _PICTURES) -> tuple[Picture, ...]:
     """The broken samples to show: class after class, in the order of a hash of the id.
 
-    The image is that of the strongest attack that broke the sample. Without a budget, the samples
+    The image is that of the strongest attack that broke the sample; with a larger `count` the same
+    samples come first. Without a budget, the samples
     are those whose smallest perturbation is nearest to the median.
     """
     if evidence.eps is None and not evidence.chained:
-        return _gallery_at_median(evidence)
+        return _gallery_at_median(evidence, count)
     broken = representatives(evidence)
     hashes = [hashlib.sha256(str(sample).encode()).digest() for sample in broken["sample"].tolist()]
     ranked = np.array(sorted(range(broken.count), key=hashes.__getitem__), np.int64)
     # The order of a class after class: all first ones by their rank, then all second ones.
     turns = _turns(broken["label"][ranked])
-    shown = broken.where(ranked[np.argsort(turns, kind="stable")[:_PICTURES]])
+    shown = broken.where(ranked[np.argsort(turns, kind="stable")[:count]])
     seen = evidence.clean.where(places(evidence.clean["sample"], shown["sample"])).records()
     return tuple(
         _picture(evidence.norm, clean, evidence.trials[one["trial"]], one["row"])
@@ -207,14 +208,14 @@ def _turns(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     return turns
 
 
-def _gallery_at_median(evidence: Evidence) -> tuple[Picture, ...]:
+def _gallery_at_median(evidence: Evidence, count: int) -> tuple[Picture, ...]:
     """The broken samples whose smallest perturbation is nearest to the median, ascending."""
     best = smallest(evidence)
     best = best.where(best["row"] >= 0)
     if not best.count:
         return ()
     ends = best["distance"]
-    near = np.argsort(np.abs(ends - quantile(ends)), kind="stable")[:_PICTURES]
+    near = np.argsort(np.abs(ends - quantile(ends)), kind="stable")[:count]
     clean = {record["sample"]: record for record in evidence.clean.records()}
     by_text = {trial.text: trial for trial in evidence.trials}
     shown = []

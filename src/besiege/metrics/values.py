@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -41,6 +42,11 @@ class BudgetCurve:
     count: int
     median: float | None
     unbroken: int
+
+    def at(self, budget: float) -> Rate:
+        """The accuracy at a budget, with its interval: that of the last point up to it."""
+        place = max(bisect_right(self.x, budget) - 1, 0)
+        return Rate.of(round(self.value[place] * self.count), self.count)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,177 @@
+"""Forecasts a benchmark before it runs: tasks, time and space, from a few timed passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from besiege.bench.kinds import KINDS
+from besiege.bench.plan import Plan
+from besiege.bench.preparing import Prepared
+from besiege.bench.request import ResolvedRequest
+from besiege.bench.task import Stage, Task
+from besiege.core.dice import Dice
+from besiege.core.oracle import Oracle, full_precision
+from besiege.core.threat import Access
+from besiege.core.victim import Victim
+
+SAMPLES = 8
+"""Samples of a timed pass."""
+_FORWARDS = 3.0
+"""Forward passes that an estimate counts for a forward and a backward pass."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of a pass for one sample; None for a model that is not queried without need."""
+
+    forward: float | None
+    both: float | None
+    """A forward and a backward pass; None without gradients."""
+
+
+@dataclass(frozen=True)
+class CellForecast:
+    """The forecast of a cell: tasks that no cell before it has, and their time.
+
+    ``seconds`` is None where the pace of a model is unknown.
+    """
+
+    cell: str
+    threat: str
+    models: int
+    evaluations: int
+    tasks: int
+    seconds: float | None
+    image_bytes: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The forecast of a benchmark: at most so much, since broken samples cost less.
+
+    Attributes
+    ----------
+    cells : tuple of CellForecast
+        Its cells.
+    paces : dict
+        The pace of every model, by its name.
+    tasks, seconds, image_bytes
+        The sums; images are those stored while it runs.
+    """
+
+    cells: tuple[CellForecast, ...]
+    paces: dict[str, Pace]
+    tasks: int
+    seconds: float | None
+    image_bytes: int
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self)
+
+
+def forecast(prepared: Prepared, clock: Callable[[], float] = time.perf_counter) -> Forecast:
+    """The forecast of a prepared benchmark; each model answers a few samples several times."""
+    plans = {plan.name: plan for plan in prepared.plans}
+    paces: dict[str, Pace] = {}
+    for one, plan in zip(prepared.resolved, prepared.plans, strict=True):
+        if plan.model.digest not in paces:
+            paces[plan.model.digest] = pace(one, clock)
+    seen: set[str] = set()
+    cells = []
+    for cell in dict.fromkeys(entry.cell for entry in prepared.entries):
+        mine = [entry for entry in prepared.entries if entry.cell == cell]
+        new = list(_new([plans[entry.plan] for entry in mine], seen))
+        times = [_seconds(plan, stage, task, paces) for plan, stage, task in new]
+        known = [one for one in times if one is not None]
+        cells.append(
+            CellForecast(
+                cell,
+                plans[mine[0].plan].threat,
+                len({entry.model for entry in mine}),
+                len(mine),
+                len(new),
+                sum(known) if len(known) == len(times) else None,
+                sum(_bytes(plan, stage, task) for plan, stage, task in new),
+            )
+        )
+    times = [cell.seconds for cell in cells]
+    known = [one for one in times if one is not None]
+    return Forecast(
+        tuple(cells),
+        {entry.model: paces[plans[entry.plan].model.digest] for entry in prepared.entries},
+        len(seen),
+        sum(known) if len(known) == len(times) else None,
+        sum(cell.image_bytes for cell in cells),
+    )
+
+
+def pace(resolved: ResolvedRequest, clock: Callable[[], float] = time.perf_counter) -> Pace:
+    """Seconds of a pass of the victim for one sample; metered victims are not queried."""
+    victim = resolved.victim
+    if victim.metered:
+        return Pace(None, None)
+    samples = resolved.first(SAMPLES).to(victim.device)
+    dice = Dice.throw(0, samples.ids).of("probe") if victim.stochastic else None
+    oracle = Oracle(victim)
+
+    def backward() -> object:
+        return oracle.gradient(samples.images, lambda logits, _: logits.amax(1), dice=dice)
+
+    def forward() -> object:
+        return oracle.logits(samples.images, dice)
+
+    with victim.held(), full_precision(victim.device):
+        each = _timed(forward, victim, clock) / len(samples)
+        if victim.access is not Access.GRADIENT:
+            return Pace(each, None)
+        return Pace(each, _timed(backward, victim, clock) / len(samples))
+
+
+def _timed(work: Callable[[], object], victim: Victim, clock: Callable[[], float]) -> float:
+    """The shortest of three times: the others include what the machine did besides."""
+    times = []
+    for _ in range(4):  # the first one warms up
+        begin = clock()
+        work()
+        if victim.device.type == "cuda":
+            torch.cuda.synchronize(victim.device)
+        times.append(clock() - begin)
+    return min(times[1:])
+
+
+def _new(plans: Sequence[Plan], seen: set[str]) -> Iterator[tuple[Plan, Stage, Task]]:
+    """The tasks of plans that are not in `seen`, which they are added to."""
+    for plan in plans:
+        for stage in plan.stages():
+            for task in (task for part in stage.parts for task in part):
+                if task.key not in seen:
+                    seen.add(task.key)
+                    yield plan, stage, task
+
+
+def _seconds(plan: Plan, stage: Stage, task: Task, paces: dict[str, Pace]) -> float | None:
+    # A substitute that is no model of the benchmark is taken to be as fast as the victim.
+    searched = paces.get(task.identity["victim"], paces[plan.model.digest])
+    if searched.forward is None:
+        return None
+    count = stage.counts[task.shard if task.shard < len(stage.counts) else 0]
+    passes = max(1.0, KINDS.get(task.kind).estimate(task, stage))
+    gradients = stage.attack is not None and stage.attack.access == "gradient"
+    if gradients and task.kind == "craft" and searched.both is not None:
+        return passes / _FORWARDS * count * searched.both
+    return passes * count * searched.forward
+
+
+def _bytes(plan: Plan, stage: Stage, task: Task) -> int:
+    """The most bytes of the images of a task: floats of crafted ones, bytes of clean ones."""
+    if task.kind not in ("craft", "clean"):
+        return 0
+    count = stage.counts[task.shard]
+    return count * prod(plan.data.shape) * (4 if task.kind == "craft" else 1)

@@ -1,0 +1,224 @@
+"""Prepares requests: reads and plans all of them before the first is run.
+
+Each model and each data set is loaded once. Of a benchmark all problems are collected, and models
+that the attacks of a cell do not fit are left out with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from besiege.bench.benchmark import must_be_sound, must_continue
+from besiege.bench.command import command_of
+from besiege.bench.expanding import Declared, Entry
+from besiege.bench.model_spec import read_victim
+from besiege.bench.plan import Plan
+from besiege.bench.planning import plan_of
+from besiege.bench.request import Objects, ResolvedRequest, resolve
+from besiege.bench.run import Run, RunEntry, Unfit
+from besiege.bench.shards import Read
+from besiege.bench.spec import EXAMINING, Machine, Request
+from besiege.core.errors import (
+    AttackError,
+    BesiegeError,
+    ChangedError,
+    GradientError,
+    InputError,
+    StochasticError,
+    ThreatError,
+)
+from besiege.models.black_box import black_box
+from besiege.models.endpoint import kept_below
+
+T = TypeVar("T")
+Requests = Sequence[tuple[Request, Objects | None]]
+_DOES_NOT_FIT = (AttackError, ThreatError, StochasticError, GradientError)
+"""Errors that say that an attack does not fit a model, rather than that something is missing."""
+
+
+@dataclass
+class Prepared:
+    """Requests as plans, and the live objects of each.
+
+    Attributes
+    ----------
+    resolved, plans : list
+        One for every evaluation; those of a benchmark that are the same are there once.
+    entries : tuple of RunEntry
+        For every evaluation of a benchmark the name of its plan.
+    unfit : tuple of Unfit
+        The models that were left out of cells.
+    """
+
+    resolved: list[ResolvedRequest] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    entries: tuple[RunEntry, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
+
+
+def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> Prepared:
+    """Read and plan requests; the first problem is raised."""
+    read = Read()
+    resolved = [_resolved(request, objects, run, how, read) for request, objects in requests]
+    for one in resolved:
+        kept_below(black_box(one.victim), folder)
+    plans = [plan_of(one) for one in resolved]
+    _must_differ(plans)
+    return Prepared(resolved, plans)
+
+
+def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Machine) -> Prepared:
+    """Read and plan a benchmark; one error has all problems, before anything is written."""
+    if run is not None and run.benchmark is not None:
+        must_continue(run.benchmark, declared.benchmark, str(folder))
+    read, collector, prepared = Read(), _Collector(declared), Prepared()
+    entries: list[RunEntry] = []
+    sound = collector.load(
+        {entry.model: entry.request.model for entry in declared.entries}, how, read
+    )
+    for entry in (one for one in declared.entries if one.model in sound):
+
+        def made(entry: Entry = entry) -> tuple[ResolvedRequest, Plan]:
+            one = _resolved(entry.request, None, run, how, read)
+            kept_below(black_box(one.victim), folder)
+            return one, plan_of(one)
+
+        found = collector.attempt(entry, made)
+        if found is None:
+            continue
+        resolved, plan = found
+        cell, model, budget, seed = entry.key
+        entries.append(RunEntry(cell=cell, model=model, budget=budget, seed=seed, plan=plan.name))
+        if plan.name not in [other.name for other in prepared.plans]:
+            prepared.resolved.append(resolved)
+            prepared.plans.append(plan)
+    collector.must_be_sound(entries)
+    prepared.entries, prepared.unfit = tuple(entries), tuple(collector.unfit.values())
+    _must_be_other_models(declared, prepared)
+    if run is not None:
+        _must_be_as_planned(run, prepared)
+    return prepared
+
+
+class _Collector:
+    """Collects the problems of a benchmark's evaluations, and the models that do not fit."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.problems: list[str] = []
+        self.unfit: dict[tuple[str, str], Unfit] = {}
+
+    def load(self, models: Mapping[str, str], how: Machine, read: Read) -> set[str]:
+        """The names of the models that can be loaded; a problem of one is told once."""
+        sound = set()
+        for name, text in models.items():
+            try:
+                read_victim(text, how.device, None, read)
+                sound.add(name)
+            except BesiegeError as problem:
+                self.problems.append(f"models.{name}: {problem}")
+        return sound
+
+    def attempt(self, entry: Entry, work: Callable[[], T]) -> T | None:
+        """The result of some work for an evaluation; None where it has a problem."""
+        listed = self.declared.benchmark.cell(entry.cell).models is not None
+        try:
+            return work()
+        except BesiegeError as problem:
+            if isinstance(problem, _DOES_NOT_FIT) and not listed:
+                left = Unfit(cell=entry.cell, model=entry.model, reason=str(problem))
+                self.unfit[entry.cell, entry.model] = left
+            else:
+                self.problems.append(f"{self.declared.place(entry)}: {problem}")
+            return None
+
+    def must_be_sound(self, entries: Sequence[RunEntry]) -> None:
+        """Raise all problems, among them cells that no model fits."""
+        there = {entry.cell for entry in entries}
+        wrong = {one.cell for one in self.unfit.values()} - there
+        first = {entry.cell: entry for entry in reversed(self.declared.entries)}
+        self.problems += [
+            f"{self.declared.place(first[cell]).partition(', model')[0]}: no model fits: "
+            + next(one.reason for one in self.unfit.values() if one.cell == cell)
+            for cell in first
+            if cell in wrong
+        ]
+        must_be_sound(self.declared.source, self.problems)
+
+
+def _must_be_other_models(declared: Declared, prepared: Prepared) -> None:
+    """Refuse two names of one model: a comparison of both would mean nothing."""
+    digests = {plan.name: plan.model.digest for plan in prepared.plans}
+    names: dict[str, str] = {}
+    problems = []
+    for entry in prepared.entries:
+        other = names.setdefault(digests[entry.plan], entry.model)
+        if other != entry.model:
+            problems.append(f"models.{entry.model}: it is the same model as '{other}'")
+    must_be_sound(declared.source, problems)
+
+
+def _must_be_as_planned(run: Run, prepared: Prepared) -> None:
+    """Refuse models, data or attacks that changed since the run began."""
+    plans = {plan.name: plan for plan in prepared.plans}
+    before = {entry.key: run.plan(entry.plan) for entry in run.entries}
+    for entry in prepared.entries:
+        old, new = before.get(entry.key), plans[entry.plan]
+        if old is None or old.name == new.name:
+            continue
+        what = f"the model '{entry.model}' ({new.model.name})"
+        if old.model.digest == new.model.digest:
+            what = "the data" if old.shards != new.shards else "the attacks"
+            what += f' of the cell "{entry.cell}"'
+        raise ChangedError(
+            f"{what} changed since this run was planned, and results of both would stand in one "
+            "table: choose another folder, or declare the new model under another name"
+        )
+
+
+def _resolved(
+    request: Request, objects: Objects | None, run: Run | None, how: Machine, read: Read
+) -> ResolvedRequest:
+    resolved = resolve(request, objects, how.device, read)
+    if request.shard is None and run is not None:
+        resolved = replace(resolved, request=_as_begun(resolved.request, run))
+    asked = resolved.request
+    return replace(
+        resolved, request=asked.model_copy(update={"command": asked.command or command_of(asked)})
+    )
+
+
+def _as_begun(request: Request, run: Run) -> Request:
+    """The request with the shard size of the run, so that it resumes on another device."""
+    for plan in run.plans:
+        begun = request.model_copy(
+            update={
+                "shard": plan.request.shard,
+                "command": plan.request.command,
+                **{name: getattr(plan.request, name) for name in EXAMINING},
+            }
+        )
+        if begun == plan.request:
+            wanted = {name: getattr(request, name) for name in EXAMINING}
+            return begun.model_copy(update={**wanted, "command": request.command or begun.command})
+    return request
+
+
+def _must_differ(plans: Sequence[Plan]) -> None:
+    """Refuse evaluations that are the same, or of which one would hide the other."""
+    for number, plan in enumerate(plans):
+        for other in plans[:number]:
+            what = f"'{plan.model.name}' against {plan.threat}"
+            if other.name == plan.name:
+                same = "is listed twice"
+                if other.model.name != plan.model.name:
+                    same = f"is the same model as '{other.model.name}': evaluate it once"
+                raise InputError(f"{what} {same}")
+            if other.series == plan.series:
+                raise InputError(
+                    f"two models are called {what}: give each a name, with "
+                    "besiege.Classifier(module, name='...')"
+                )

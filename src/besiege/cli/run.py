@@ -1,0 +1,156 @@
+"""``besiege run``: runs a benchmark, declared in a TOML file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.bench.folder import run_folder
+from besiege.bench.spec import Machine
+from besiege.cli import screen
+from besiege.cli.evaluate import RUNS
+from besiege.cli.gates import gating
+from besiege.cli.grammar import AsJson, Count, Device, Flag, Place, Threads, examples, flowing
+from besiege.cli.spec import Spec, part_of, read_spec, shown
+from besiege.core.errors import InputError
+from besiege.core.shell import shell
+from besiege.report.progress import bar
+
+if TYPE_CHECKING:
+    from besiege.bench.evaluations import Evaluations
+    from besiege.bench.expanding import Declared
+
+command = App(
+    name="run",
+    help_epilogue=examples(
+        "besiege run digits.toml",
+        "besiege run digits.toml --count 20 --out tried",
+        "besiege run digits.toml --dry-run",
+        "besiege run digits.toml --workers 8 --out my-run",
+    ),
+)
+
+
+@command.default
+@flowing
+def run(
+    spec: Spec,
+    /,
+    *,
+    out: Annotated[Place | None, Parameter(metavar="FOLDER")] = None,
+    count: Count = None,
+    workers: Count = None,
+    part: Annotated[str | None, Parameter(metavar="I/N")] = None,
+    ray: Annotated[str | None, Parameter(metavar="ADDRESS")] = None,
+    devices: Literal["all"] | None = None,
+    batch: Count = None,
+    compile: Flag = False,
+    device: Device = None,
+    threads: Threads = None,
+    dry_run: Flag = False,
+    as_json: AsJson = False,
+) -> int:
+    """Run a benchmark: many models under many threats, declared in one TOML file.
+
+    Prints a table of models by cells. Finished work is kept in a run folder: run the same command
+    again to resume an interrupted run. Cells and models may be added to the file later; anything
+    else that changes needs another folder.
+
+    Parameters
+    ----------
+    spec
+        TOML file of the benchmark.
+    out
+        Run folder; by default one in besiege-runs, named after the benchmark.
+    count
+        Number of images, in place of that in the file.
+    workers
+        Number of processes that work on it.
+    part
+        Take part in a run that N processes share, on a shared disk, as the Ith of them.
+    ray
+        Address of a Ray cluster that works on it.
+    devices
+        all: one worker for every GPU.
+    batch
+        Images per call of the model; changes no result.
+    compile
+        On a GPU, search on a compiled copy of the model: up to a minute at first, then faster.
+    dry_run
+        Run nothing; show tasks, hours and gigabytes, as besiege spec show does.
+    """
+    crew: dict[str, Any] = {
+        "workers": workers,
+        "part": None if part is None else part_of(part),
+        "ray": ray,
+        "devices": devices,
+    }
+    declared = read_spec(spec, count)
+    if dry_run:
+        return shown(declared, device, threads, as_json)
+    named = declared.benchmark.name + ("" if count is None else f"-{count}")
+    folder = run_folder(RUNS / named if out is None else out)
+    again = shell(["besiege", "run", spec, *([] if count is None else ["--count", count])])
+    if out is not None:
+        again += f" {shell(['--out', folder])}"
+    try:
+        done = _measured(
+            _commanded(declared, again), folder, threads, Machine(device, batch, compile), crew
+        )
+    except KeyboardInterrupt:
+        screen.note(f"Interrupted. Finished work is in {folder}; run the same command again.")
+        return 130
+    return _concluded(done, folder, as_json)
+
+
+def _commanded(declared: Declared, command: str) -> Declared:
+    """The benchmark with the command that reports name to reproduce it."""
+    entries = tuple(
+        replace(entry, request=entry.request.model_copy(update={"command": command}))
+        for entry in declared.entries
+    )
+    return replace(declared, entries=entries)
+
+
+def _measured(
+    declared: Declared, folder: Path, threads: int | None, how: Machine, crew: dict[str, Any]
+) -> Evaluations:
+    console = screen.err()
+    with bar(declared.benchmark.name, console) as watch:
+        from besiege.bench.single import measure
+        from besiege.cli.machine import prepare
+
+        given = {name: value for name, value in crew.items() if value is not None}
+        unknown = [name for name in given if name not in signature(measure).parameters]
+        if unknown:
+            raise InputError(
+                f"--{unknown[0]} does not work yet: this release runs a benchmark in one process"
+            )
+        prepare(how.device, threads)
+        screen.verbatim(console, Text(f"records are kept in {folder}", "dim"))
+        return measure(declared, out=folder, how=how, watch=watch, **given)
+
+
+def _concluded(done: Evaluations, folder: Path, as_json: bool) -> int:
+    from besiege.bench.overview import open_run
+    from besiege.report.cells import cells_table
+
+    figures, (_, run) = done[0]._run, open_run(folder)
+    names = {entry.plan for entry in run.entries}
+    mine = tuple(one for one in figures.evaluations if one.name in names)
+    if as_json:
+        shown = replace(figures, evaluations=mine, complete=all(one.complete for one in mine))
+        entries = [entry.model_dump() for entry in run.entries]
+        screen.print_json({**shown.plain(), "entries": entries})
+    else:
+        screen.out().print(cells_table(run, figures))
+        screen.out().print()
+        for words, command in (("Pages", "report"), ("Which model is more robust", "compare")):
+            text = Text(f"{words}: {shell(['besiege', command, folder])}")
+            screen.verbatim(screen.out(), text)
+    return gating(None, [], folder).conclude(folder, mine)

@@ -1,0 +1,152 @@
+"""`besiege run` and `besiege spec`: a benchmark from its file to its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Besiege
+
+from besiege.bench.overview import open_run, status
+from besiege.bench.store import Store
+
+ROOT = Path(__file__).parents[2]
+SPEC = """
+name = "small"
+data = "digits"
+count = 12
+shard = 6
+[models]
+natural = "zoo:digits-natural"
+pgd-at = "zoo:digits-pgd-at"
+[[cells]]
+name = "white"
+threat = "linf:0.15"
+attacks = ["fgsm", "bim(steps=3)"]
+[[cells]]
+name = "curve"
+threat = "linf:0.15"
+attacks = ["bim(steps=3)"]
+budget = "search"
+[[cells]]
+name = "free"
+threat = "l2"
+attacks = ["ddn(steps=5)"]
+budget = "search"
+models = ["natural"]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def test_a_benchmark_runs_resumes_and_ends_in_a_table(besiege: Besiege, spec: Path) -> None:
+    said = besiege("run", "small.toml")
+    assert said.code == 0, said.err
+    lines = [line.split() for line in said.out.splitlines()]
+    (heading,) = [line for line in said.out.splitlines() if "clean" in line and "white" in line]
+    assert "white, at 0.15" in heading and "of 12" in said.out
+    assert any(line[:1] == ["pgd-at"] and line.count("%") >= 2 for line in lines)
+    assert "median" in said.out  # a search without a budget has no accuracy
+    folder = Path("besiege-runs/small")
+    assert f"besiege report {folder}" in said.out and all(one.complete for one in status(folder))
+    _, run = open_run(folder)
+    assert {plan.request.command for plan in run.current} == {"besiege run small.toml"}
+    before = {path: path.stat().st_mtime_ns for path in (folder / "records").iterdir()}
+    assert besiege("run", "small.toml").code == 0
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "records").iterdir()}
+    spec.write_text(SPEC.replace("steps=3", "steps=4", 1))
+    changed = besiege("run", "small.toml")
+    assert changed.code == 2 and 'a change of cells "white"' in changed.flat
+
+
+def test_a_search_has_the_accuracy_of_its_budget(besiege: Besiege, spec: Path) -> None:
+    said = besiege("run", "small.toml", "--count", "6", "--json", "--out", "run")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert len(found["entries"]) == 5 == len(found["evaluations"])
+    curve = next(one for one in found["evaluations"] if one["threat"]["text"] == "linf")
+    ends = [x for x in curve["eps_curve"]["x"] if x <= 0.15]
+    from besiege.bench.results import summarise
+    from besiege.report.cells import robust_at
+
+    figures = next(one for one in summarise("run").evaluations if one.name == curve["name"])
+    rate = robust_at(figures, "linf:0.15")
+    assert rate is not None and rate.count == 6
+    assert rate.value == curve["eps_curve"]["value"][len(ends) - 1]
+    assert rate.hits == sum(x > 0.15 for x in _ends(Path("run"), figures.name))
+
+
+def _ends(folder: Path, name: str) -> list[float]:
+    """The smallest perturbation of every image, from the verdicts."""
+    store, run = open_run(folder)
+    plan = run.plan(name)
+    assert plan is not None
+    ends = []
+    for task in plan.tasks():
+        if task.kind == "judge":
+            for row in store.rows([task.key]).records():
+                ends.append(0.0 if not row["correct"] else row["linf"] if row["success"] else 9.0)
+    return ends
+
+
+def test_dry_run_and_show_tell_the_cost_and_write_nothing(besiege: Besiege, spec: Path) -> None:
+    show, dry = besiege("spec", "show", "small.toml"), besiege("run", "small.toml", "--dry-run")
+    assert show.code == dry.code == 0, show.err + dry.err
+    assert "in all" in show.out and "MB" in show.out and "white" in dry.out
+    told = json.loads(besiege("spec", "show", "small.toml", "--json").out)
+    assert [cell["cell"] for cell in told["cells"]] == ["white", "curve", "free"]
+    assert told["seconds"] > 0 and told["paces"].keys() == {"natural", "pgd-at"}
+    assert not Path("besiege-runs").exists()
+    assert besiege("run", "small.toml").code == 0
+    # Examinations of the model are left out of fast tests, and records are those foretold.
+    _, run = open_run("besiege-runs/small")
+    assert told["tasks"] == len({task.key for plan in run.current for task in plan.tasks()})
+    assert len(Store("besiege-runs/small").present()) == told["tasks"]
+    images = (Path("besiege-runs/small") / "records").glob("*/images.safetensors")
+    assert sum(path.stat().st_size for path in images) <= told["image_bytes"] + 200 * told["tasks"]
+
+
+def test_check_tells_all_problems(besiege: Besiege, spec: Path) -> None:
+    assert besiege("spec", "check", "small.toml").out.strip() == (
+        "small.toml is a benchmark: 5 evaluations of 2 models."
+    )
+    spec.write_text(SPEC.replace("fgsm", "fgms").replace("ddn(", "ddm("))
+    said = besiege("spec", "check", "small.toml")
+    assert said.code == 2 and "2 problems" in said.err
+    assert "'fgms'" in said.flat and "'ddm(steps=5)'" in said.flat
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["other.toml"], "there is no file other.toml"),
+        (["small.toml", "--part", "5/4"], "--part is '5/4': write I/N"),
+        (["small.toml", "--part", "x"], "--part is 'x'"),
+        (["small.toml", "--count", "0"], "--count"),
+        (["small.toml", "--devices", "some"], "--devices"),
+    ],
+)
+def test_wrong_input_is_refused(
+    besiege: Besiege, spec: Path, tokens: list[str], words: str
+) -> None:
+    said = besiege("run", *tokens)
+    assert said.code == 2 and words in said.flat and not Path("besiege-runs").exists()
+
+
+def test_the_example_is_a_benchmark_of_many_tasks(besiege: Besiege) -> None:
+    path = ROOT / "examples" / "digits.toml"
+    told = json.loads(besiege("spec", "show", str(path), "--json").out)
+    assert told["tasks"] >= 250 and len(told["paces"]) == 3
+
+
+def test_a_shortened_example_runs(besiege: Besiege) -> None:
+    path = ROOT / "examples" / "digits.toml"
+    said = besiege("run", str(path), "--count", "4", "--out", "run")
+    assert said.code == 0, said.err
+    assert "coarse" in said.out and all(one.complete for one in status("run"))
