@@ -51,6 +51,8 @@ class Trial:
     guard : bool
         Whether it only tests the attacks before it, on some of the samples that they left. Its
         successes count; samples that it was not tried on are not missing.
+    elsewhere : array, optional
+        For images crafted on a substitute: which of them the substitute misclassifies.
     """
 
     text: str
@@ -66,6 +68,7 @@ class Trial:
     targets: int | None = None
     probe: float | None = None
     guard: bool = False
+    elsewhere: Mask | None = None
 
     @property
     def sees(self) -> bool:
