@@ -100,7 +100,7 @@ def test_images_lost_in_transfer_are_told_from_attacks_that_fail(tmp_path: Path)
     (step,) = (one for one in found.figures.next_steps if "W49" in one.rules)
     assert "--substitute" not in step.command
     itself = besiege.evaluate("zoo:digits-natural", "digits", substitute=MODEL, **ASK)
-    assert "W49" not in {one.id for one in itself.warnings}, "it transfers well"
+    assert "W49" not in {one.id for one in itself.warnings}, "too few fool the substitute"
 
 
 def test_terminal_and_page_show_the_command(tmp_path: Path) -> None:
