@@ -273,6 +273,17 @@ def test_w42_small_probes() -> None:
     assert "W42" not in ids(evidence(trial("nes", N, probe=0.001, columns=chance)))
 
 
+@pytest.mark.parametrize(
+    ("there", "here", "fires"), [(100, 49, True), (100, 51, False), (19, 0, False), (20, 0, True)]
+)
+def test_w49_images_that_fool_only_the_substitute(there: int, here: int, fires: bool) -> None:
+    fooled = {"access": "transfer", "elsewhere": np.arange(N) < there}
+    best, worse = trial("dim", here, **fooled), trial("pgd", 0, **fooled)
+    assert ("W49" in ids(evidence(worse, best))) == fires
+    assert "W49" not in ids(evidence(trial("pgd", here, guard=True, **fooled)))
+    assert "W49" not in ids(evidence(trial("pgd", here, access="transfer"))), "earlier records"
+
+
 def test_w11_a_gradient_that_vanished() -> None:
     gone = np.arange(N) == 190
     assert "W11" in ids(evidence(trial("pgd", 180, columns={"vanished": gone})))

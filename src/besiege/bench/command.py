@@ -13,6 +13,24 @@ _SHARD = 100
 """The default shard on a CPU; another one is part of the command."""
 
 
+_EXAMINED = ("seed", "split", "resize", "crop", "channels", "layout")
+"""Options of `besiege examine` besides model, data and threat."""
+
+
+def examine_command(request: Request) -> str:
+    """The command that examines the model of a request."""
+    usual = Request(model="", data="", threat="")
+    given = {name: getattr(request, name) for name in _EXAMINED}
+    options = [
+        word
+        for name, value in given.items()
+        if value is not None and value != getattr(usual, name)
+        for word in (f"--{name}", value)
+    ]
+    words = [request.model, "--data", request.data, "--threat", request.threat]
+    return shell(["besiege", "examine", *words, *options])
+
+
 def command_of(request: Request, out: Path | None = None) -> str:
     """The command that reproduces a request, or the Python call where an object has no name."""
     usual = Request(model="", data="", threat="", shard=_SHARD, examine="short")

@@ -135,7 +135,7 @@ def _standard(name: str, threat: Threat) -> float | None:
 def _no_curve(request: Request, threat: Threat, victim: Victim) -> str | None:
     """Why there is no curve of accuracy against the budget; None if there is one."""
     if request.curve == "none":
-        return "It was not requested."
+        return "It was not requested, so no budget was tried that breaks any model (W03)."
     if threat.eps is None:
         return "Every attack searches for the smallest perturbation: its distances are the curve."
     if victim.stochastic:

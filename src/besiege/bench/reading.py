@@ -150,7 +150,10 @@ def _entries(spelled: object) -> Iterator[tuple[str, object]]:
 def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
     spec = stage.attack
     assert spec is not None
+    elsewhere = None
     if spec.source is not None:
+        # The first records of transfers do not say which images the substitute misclassified.
+        elsewhere = rows["claimed"].astype(bool) if rows["forwards"].any() else None
         rows = _transferred(rows)
     series = {k: v for k, v in spec.spelled.items() if k not in ("steps", "restarts")}
     return Trial(
@@ -168,6 +171,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         probe_in(spec.spelled),
         stage.guard,
         spec.spelled["name"] == AT_RANDOM,
+        elsewhere,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from besiege.bench.next_steps import next_steps
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
 from besiege.bench.summaries import Summary, comparison, differing, ordered, summary_of
@@ -49,11 +50,13 @@ def summarise(folder: Path | str) -> RunFigures:
 
 def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
     """The figures of an evaluation with its date, and with findings from its run folder."""
+    warnings = ordered([*mine.figures.warnings, *compared(comparison(mine, others))])
     return replace(
         mine.figures,
         made=mine.plan.made,
         commit=mine.plan.commit,
-        warnings=ordered([*mine.figures.warnings, *compared(comparison(mine, others))]),
+        warnings=warnings,
+        next_steps=next_steps(mine.plan, warnings),
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter
 
 from besiege.core.errors import InputError
-from besiege.core.shell import shell
 from besiege.core.text import MOST, number, short, whole
 from besiege.models.secrecy import must_hold_no_secret
 
@@ -181,25 +180,6 @@ def _called(before: str) -> bool:
         elif letter == ")" and calls:
             calls.pop()
     return any(calls)
-
-
-def broken(*groups: Sequence[str], width: int = 78) -> str:
-    r"""A shell command, with long lines broken between groups of words.
-
-    Examples
-    --------
-    >>> print(broken(["besiege", "show"], ["--one", "a b"], ["--two", "c"], width=26))
-    besiege show --one 'a b' \
-      --two c
-    """
-    lines = [""]
-    for group in groups:
-        words = shell(group)
-        if lines[-1] and len(f"{lines[-1]} {words} \\") > width:
-            lines.append("  " + words)
-        else:
-            lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
-    return " \\\n".join(lines)
 
 
 def _path(_: type, tokens: Sequence[Token]) -> Path:

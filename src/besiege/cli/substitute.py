@@ -24,7 +24,6 @@ from besiege.cli.grammar import (
     Threads,
     Whole,
     as_options,
-    broken,
     counted,
     examples,
     flowing,
@@ -32,7 +31,7 @@ from besiege.cli.grammar import (
     laid_out,
 )
 from besiege.core.errors import EndpointError
-from besiege.core.shell import shell
+from besiege.core.shell import broken, shell
 from besiege.report.progress import bar
 
 if TYPE_CHECKING:

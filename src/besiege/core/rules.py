@@ -47,6 +47,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W46": "Depends on more than the image",
     "W47": "Answers that are no answers",
     "W48": "Attacks too weak for this model",
+    "W49": "Lost in transfer",
     "DAMAGED": "A record cannot be read",
     "FAILED": "An attack failed",
     "UNFINISHED": "Records are missing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -19,6 +19,46 @@ def shell(words: Iterable[object]) -> str:
     besiege report ./-x 'my run' $'two\x0alines'
     """
     return " ".join(map(_quoted, words))
+
+
+def broken(*groups: Sequence[str], width: int = 78) -> str:
+    r"""A shell command, with long lines broken between groups of words.
+
+    Examples
+    --------
+    >>> print(broken(["besiege", "show"], ["--one", "a b"], ["--two", "c"], width=26))
+    besiege show --one 'a b' \
+      --two c
+    """
+    lines = [""]
+    for group in groups:
+        words = shell(group)
+        if lines[-1] and len(f"{lines[-1]} {words} \\") > width:
+            lines.append("  " + words)
+        else:
+            lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
+    return " \\\n".join(lines)
+
+
+def wrapped(command: str, width: int) -> str:
+    r"""A command of ours with long lines broken before options; other texts stay as they are.
+
+    Examples
+    --------
+    >>> print(wrapped("besiege show --one 'a b' --two c", 26))
+    besiege show --one 'a b' \
+      --two c
+    >>> wrapped("besiege.evaluate(<net>, <x>)", 10)
+    'besiege.evaluate(<net>, <x>)'
+    """
+    if not command.startswith("besiege ") or not command.isprintable():
+        return command
+    groups: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word.startswith("--"):
+            groups.append([])
+        groups[-1].append(word)
+    return broken(*groups, width=width)
 
 
 def _quoted(word: object) -> str:

@@ -53,6 +53,8 @@ class Trial:
         successes count; samples that it was not tried on are not missing.
     random : bool
         Whether its points do not depend on the model: noise, and blends with other images.
+    elsewhere : array, optional
+        For images crafted on a substitute: which of them the substitute misclassifies.
     """
 
     text: str
@@ -69,6 +71,7 @@ class Trial:
     probe: float | None = None
     guard: bool = False
     random: bool = False
+    elsewhere: Mask | None = None
 
     @property
     def sees(self) -> bool:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from besiege.core import rules
 from besiege.core.errors import Finding
 from besiege.metrics.evidence import Evidence, Trial
 
+TRANSFERRED = 0.5
+"""Largest share of the successes on a substitute that may fail on the model."""
 UNSEEN = 0.002
 """Largest share that only attacks without gradients may break (Croce and Hein)."""
 ANOTHER_LOSS = 0.05
@@ -118,6 +123,26 @@ def _scales(
                 f"compared with '{first.text}'.",
                 "The result depends on the scale of the logits: quote figures of losses that do "
                 "not depend on it (margin, dlr) and of attacks without gradients.",
+            )
+
+
+def w49_lost_in_transfer(evidence: Evidence) -> Iterator[Finding]:
+    """Images that fool only the substitute they were crafted on show no robustness of the model."""
+    right = evidence.clean["sample"][evidence.right]
+    crafted = [trial for trial in evidence.attacks if trial.elsewhere is not None]
+    for trial in sorted(crafted, key=lambda one: -len(evidence.broken_ids(one)))[:1]:
+        assert trial.elsewhere is not None
+        fooled = trial.elsewhere & np.isin(trial.rows["sample"], right)
+        there, here = int(fooled.sum()), int((fooled & evidence.broken(trial)).sum())
+        if there >= rules.FEW and there - here > TRANSFERRED * there:
+            yield Finding(
+                "W49",
+                f"'{trial.text}', which transfers best, fools the substitute on {there} images, "
+                f"and this model on only {here} of them.",
+                "The attack worked and did not transfer, so the images that stand say little about "
+                "attackers who query this model or know its gradients: attack the model itself, or "
+                "use a substitute that is closer to it.",
+                "note",
             )
 
 

@@ -344,6 +344,14 @@ class Earlier:
 
 
 @dataclass(frozen=True)
+class NextStep:
+    """A command, and the rules whose advice it follows."""
+
+    rules: tuple[str, ...]
+    command: str
+
+
+@dataclass(frozen=True)
 class EvaluationFigures:
     """All figures of one evaluation.
 
@@ -381,6 +389,7 @@ class EvaluationFigures:
     by_class: tuple[ClassFigures, ...] = ()
     confusion: Confusion | None = None
     examination: Examination | None = None
+    next_steps: tuple[NextStep, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self, name: str) -> Any:

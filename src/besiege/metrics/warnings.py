@@ -23,6 +23,7 @@ from besiege.metrics.kinds import (
     w23_loss,
     w39_few_classes,
     w42_small_probes,
+    w49_lost_in_transfer,
 )
 from besiege.metrics.searches import w21_consistency
 
@@ -345,6 +346,7 @@ RULES: Sequence[Rule] = (
     w28_budget,
     w39_few_classes,
     w42_small_probes,
+    w49_lost_in_transfer,
 )
 RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 """Rules that craft and judge also apply to each batch; the finding over all rows replaces those."""

@@ -86,6 +86,15 @@ def rules(evaluations: Sequence[Evaluation]) -> list[Rule]:
     return sorted(found, key=lambda rule: (LEVELS.index(rule.level), rule.id))
 
 
+def next_steps(evaluations: Sequence[Evaluation]) -> list[tuple[str, str]]:
+    """What to run next: rules, and the command that their advice comes down to, each once."""
+    found: dict[str, list[str]] = {}
+    for evaluation in evaluations:
+        for step in evaluation.next_steps:
+            found.setdefault(step.command, []).extend(step.rules)
+    return [(", ".join(sorted(set(ids))), command) for command, ids in found.items()]
+
+
 def _rule(id: str, groups: list[Alike]) -> Rule:
     ordered = sorted(groups, key=lambda group: group.first.rank)
     return Rule(id, TITLES.get(id, ""), ordered[0].first.level, tuple(ordered))

@@ -21,7 +21,7 @@ from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, by_class, formats
 from besiege.report.card import card_style
 from besiege.report.charts import charts, together
-from besiege.report.findings import counted, rules
+from besiege.report.findings import counted, next_steps, rules
 from besiege.report.grouping import Member, grouped
 from besiege.report.pictures import ROOM, Pictures, gallery
 from besiege.report.strokes import swatch
@@ -148,7 +148,7 @@ def fragment(figures: RunFigures) -> str:
 def _fired(evaluations: Sequence[EvaluationFigures]) -> dict[str, Any]:
     """The rules that fired on the page, and their number at each level in words."""
     found = rules(evaluations)
-    return {"rules": found, "counted": counted(found)}
+    return {"rules": found, "counted": counted(found), "steps": next_steps(evaluations)}
 
 
 def _illustrated(

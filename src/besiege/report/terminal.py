@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from besiege.bench.words import origin
+from besiege.core.shell import wrapped
 from besiege.metrics.intervals import Rate
 from besiege.metrics.registry import registered
 from besiege.metrics.values import AttackFigures, RunFigures, Sizes, Spread, Stage
@@ -35,7 +36,7 @@ from besiege.report.answer import (
     typical,
     without_idle_guards,
 )
-from besiege.report.findings import Alike, rules, summary
+from besiege.report.findings import Alike, next_steps, rules, summary
 from besiege.report.formats import (
     broken_up,
     budget_unit,
@@ -123,6 +124,11 @@ class _Report:
             yield ""
         if any(evaluation.warnings for evaluation in evaluations):
             yield _warnings(evaluations)
+            yield ""
+        if steps := next_steps(evaluations):
+            for ids, command in steps:
+                yield Text(f"To run next ({ids}):")
+                yield Text(wrapped(command, options.max_width), overflow="fold")
             yield ""
         if self.page is not None:
             yield from _page(self.page, options)

@@ -1,0 +1,118 @@
+"""Findings lead to commands that can be pasted: with the model, the data and the threat."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import besiege
+from besiege.bench.next_steps import _STEPS, next_steps
+from besiege.bench.overview import open_run
+from besiege.bench.plan import Plan
+from besiege.core.errors import Finding
+from besiege.core.rules import TITLES
+from besiege.report import table, write_page
+
+ASK: dict[str, Any] = {"threat": "linf:0.15", "count": 30, "curve": False}
+MODEL = "zoo:digits-pgd-at"
+
+
+def plan_of(folder: Path, **changes: Any) -> Plan:
+    given = {"attacks": "fgsm", **ASK, **changes}
+    given = {name: value for name, value in given.items() if value is not None}
+    besiege.evaluate(MODEL, "digits", out=folder, examine="none", **given)
+    return open_run(folder)[1].plans[-1]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return plan_of(tmp_path_factory.mktemp("run"))
+
+
+def command(plan: Plan, *ids: str) -> list[str]:
+    return [one.command for one in next_steps(plan, [Finding(id, "", "") for id in ids])]
+
+
+def test_weak_attacks_lead_to_a_stronger_suite_once(plan: Plan) -> None:
+    (step,) = next_steps(plan, [Finding(id, "", "") for id in ("W05", "W08", "W05", "W24")])
+    assert step.rules == ("W05", "W08")
+    assert (
+        shlex.split(step.command)
+        == (
+            f"besiege evaluate {MODEL} --data digits --threat linf:0.15 --suite standard "
+            "--curve none --count 30 --examine none"
+        ).split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("ran", "next_one"),
+    [("quick", "standard"), ("standard", "plus"), ("plus", None), ("pgd, fgsm", "standard")],
+)
+def test_the_next_suite_is_stronger_than_the_one_that_ran(
+    plan: Plan, ran: str, next_one: str | None
+) -> None:
+    other = plan.model_copy(update={"request": plan.request.model_copy(update={"suite": ran})})
+    found = command(other, "W08")
+    assert found == [] if next_one is None else f"--suite {next_one} " in found[0]
+
+
+@pytest.mark.parametrize(
+    ("threat", "suite"), [("linf", "minimum"), ("linf:0.15 score", "score"), ("l2:1", "standard")]
+)
+def test_the_suite_fits_the_threat(plan: Plan, threat: str, suite: str) -> None:
+    request = plan.request.model_copy(update={"threat": threat})
+    other = plan.model_copy(update={"threat": threat, "request": request})
+    assert f"--suite {suite} " in command(other, "W03")[0]
+
+
+def test_a_model_that_must_be_repaired_is_examined_again(plan: Plan) -> None:
+    expected = f"besiege examine {MODEL} --data digits --threat linf:0.15"
+    assert command(plan, "W45", "W46") == [expected]
+    request = plan.request.model_copy(update={"seed": 3, "resize": "8x8", "textual": False})
+    nameless = plan.model_copy(update={"request": request})
+    assert command(nameless, "W45") == []
+    named = plan.model_copy(update={"request": request.model_copy(update={"textual": True})})
+    assert command(named, "W45") == [f"{expected} --seed 3 --resize 8x8"]
+
+
+def test_missing_records_lead_to_the_same_command(plan: Plan) -> None:
+    assert command(plan, "UNFINISHED") == [plan.request.command]
+
+
+def test_every_command_is_of_a_rule_that_exists() -> None:
+    assert set(_STEPS) - set(TITLES) <= {"W10"}
+
+
+def test_images_lost_in_transfer_are_told_from_attacks_that_fail(tmp_path: Path) -> None:
+    found = besiege.evaluate(
+        MODEL, "digits", out=tmp_path, substitute="zoo:digits-natural", **{**ASK, "count": 60}
+    )
+    (note,) = (one for one in found.warnings if one.id == "W49")
+    there, here = map(int, re.findall(r"on (?:only )?(\d+)", note.seen))
+    assert note.level == "note" and 20 <= there <= 60 and here < 0.5 * there
+    (step,) = (one for one in found.figures.next_steps if "W49" in one.rules)
+    assert "--substitute" not in step.command
+    itself = besiege.evaluate("zoo:digits-natural", "digits", substitute=MODEL, **ASK)
+    assert "W49" not in {one.id for one in itself.warnings}, "too few fool the substitute"
+
+
+def test_terminal_and_page_show_the_command(tmp_path: Path) -> None:
+    found = besiege.evaluate(
+        MODEL, "digits", out=tmp_path, substitute="zoo:digits-natural", **{**ASK, "count": 60}
+    )
+    (step,) = found.figures.next_steps
+    console = Console(width=60, record=True, file=StringIO())
+    console.print(table(found._run))
+    _, _, shown = console.export_text().partition("To run next (W49):")
+    pasted = shown.partition("\n\n")[0]
+    assert shlex.split(pasted.replace("\\\n", "")) == shlex.split(step.command)
+    html = write_page(tmp_path).read_text()
+    plain = re.sub(r"<[^>]*>", "", html)
+    assert re.search(r"To run next:\s+" + re.escape(step.command), plain)
