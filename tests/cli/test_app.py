@@ -30,6 +30,7 @@ COMMANDS = (
     "history",
     "export",
     "compare",
+    "study",
     "attacks",
     "defenses",
     "show",
