@@ -15,7 +15,7 @@ from besiege.studies.study import STUDIES, BoardLike, Claim, Curves, Grid, Study
 
 BUDGETS = tuple(np.linspace(0.01, 0.3, 30).tolist())
 _ADVERSARIAL, _NATURAL = "pgd-at", "natural"
-_CAVEAT = "These are small models of 8x8 images; the claim is about training, not about this data."
+_CAVEAT = "Two small models of 8x8 images: other models and data may differ."
 
 
 def _tables(board: BoardLike) -> Sequence[Grid]:
