@@ -16,6 +16,7 @@ ROOMS = (
     "metrics",
     "models",
     "report",
+    "studies",
     "testing",
     "training",
 )

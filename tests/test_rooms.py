@@ -25,9 +25,10 @@ ROOMS: dict[str, set[str]] = {
         *("core", "attacks", "models", "defenses", "data", "evaluation", "metrics", "report")
     },
     "report": {"core", "metrics", "bench"},
+    "studies": {"core", "metrics", "bench"},
     "cli": {
         *("core", "attacks", "models", "defenses", "data", "training", "evaluation"),
-        *("metrics", "bench", "report"),
+        *("metrics", "bench", "report", "studies"),
     },
     "testing": {
         *("core", "attacks", "models", "defenses", "data", "training", "evaluation", "metrics"),
@@ -48,6 +49,7 @@ OTHERS: dict[str, set[str]] = {
     "metrics": {"numpy", "scipy", "pandas", "pyarrow"},  # the last two only for their own tables
     "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb", "fsspec"},
     "report": {"numpy", "PIL", "jinja2", "markupsafe", "rich"},
+    "studies": {"numpy"},
     "cli": {"cyclopts", "rich", "numpy", "torch", "PIL", "safetensors"},
     "testing": {"torch", "numpy", "pytest"},
 }
@@ -71,6 +73,8 @@ READING = (
     *("besiege.bench.reading", "besiege.bench.results", "besiege.report"),
     *("besiege.bench.evaluations", "besiege.bench.opening", "besiege.bench.exports.images"),
     *("besiege.bench.exports.tables", "besiege.report.paper"),
+    *("besiege.metrics.bands", "besiege.metrics.crossings", "besiege.metrics.ranks"),
+    *("besiege.metrics.strength", "besiege.studies.digits"),
 )
 
 

@@ -32,6 +32,7 @@ COMMANDS = (
     "export",
     "compare",
     "spec",
+    "study",
     "attacks",
     "defenses",
     "show",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from besiege.metrics import Evidence, Rows, Trial, against_budget, against_steps, clopper_pearson
-from besiege.metrics.curves import exact_intervals, survival
+from besiege.metrics.curves import bands, survival
 from besiege.metrics.figures import (
     attack_figures,
     budget_figures,
@@ -174,7 +174,7 @@ def test_a_success_counts_whatever_the_judge_thinks_of_the_clean_image() -> None
 
 
 def test_bands_equal_single_intervals() -> None:
-    low, high = exact_intervals(np.arange(8), 7)
+    low, high = bands(np.arange(8), 7)
     for hits in range(8):
         assert (low[hits], high[hits]) == pytest.approx(clopper_pearson(hits, 7))
 

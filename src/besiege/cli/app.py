@@ -43,6 +43,7 @@ _COMMANDS = {
         "report": "Print the table of a run and write its page again, from its records.",
         "history": "List the results of a run over time: the current ones, and what they replaced.",
         "compare": "Compare models on the same images: which withstands more, and is that certain?",
+        "study": "List the studies, or answer the claims of one from a run of its benchmark.",
         "export": "Write the results of a run into a file for other programs.",
     },
     _LOOK: {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
-from besiege.metrics.curves import exact_intervals
+from besiege.metrics.curves import bands as exact_intervals
 from besiege.metrics.distances import quantile
 from besiege.metrics.paired import LEVEL
 from besiege.metrics.resampling import (

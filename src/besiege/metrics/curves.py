@@ -53,11 +53,11 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
     """
     ordered = np.sort(np.asarray(ends, dtype=np.float64))
     left = len(ordered) - np.searchsorted(ordered, x, side="right")
-    low, high = exact_intervals(left, count)
+    low, high = bands(left, count)
     return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
 
 
-def exact_intervals(
+def bands(
     hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float | Numbers = 0.95
 ) -> tuple[Numbers, Numbers]:
     """Clopper-Pearson intervals of many counts at once, of one total and level or of one each."""

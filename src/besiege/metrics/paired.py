@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
-LEVEL, POWER = 0.95, 0.9
+LEVEL, ALPHA, POWER = 0.95, 0.05, 0.9
 _HALVINGS = 60
 
 

@@ -1,0 +1,130 @@
+"""``besiege study``: lists studies, and answers their claims from a run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from besiege.cli import screen
+from besiege.cli.exits import FINE, INCOMPLETE
+from besiege.cli.grammar import AsJson, Place, examples, flowing
+
+if TYPE_CHECKING:
+    from besiege.studies.answers import Answer
+    from besiege.studies.study import Study
+
+command = App(
+    name="study",
+    help_epilogue=examples(
+        "besiege study", "besiege study digits", "besiege study digits --run my-run"
+    ),
+)
+_STYLES = {"yes": "bold green", "no": "bold red"}
+
+
+@command.default
+@flowing
+def study(
+    name: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    /,
+    *,
+    run: Annotated[Place | None, Parameter(metavar="RUN")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List the studies, or answer the claims of one from a run of its benchmark.
+
+    The answer to a claim is yes, no, cannot tell, or not run. Yes: the 95 % interval of the effect
+    excludes no effect, and p, corrected for the number of claims, is below 0.05. No: it excludes
+    the smallest effect that the claim means. The exit code is 3 where a claim was not run.
+
+    Parameters
+    ----------
+    name
+        Study; without it, all are listed.
+    run
+        Run folder of the study's benchmark.
+    """
+    from besiege.core.errors import InputError
+    from besiege.studies.study import STUDIES
+
+    if name is None:
+        if run is not None:
+            raise InputError("the run of which study? Name it before --run: `besiege study` lists")
+        return _list([one for _, one in STUDIES.items()], as_json)
+    chosen = STUDIES.get(name)
+    if run is None:
+        return _explain(chosen, as_json)
+    answers = chosen.answers(import_module("besiege.bench.board").board_of(run))
+    if as_json:
+        screen.print_json({"study": name, "answers": [one.plain() for one in answers]})
+    else:
+        _print(chosen, answers)
+    return INCOMPLETE if any(one.verdict == "not run" for one in answers) else FINE
+
+
+def _list(studies: list[Study], as_json: bool) -> int:
+    if as_json:
+        found = [
+            {"name": one.name, "title": one.title, "claims": len(one.claims)} for one in studies
+        ]
+        screen.print_json({"studies": found})
+        return FINE
+    rows = screen.columns("study", "claims", "title", right=("claims",))
+    for one in studies:
+        rows.add_row(Text(one.name, "bold"), str(len(one.claims)), one.title)
+    console = screen.out()
+    console.print(rows)
+    console.print()
+    screen.say(console, Text("`besiege study NAME` shows its claims and how to run it."))
+    return FINE
+
+
+def _explain(chosen: Study, as_json: bool) -> int:
+    """The claims of a study, and the commands that answer them."""
+    if as_json:
+        claims = [{"id": one.id, "claim": one.text, "paper": one.paper} for one in chosen.claims]
+        screen.print_json({"study": chosen.name, "spec": str(chosen.spec), "claims": claims})
+        return FINE
+    console = screen.out()
+    console.print(Text(chosen.title, "bold"))
+    screen.say(console, Text(chosen.source, "dim"))
+    for claim in chosen.claims:
+        screen.say(console, Text(f"{claim.id}  ", "bold").append(claim.text, "not bold"))
+    console.print()
+    folder = f"study-{chosen.name}"
+    console.print(Text(f"besiege run {chosen.spec} --out {folder}", overflow="fold"))
+    console.print(f"besiege study {chosen.name} --run {folder}")
+    return FINE
+
+
+def _print(chosen: Study, answers: tuple[Answer, ...]) -> None:
+    console = screen.out()
+    console.print(Text(chosen.title, "bold"))
+    for one in answers:
+        console.print()
+        line = Text(f"{one.id}  {one.claim} ").append(one.verdict, _STYLES.get(one.verdict, "bold"))
+        screen.say(console, line)
+        for sentence in _sentences(one):
+            screen.say(console, Text(sentence, "dim"))
+
+
+def _sentences(answer: Answer) -> list[str]:
+    """What an answer rests on."""
+    from besiege.report.formats import p_value
+
+    found = []
+    if answer.effect is not None:
+        value, low, high = (
+            100 * each for each in (answer.effect.value, answer.effect.low, answer.effect.high)
+        )
+        p = "" if answer.p is None else f", corrected {p_value(answer.p)}"
+        count = f"{answer.effect.count:,} images"
+        found.append(f"{value:+.1f} points [{low:.1f}, {high:.1f}]{p}, on the same {count}.")
+    if answer.needed is not None:
+        found.append(f"These images cannot tell; about {answer.needed:,} would.")
+    if answer.paper:
+        found.append(f"Published: {answer.paper}")
+    return [*found, answer.caveat] if answer.caveat else found

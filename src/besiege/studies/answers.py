@@ -1,0 +1,137 @@
+"""Answers to claims: yes, no, cannot tell or not run, and what they rest on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+from besiege.core.errors import InputError
+from besiege.metrics.intervals import two_digits
+from besiege.metrics.paired import ALPHA, LEVEL, POWER, normal_quantile
+
+Verdict = Literal["yes", "no", "cannot tell", "not run"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run says about a claim.
+
+    Attributes
+    ----------
+    value, low, high : float
+        The effect with its 95 % interval, positive in the claimed direction.
+    count : int
+        Number of images.
+    p : float, optional
+        Its p-value, not corrected.
+    needed : int, optional
+        About how many images would tell; by default by the width of the interval.
+    caveat : str
+        What limits the answer.
+    """
+
+    value: float
+    low: float
+    high: float
+    count: int
+    p: float | None = None
+    needed: int | None = None
+    caveat: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a claim.
+
+    Attributes
+    ----------
+    id, claim : str
+        The claim.
+    verdict : str
+        ``yes``, ``no``, ``cannot tell`` or ``not run``; see `decide`.
+    smallest, denied : float
+        The smallest effect that the claim means, and the one that it denies, usually 0.
+    effect : Measured, optional
+        What was measured; None where the claim was not run.
+    p : float, optional
+        The p-value, corrected for the number of claims (Holm).
+    needed : int, optional
+        About how many images would tell, where these cannot.
+    paper : str
+        The value of the publication.
+    caveat : str
+        What limits the answer, or why it was not run.
+    """
+
+    id: str
+    claim: str
+    verdict: Verdict
+    smallest: float
+    denied: float = 0.0
+    effect: Measured | None = None
+    p: float | None = None
+    needed: int | None = None
+    paper: str = ""
+    caveat: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """The answer as JSON."""
+        return asdict(self)
+
+
+def decide(
+    low: float, high: float, smallest: float, *, denied: float = 0.0, p: float | None = None
+) -> Verdict:
+    """Whether an interval says that an effect is there.
+
+    Parameters
+    ----------
+    low, high : float
+        The 95 % interval of the effect, positive in the claimed direction.
+    smallest : float
+        The smallest effect that the claim means. One that is there and smaller is a ``no``.
+    denied : float
+        The effect that the claim denies, below `smallest`: usually none.
+    p : float, optional
+        The corrected p-value. Several claims make chance findings more likely: an interval that
+        leaves out 0 is no ``yes`` while this is not below 5 %.
+
+    Returns
+    -------
+    str
+        ``no`` if the interval excludes the smallest effect, and so all that the claim means;
+        ``yes`` if it excludes the denied one; ``cannot tell`` otherwise.
+
+    Examples
+    --------
+    >>> decide(0.02, 0.08, 0.01), decide(-0.01, 0.005, 0.01), decide(-0.01, 0.05, 0.01)
+    ('yes', 'no', 'cannot tell')
+    """
+    if not low <= high or not denied < smallest:
+        raise InputError(
+            f"the interval [{low}, {high}] and the effects {denied} and {smallest} decide nothing: "
+            "give each pair in ascending order"
+        )
+    if high < smallest:
+        return "no"
+    return "yes" if low > denied and (p is None or p < ALPHA) else "cannot tell"
+
+
+def images_needed(measured: Measured, smallest: float, denied: float = 0.0) -> int:
+    """About how many images would tell, nine times of ten, if the effect is as measured.
+
+    The interval shrinks with the root of the number of images. It must leave out the denied
+    effect, or the smallest one, whichever is farther from the measured one.
+
+    Examples
+    --------
+    >>> images_needed(Measured(0.02, -0.01, 0.05, 100), 0.01)
+    620
+    """
+    farther = max(measured.value - denied, smallest - measured.value)
+    half = (measured.high - measured.low) / 2
+    usual = normal_quantile(LEVEL)
+    times = (half / farther * (usual + NormalDist().inv_cdf(POWER)) / usual) ** 2
+    return two_digits(max(math.ceil(measured.count * times), measured.count + 1))

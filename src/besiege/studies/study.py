@@ -1,0 +1,154 @@
+"""A study: a benchmark in the package, and the claims that its results answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from besiege.core.errors import UnknownNameError
+from besiege.core.registry import Registry
+from besiege.metrics.paired import holm
+from besiege.studies.answers import Answer, Measured, decide, images_needed
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from besiege.metrics.bands import Bands
+
+
+class CellLike(Protocol):
+    """The part of a board's cell that claims read."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def models(self) -> tuple[str, ...]: ...
+    @property
+    def known(self) -> NDArray[np.bool_]: ...
+    @property
+    def smallest(self) -> NDArray[np.float64]: ...
+    def withstood(self, eps: float | None = None) -> NDArray[np.bool_]: ...
+
+
+class BoardLike(Protocol):
+    """The part of a board that claims read."""
+
+    @property
+    def cells(self) -> Sequence[CellLike]: ...
+    def cell(self, name: str) -> CellLike: ...
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim that a run can answer.
+
+    Attributes
+    ----------
+    id, text : str
+        Its name within the study, and the claim as a sentence.
+    measure : callable
+        From a board to what it says. An `UnknownNameError` means that it was not run.
+    smallest, denied : float
+        The smallest effect that the claim means, such as 0.01 for a percentage point, and the one
+        that it denies; see `besiege.studies.decide`.
+    paper : str
+        The value of the publication.
+    caveat : str
+        What limits every answer.
+    """
+
+    id: str
+    text: str
+    measure: Callable[[BoardLike], Measured]
+    smallest: float = 0.01
+    denied: float = 0.0
+    paper: str = ""
+    caveat: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of a study."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """A figure of a study: a curve with bands for each name."""
+
+    title: str
+    axis: str
+    names: tuple[str, ...]
+    bands: Bands
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study.
+
+    Attributes
+    ----------
+    name, title, source : str
+        Its name, what it is about, and the publication.
+    spec : Path
+        The TOML file of its benchmark, which ``besiege run`` takes.
+    claims : tuple of Claim
+        Its claims, declared before the run.
+    tables, figures : callable
+        From a board to the tables and figures of the study.
+    """
+
+    name: str
+    title: str
+    source: str
+    spec: Path
+    claims: tuple[Claim, ...]
+    tables: Callable[[BoardLike], Sequence[Grid]] = lambda board: ()
+    figures: Callable[[BoardLike], Sequence[Curves]] = lambda board: ()
+
+    def answers(self, board: BoardLike) -> tuple[Answer, ...]:
+        """The answers to all claims. P-values are corrected for the claims that were run (Holm)."""
+        found = [_measured(claim, board) for claim in self.claims]
+        ps = [one.p for one in found if isinstance(one, Measured) and one.p is not None]
+        corrected = iter(holm(ps))
+        return tuple(
+            _answer(claim, one, next(corrected) if _has_p(one) else None)
+            for claim, one in zip(self.claims, found, strict=True)
+        )
+
+
+def _measured(claim: Claim, board: BoardLike) -> Measured | str:
+    """What the board says, or why it says nothing."""
+    try:
+        return claim.measure(board)
+    except UnknownNameError as problem:
+        return str(problem)
+
+
+def _has_p(found: Measured | str) -> bool:
+    return isinstance(found, Measured) and found.p is not None
+
+
+def _answer(claim: Claim, found: Measured | str, p: float | None) -> Answer:
+    nothing = Answer(claim.id, claim.text, "not run", claim.smallest, claim.denied)
+    nothing = replace(nothing, paper=claim.paper)
+    if isinstance(found, str):
+        return replace(nothing, caveat=_joined(f"{found}.", claim.caveat))
+    verdict, needed = decide(found.low, found.high, claim.smallest, denied=claim.denied, p=p), None
+    if verdict == "cannot tell":
+        needed = found.needed or images_needed(found, claim.smallest, claim.denied)
+    caveat = _joined(found.caveat, claim.caveat)
+    return replace(nothing, verdict=verdict, effect=found, p=p, needed=needed, caveat=caveat)
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
+
+
+STUDIES: Registry[Study] = Registry("study", ("besiege.studies.digits",), group="besiege.studies")

@@ -1,0 +1,125 @@
+"""Studies: answers from boards, corrections, claims that were not run, the registry."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.studies.boards import MadeBoard, made
+
+from besiege.core.errors import UnknownNameError
+from besiege.metrics.paired import Difference, holm
+from besiege.studies.effects import advantage, least_advantage
+from besiege.studies.study import STUDIES, BoardLike, Claim, Study
+
+DIGITS = STUDIES.get("digits")
+
+
+def verdicts(board: BoardLike) -> list[str]:
+    return [one.verdict for one in DIGITS.answers(board)]
+
+
+def test_a_clear_run_answers_every_claim() -> None:
+    first, second, order = DIGITS.answers(made(1000, 2.0))
+    assert (first.verdict, second.verdict, order.verdict) == ("yes", "yes", "yes")
+    cell = made(1000, 2.0).cell("white linf")
+    plain = Difference.of(cell.smallest[1] > 0.1, cell.smallest[0] > 0.1)
+    assert first.effect is not None and first.effect.value == plain.value
+    assert (first.effect.low, first.effect.high) == (plain.low, plain.high)
+    assert first.effect.count == 1000 and first.needed is None
+
+
+def test_the_opposite_is_no_and_little_is_cannot_tell() -> None:
+    assert verdicts(made(1000, 0.5)) == ["no", "no", "no"]
+    few = DIGITS.answers(made(30, 1.02))
+    assert [one.verdict for one in few] == ["cannot tell"] * 3
+    assert all(one.needed is not None and one.needed > 30 for one in few)
+
+
+def test_a_planted_change_of_the_order_is_a_no_that_says_where() -> None:
+    board = made(1000, 1.0)
+    cell = board.cell("white linf")
+    narrow = 0.08 * np.random.default_rng(1).lognormal(0, 0.1, 1000)
+    changed = replace(cell, smallest=np.stack([cell.smallest[0], narrow]))
+    answer = DIGITS.answers(MadeBoard((changed, board.cells[1])))[2]
+    assert answer.verdict == "no" and "The order changes near 0.0" in answer.caveat
+
+
+def test_p_values_are_corrected_for_the_claims_that_were_run() -> None:
+    board = made(200, 1.2)
+    found = DIGITS.answers(board)
+    own = [found[n].effect.p for n in (0, 1)]  # type: ignore[union-attr]  # both were run
+    assert [found[0].p, found[1].p] == holm([p for p in own if p is not None])
+    assert found[2].p is None
+    alone = DIGITS.answers(made(200, 1.2, ("white linf",)))
+    assert alone[0].p == own[0], "the other claim was not run"
+
+
+def test_claims_without_their_cell_model_or_images_were_not_run() -> None:
+    found = DIGITS.answers(made(100, 2.0, ("white l2",)))
+    assert [one.verdict for one in found] == ["not run", "yes", "not run"]
+    assert "no cell" in found[0].caveat and found[0].effect is None and found[0].p is None
+    board = made(100, 2.0)
+    others = MadeBoard(tuple(replace(cell, models=("a", "b")) for cell in board.cells))
+    assert verdicts(others) == ["not run"] * 3
+    nothing = MadeBoard(tuple(replace(c, known=np.zeros((2, 100), bool)) for c in board.cells))
+    assert verdicts(nothing) == ["not run"] * 3
+
+
+def test_an_unfinished_run_answers_for_the_judged_images_and_says_so() -> None:
+    board = made(400, 2.0)
+    known = np.arange(400) < [[300], [200]]
+    part = MadeBoard(tuple(replace(cell, known=known) for cell in board.cells))
+    for answer in DIGITS.answers(part):
+        assert answer.effect is not None and answer.effect.count == 200
+        assert "Only 200 of 400 images" in answer.caveat
+
+
+def test_tables_and_figures_are_functions_of_the_board() -> None:
+    board = made(300, 2.0)
+    (table,) = DIGITS.tables(board)
+    share = (board.cell("white linf").smallest[1] > 0.1).mean()
+    assert table.rows[1] == ("pgd-at", table.rows[1][1], f"{100 * share:.1f} %", table.rows[1][3])
+    (figure,) = DIGITS.figures(board)
+    assert figure.names == ("natural", "pgd-at") and figure.bands.value.shape == (2, 31)
+
+
+def test_answers_are_json() -> None:
+    content = json.loads(json.dumps([one.plain() for one in DIGITS.answers(made(50, 2.0))]))
+    assert content[0]["verdict"] == "yes" and content[0]["effect"]["count"] == 50
+
+
+@pytest.mark.parametrize(("name", "study"), list(STUDIES.items()))
+def test_a_shipped_study_measures_the_cells_and_models_of_its_spec(name: str, study: Study) -> None:
+    spec = tomllib.loads(study.spec.read_text())
+    assert spec["name"] == study.name == name
+    cells = {cell["name"] for cell in spec["cells"]}
+    for claim in study.claims:
+        given = getattr(claim.measure, "keywords", {})
+        assert given.get("cell") in cells
+        assert {given["better"], given["worse"]} <= set(spec["models"])
+    assert len({claim.id for claim in study.claims}) == len(study.claims)
+
+
+def test_a_study_of_another_package_is_one_call() -> None:
+    claim = Claim("X1", "It is.", partial(advantage, cell="white linf", better="b", worse="a"))
+    mine = Study("mine", "Mine", "", Path("mine.toml"), (claim,))
+    assert mine.tables(made(5, 1.0)) == () and mine.figures(made(5, 1.0)) == ()
+    assert [one.verdict for one in mine.answers(made(5, 1.0))] == ["not run"]
+    with pytest.raises(UnknownNameError, match="digits"):
+        STUDIES.get("digit")
+
+
+def test_the_least_advantage_is_at_its_budget() -> None:
+    board = made(500, 1.5)
+    smallest = board.cell("white linf").smallest
+    budgets = (0.05, 0.1, 0.2)
+    found = least_advantage(board, "white linf", "pgd-at", "natural", budgets)
+    each = [(smallest[1] > x).mean() - (smallest[0] > x).mean() for x in budgets]
+    assert found.value == pytest.approx(min(each))
+    assert found.low <= found.value <= found.high
