@@ -1,4 +1,4 @@
-"""A plan: one evaluation as data, its tasks in order, and those that can be done now."""
+"""A plan: one evaluation as data, and its tasks in order."""
 
 from __future__ import annotations
 
@@ -115,18 +115,6 @@ class Plan(Value):
         """The same as one list."""
         return (task for stage in self.stages() for tasks in stage.parts for task in tasks)
 
-    def ready(self, store: Store) -> Iterator[Task]:
-        """The tasks that are not done and whose needs exist, in the order of the plan.
-
-        Each is looked up in its turn. A loop that does every task at once does the whole plan; a
-        list of them is one wave, which workers can do in parallel. Failed tasks are ready again.
-        """
-        return (
-            task
-            for task in self.decided(store).tasks()
-            if not is_done(task, store) and all(store.sound(key) for key in task.needs)
-        )
-
     def decided(self, store: Store) -> Plan:
         """The plan with the tasks that follow from verdicts, once every known task is over."""
         if not self.undecided or not self._is_over(store):
@@ -173,8 +161,10 @@ class Plan(Value):
 def is_done(task: Task, store: Store) -> bool:
     """Whether a task has a sound record that was computed from the existing records."""
     record = store.sound(task.key)
+    if record is None:
+        return False
     needed = [store.sound(key) for key in task.needs]
     present = [one for one in needed if one is not None]
-    if record is None or len(present) < len(needed):
+    if len(present) < len(needed):
         return False
     return KINDS.get(task.kind).is_of(record, present)

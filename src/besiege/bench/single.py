@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -16,6 +17,7 @@ from torch import nn
 from besiege.attacks.attack import Attack
 from besiege.bench import origin
 from besiege.bench.answered import remember, stamp_of
+from besiege.bench.claims import Claims
 from besiege.bench.command import command_of
 from besiege.bench.context import context_of
 from besiege.bench.evaluations import Evaluation, Evaluations, evaluation_of
@@ -26,12 +28,13 @@ from besiege.bench.planning import plan_of
 from besiege.bench.recorded import must_answer_as_recorded
 from besiege.bench.request import Objects, ResolvedRequest, check_numbers, requested, resolve
 from besiege.bench.results import write_figures
-from besiege.bench.run import Run, read_run, write_run
-from besiege.bench.runner import Runner, versions
+from besiege.bench.run import Run, read_run, update_run
+from besiege.bench.runner import Runner, run_all
 from besiege.bench.shards import Read
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
-from besiege.bench.work_estimate import Watch, WorkEstimate
+from besiege.bench.work_estimate import Event, Watch, WorkEstimate
+from besiege.bench.working import versions
 from besiege.core.errors import InputError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
@@ -287,10 +290,8 @@ def measure(
         if accept is not None:
             for plan in plans:
                 accept(plan)
-        with _bar(plans[0].model.name, watch, progress) as shown:
-            steps = _titled(plans, shown)
-            done = [_run(store, *one, how) for one in zip(resolved, plans, steps, strict=True)]
-        with store.writing():
+        with _bar(plans[0].model.name, watch, progress) as shown, store.writing():
+            done = _run(store, resolved, plans, _titled(plans, shown), how)
             figures = write_figures(store.folder)
         results = [
             evaluation_of(figures, store.folder, plan, paid(one.victim))
@@ -347,16 +348,18 @@ def _titled(plans: Sequence[Plan], watch: Watch | None) -> list[Watch | None]:
     """For each plan a watcher that shows its events as part of the whole work."""
     if watch is None or len(plans) == 1:
         return [watch] * len(plans)
+    done = [0.0] * len(plans)
     totals = [WorkEstimate(plan).total for plan in plans]
 
     def watcher(number: int, show: Watch) -> Watch:
-        plan, before, after = plans[number], sum(totals[:number]), sum(totals[number + 1 :])
+        plan = plans[number]
         title = f"{number + 1} of {len(plans)}: {plan.model.name} against {plan.threat}"
-        return lambda event: show(
-            replace(
-                event, done=before + event.done, total=before + event.total + after, title=title
-            )
-        )
+
+        def tell(event: Event) -> None:
+            done[number], totals[number] = event.done, event.total
+            show(replace(event, done=sum(done), total=sum(totals), title=title))
+
+        return tell
 
     return [watcher(number, watch) for number in range(len(plans))]
 
@@ -389,24 +392,53 @@ def _as_begun(request: Request, folder: Path) -> Request:
 
 
 def _run(
-    store: Store, resolved: ResolvedRequest, plan: Plan, watch: Watch | None, how: Machine
-) -> Plan:
-    """Do the tasks of a plan that have no records; the plan with its curve."""
-    with store.writing():
-        run = read_run(store) or Run(created=origin.now(), versions=versions())
-        run = run.model_copy(update={"versions": versions()})
-        plan = _dated(plan, run)
-        earlier = run.plan(plan.name)
-        shown = plan
-        if earlier is not None and not earlier.changed and plan.no_curve is None:
-            shown = plan.model_copy(update={"curve": earlier.curve})
-        context = context_of(store, resolved, plan, how)
+    store: Store,
+    resolved: Sequence[ResolvedRequest],
+    plans: Sequence[Plan],
+    watchers: Sequence[Watch | None],
+    how: Machine,
+) -> list[Plan]:
+    """Do the tasks of plans that have no records; the plans with their curves."""
+    contexts = [context_of(store, *one, how) for one in zip(resolved, plans, strict=True)]
+    for plan, context in zip(plans, contexts, strict=True):
         must_answer_as_recorded(store, plan, context)
-        write_run(store, run.with_plan(shown))
-        if (files := resolved.data.files) is not None:
-            keep_file_names(store, plan.data.digest, resolved.data.ids.cpu().numpy(), files)
-        runner = Runner(plan, context, watch)
-        return runner.run(lambda decided: write_run(store, run.with_plan(decided)))
+    plans = _written(store, plans)
+    for one, plan in zip(resolved, plans, strict=True):
+        if (files := one.data.files) is not None:
+            keep_file_names(store, plan.data.digest, one.data.ids.cpu().numpy(), files)
+    with Claims(store) as claims:
+        runners = [
+            Runner(plan, context, claims, watch, partial(_keep_plan, store))
+            for plan, context, watch in zip(plans, contexts, watchers, strict=True)
+        ]
+        run_all(runners)
+    return [runner.plan for runner in runners]
+
+
+def _written(store: Store, plans: Sequence[Plan]) -> list[Plan]:
+    """Write plans into ``run.json``; the plans with their dates."""
+    known = read_run(store) or Run(created=origin.now(), versions=versions())
+    dated = [_dated(plan, known) for plan in plans]
+
+    def add(run: Run | None) -> Run:
+        run = (run or known).model_copy(update={"versions": versions()})
+        for plan in dated:
+            earlier = run.plan(plan.name)
+            if earlier is not None and not earlier.changed and plan.no_curve is None:
+                plan = plan.model_copy(update={"curve": earlier.curve})
+            run = run.with_plan(plan)
+        return run
+
+    update_run(store, add)
+    return dated
+
+
+def _keep_plan(store: Store, plan: Plan) -> None:
+    """Write a plan to which tasks were added."""
+    update_run(
+        store,
+        lambda run: (run or Run(created=origin.now(), versions=versions())).with_plan(plan),
+    )
 
 
 def _dated(plan: Plan, run: Run) -> Plan:
