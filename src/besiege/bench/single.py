@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -15,26 +14,20 @@ from weakref import finalize
 from torch import nn
 
 from besiege.attacks.attack import Attack
-from besiege.bench import origin
 from besiege.bench.answered import remember, stamp_of
-from besiege.bench.claims import Claims
 from besiege.bench.command import command_of
-from besiege.bench.context import context_of
 from besiege.bench.evaluations import Evaluation, Evaluations, evaluation_of
-from besiege.bench.file_names import keep_file_names
 from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan
 from besiege.bench.planning import plan_of
-from besiege.bench.recorded import must_answer_as_recorded
 from besiege.bench.request import Objects, ResolvedRequest, check_numbers, requested, resolve
 from besiege.bench.results import write_figures
-from besiege.bench.run import Run, read_run, update_run
-from besiege.bench.runner import Runner, run_all
+from besiege.bench.run import read_run
 from besiege.bench.shards import Read
+from besiege.bench.sharing import Work, as_texts, check_part, started
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event, Watch, WorkEstimate
-from besiege.bench.working import versions
 from besiege.core.errors import InputError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
@@ -64,6 +57,7 @@ class Options(TypedDict, total=False):
     batch: int | None
     compile: bool
     device: str | None
+    workers: int | None
     substitute: Model | Sequence[Model] | None
     fuse: str
     examine: str
@@ -122,6 +116,7 @@ def evaluate(
     batch: int | None = None,
     compile: bool = False,
     device: str | None = None,
+    workers: int | None = None,
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
     examine: str = "short",
@@ -178,6 +173,10 @@ def evaluate(
         runs on a GPU.
     batch, device
         Rows per call of the model, and its device; a model from a text uses a GPU if there is one.
+    workers : int, optional
+        Number of processes that share the work, with one torch thread each; without it, this
+        process does all of it. They read models and data by their texts, so that objects in memory
+        are refused.
     compile : bool
         On a GPU, compile the copy that attacks search on: up to a minute at first, then a third
         faster. Results change only by rounding.
@@ -238,7 +237,7 @@ def evaluate(
         for allowed in threats
     ]
     how = Machine(device, batch, compile)
-    found = measure(requests, out=out, how=how, progress=progress, watch=watch)
+    found = measure(requests, out=out, how=how, progress=progress, watch=watch, workers=workers)
     return found if is_several(model) or is_several(threat) else found[0]
 
 
@@ -266,33 +265,45 @@ def measure(
     progress: bool = False,
     watch: Watch | None = None,
     accept: Callable[[Plan], None] | None = None,
+    workers: int | None = None,
+    part: tuple[int, int] | None = None,
+    engine: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Evaluations:
     """Run requests into one folder: the common path of `evaluate` and of the command line.
 
     All of them are read before the first runs, so that wrong input is found before any work.
-    `accept` sees every plan before anything is written, and may raise an error.
+    `accept` sees every plan before anything is written, and may raise an error. `workers`
+    processes share the work, or those of another `engine` (its name and options). `part` is the
+    number of this process among several with the same requests and folder, and their number: each
+    begins at another place, and all end when nothing is left.
     """
     how = how or Machine()
-    check_numbers(batch=how.batch)
+    check_numbers(batch=how.batch, workers=workers, threads=how.threads)
+    if workers is not None and engine is None:
+        engine = "local", {"workers": workers}
+    check_part(part)
     folder = None if out is None else run_folder(out)
     stamps = [
         stamp_of(request) if folder is not None and (objects is None or objects.textual) else None
         for request, objects in requests
     ]
+    texts = [] if engine is None else [as_texts(*one) for one in requests]
     read: Read = {}
-    resolved = [_resolved(request, objects, folder, how, read) for request, objects in requests]
     store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)
     try:
-        for one in resolved:
-            kept_below(black_box(one.victim), store.folder)
-        plans = [plan_of(one) for one in resolved]
-        _must_differ(plans)
-        if accept is not None:
-            for plan in plans:
-                accept(plan)
-        with _bar(plans[0].model.name, watch, progress) as shown, store.writing():
-            done = _run(store, resolved, plans, _titled(plans, shown), how)
-            figures = write_figures(store.folder)
+        with started(engine, store, how) as crew:  # now: to start takes as long as to read
+            resolved = [_resolved(*one, folder, how, read) for one in requests]
+            for one in resolved:
+                kept_below(black_box(one.victim), store.folder)
+            plans = [plan_of(one) for one in resolved]
+            _must_differ(plans)
+            if accept is not None:
+                for plan in plans:
+                    accept(plan)
+            with _bar(plans[0].model.name, watch, progress) as shown:
+                work = Work(store, resolved, plans, _titled(plans, shown), how, part)
+                done = work.here() if crew is None else work.by(crew, texts)
+        figures = write_figures(store.folder)
         results = [
             evaluation_of(figures, store.folder, plan, paid(one.victim))
             for plan, one in zip(done, resolved, strict=True)
@@ -389,61 +400,3 @@ def _as_begun(request: Request, folder: Path) -> Request:
             begun = begun.model_copy(update={"examine": request.examine})
             return begun.model_copy(update={"command": request.command or begun.command})
     return request
-
-
-def _run(
-    store: Store,
-    resolved: Sequence[ResolvedRequest],
-    plans: Sequence[Plan],
-    watchers: Sequence[Watch | None],
-    how: Machine,
-) -> list[Plan]:
-    """Do the tasks of plans that have no records; the plans with their curves."""
-    contexts = [context_of(store, *one, how) for one in zip(resolved, plans, strict=True)]
-    for plan, context in zip(plans, contexts, strict=True):
-        must_answer_as_recorded(store, plan, context)
-    plans = _written(store, plans)
-    for one, plan in zip(resolved, plans, strict=True):
-        if (files := one.data.files) is not None:
-            keep_file_names(store, plan.data.digest, one.data.ids.cpu().numpy(), files)
-    with Claims(store) as claims:
-        runners = [
-            Runner(plan, context, claims, watch, partial(_keep_plan, store))
-            for plan, context, watch in zip(plans, contexts, watchers, strict=True)
-        ]
-        run_all(runners)
-    return [runner.plan for runner in runners]
-
-
-def _written(store: Store, plans: Sequence[Plan]) -> list[Plan]:
-    """Write plans into ``run.json``; the plans with their dates."""
-    known = read_run(store) or Run(created=origin.now(), versions=versions())
-    dated = [_dated(plan, known) for plan in plans]
-
-    def add(run: Run | None) -> Run:
-        run = (run or known).model_copy(update={"versions": versions()})
-        for plan in dated:
-            earlier = run.plan(plan.name)
-            if earlier is not None and not earlier.changed and plan.no_curve is None:
-                plan = plan.model_copy(update={"curve": earlier.curve})
-            run = run.with_plan(plan)
-        return run
-
-    update_run(store, add)
-    return dated
-
-
-def _keep_plan(store: Store, plan: Plan) -> None:
-    """Write a plan to which tasks were added."""
-    update_run(
-        store,
-        lambda run: (run or Run(created=origin.now(), versions=versions())).with_plan(plan),
-    )
-
-
-def _dated(plan: Plan, run: Run) -> Plan:
-    """The plan with its date and commit: those of now, or as written if it is the current one."""
-    for old in run.current:
-        if old.name == plan.name and not old.changed:
-            return plan.model_copy(update={"made": old.made, "commit": old.commit})
-    return plan.model_copy(update={"made": origin.now(), "commit": origin.commit()})
