@@ -18,9 +18,12 @@ from tests.children import forked, from_a_child
 import besiege
 from besiege.bench import claims as module
 from besiege.bench.claims import Claims
+from besiege.bench.request import requested
 from besiege.bench.run import Run, read_run, update_run
+from besiege.bench.single import measure
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
+from besiege.core.errors import InputError
 from besiege.core.owner import Owner, this
 
 KEY = "a" * 64
@@ -175,3 +178,47 @@ def test_the_journal_has_a_line_for_every_task(evaluated: Path) -> None:
     assert sorted(keys) == sorted(Store(evaluated).present())
     (path,) = (evaluated / "journal").iterdir()
     assert json.loads(path.read_text().splitlines()[0])["seconds"] >= 0
+
+
+def part(folder: Path, number: int, watch: Callable[[Event], None] | None = None) -> object:
+    """One of four processes with the same requests; texts of two threats."""
+    requests = [
+        requested(
+            "zoo:digits-natural",
+            "digits",
+            threat=threat,
+            attacks="fgsm, pgd(steps=8)",
+            count=24,
+            shard=4,
+        )
+        for threat in ("linf:0.1", "l2:0.5")
+    ]
+    return measure(requests, out=folder, part=(number, 4), watch=watch)
+
+
+def test_four_parts_of_which_two_are_killed_and_started_again(tmp_path: Path) -> None:
+    part(tmp_path / "alone", 1)
+    folder = tmp_path / "run"
+
+    def kill(event: Event) -> None:
+        if event.done > 0.1 * event.total:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fate = {1: kill, 2: None, 3: kill, 4: None}
+    running = {n: forked(lambda n=n: part(folder, n, fate[n])) for n in fate}  # type: ignore[misc]
+    for number in (1, 3):
+        assert os.waitpid(running[number], 0)[1] == signal.SIGKILL
+        running[number] = forked(lambda n=number: part(folder, n))  # type: ignore[misc]
+    assert [os.waitpid(child, 0)[1] for child in running.values()] == [0] * 4
+    assert content(folder) == content(tmp_path / "alone")
+    done = finished(folder)
+    assert set(Counter(key for keys in done.values() for key in keys).values()) == {1}
+    assert not list((folder / "claims").iterdir()) and not list(folder.rglob(".partial*"))
+    firsts = [keys[0] for keys in done.values()]
+    assert len(set(firsts)) == len(firsts) >= 4, "each begins at another place"
+
+
+@pytest.mark.parametrize("wrong", [(5, 4), (0, 4), (1, 0), (-1, -1)])
+def test_a_part_that_there_is_not_is_refused(tmp_path: Path, wrong: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="the part is"):
+        measure([], out=tmp_path / "run", part=wrong)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from besiege.attacks.attack import Attack
 from besiege.bench import origin
 from besiege.bench.claims import Claims
@@ -148,10 +150,27 @@ def _dated(plan: Plan, run: Run) -> Plan:
     return plan.model_copy(update={"made": origin.now(), "commit": origin.commit()})
 
 
+Chosen = tuple[str, Mapping[str, Any]]
+"""The name of an engine, and its options."""
+
+
+def chosen_engine(workers: int | None, ray: str | None, devices: str | None) -> Chosen | None:
+    """The engine that options ask for; None for this process."""
+    if devices is not None:
+        if devices != "all":
+            raise InputError(f"devices is '{devices}': write 'all', for a worker on every GPU")
+        if workers is not None or ray is not None:
+            raise InputError("devices='all' decides the number of workers: give one of the two")
+        workers = torch.cuda.device_count()
+        if not workers:
+            raise InputError("devices='all' means a worker on every GPU, but torch sees none here")
+    if ray is not None:
+        return "ray", {"address": ray, "workers": workers}
+    return None if workers is None else ("local", {"workers": workers})
+
+
 @contextmanager
-def started(
-    engine: tuple[str, Mapping[str, Any]] | None, store: Store, how: Machine
-) -> Iterator[Engine | None]:
+def started(engine: Chosen | None, store: Store, how: Machine) -> Iterator[Engine | None]:
     """Start an engine, by its name and options, and end it; None without one."""
     if engine is None:
         yield None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from besiege.bench.request import Objects, ResolvedRequest, check_numbers, reque
 from besiege.bench.results import write_figures
 from besiege.bench.run import read_run
 from besiege.bench.shards import Read
-from besiege.bench.sharing import Work, as_texts, check_part, started
+from besiege.bench.sharing import Work, as_texts, check_part, chosen_engine, started
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event, Watch, WorkEstimate
@@ -267,21 +267,22 @@ def measure(
     accept: Callable[[Plan], None] | None = None,
     workers: int | None = None,
     part: tuple[int, int] | None = None,
-    engine: tuple[str, Mapping[str, Any]] | None = None,
+    ray: str | None = None,
+    devices: str | None = None,
 ) -> Evaluations:
     """Run requests into one folder: the common path of `evaluate` and of the command line.
 
     All of them are read before the first runs, so that wrong input is found before any work.
     `accept` sees every plan before anything is written, and may raise an error. `workers`
-    processes share the work, or those of another `engine` (its name and options). `part` is the
-    number of this process among several with the same requests and folder, and their number: each
-    begins at another place, and all end when nothing is left.
+    processes share the work, with ``devices="all"`` one for every GPU, or those of a Ray cluster,
+    with its address in `ray`. `part` is the number of this process among several with the same
+    requests and folder, and their number: each begins at another place, and all end when nothing
+    is left.
     """
     how = how or Machine()
     check_numbers(batch=how.batch, workers=workers, threads=how.threads)
-    if workers is not None and engine is None:
-        engine = "local", {"workers": workers}
     check_part(part)
+    engine = chosen_engine(workers, ray, devices)
     folder = None if out is None else run_folder(out)
     stamps = [
         stamp_of(request) if folder is not None and (objects is None or objects.textual) else None
