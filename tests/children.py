@@ -5,7 +5,30 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
+
+
+def forked(work: Callable[[], object]) -> int:
+    """The number of a forked process that does some work, to be killed or waited for.
+
+    It ends with 0, with 130 after an interrupt, and with 1 after any other error.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(1)
+            work()
+            code = 0
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
 
 
 def from_a_child(work: Callable[[], str], forget: Iterable[str] = ()) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,10 @@ import pytest
 
 # A test that downloads without being told to is a mistake; it must not depend on the weather.
 os.environ.setdefault("BESIEGE_OFFLINE", "1")
+
+# Indexes of temporary run folders do not belong into the user's cache.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="besiege-cache-")
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 SMALL_RUN: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "count": 12, "curve": False}
 """What `evaluated` was asked, of zoo:digits-natural and digits."""

@@ -341,7 +341,9 @@ def test_status_sees_damage_it_has_indexed_before(evaluated: Path) -> None:
 def test_an_index_held_by_another_is_done_without(evaluated: Path) -> None:
     status(evaluated)
     (evaluated / "records" / "strange").mkdir()
-    holder = sqlite3.connect(evaluated / "index.sqlite")
+    path = index.index_path(evaluated)
+    assert path is not None
+    holder = sqlite3.connect(path)
     holder.execute("BEGIN EXCLUSIVE")
     assert len(index.lines(Store(evaluated))) == 4
     holder.rollback()

@@ -77,7 +77,6 @@ def test_no_name_changes_a_figure(run: tuple[Path, dict[str, Any]], tmp_path: Pa
             there.parent.mkdir(parents=True, exist_ok=True)
             here.rename(there)
             here = there
-            (there / "index.sqlite").unlink(missing_ok=True)
             shutil.rmtree(there / "figures")  # or nothing would be read from the records
             assert plain(there) == expected, repr(name)
             assert status(there)[0].complete, repr(name)

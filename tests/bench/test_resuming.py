@@ -9,11 +9,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from tests.bench.records import content
+from tests.children import forked
 
 import besiege
 from besiege.bench.overview import open_run, status
@@ -61,42 +61,6 @@ def chain(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege
     )
 
 
-def in_a_child(work: Callable[[], object]) -> int:
-    """Run in a forked process, so that killing it costs no import of torch."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            torch.set_num_threads(1)
-            work()
-            code = 0
-        except KeyboardInterrupt:
-            code = 130
-        finally:
-            os._exit(code)
-    return child
-
-
-def content(folder: Path) -> dict[str, Any]:
-    """All that must be equal: everything but seconds and provenance."""
-    store = Store(folder)
-    found = {}
-    for key in store.present():
-        record = store.read(key, whole=True)
-        assert record is not None
-        rows = {name: column.tolist() for name, column in store.rows([key]).items()}
-        images = store.images(key) if "images.safetensors" in record.files else {}
-        found[key] = (
-            record.identity,
-            record.totals,
-            record.findings,
-            record.failure,
-            {n: [repr(v) for v in c] for n, c in rows.items()},
-            {name: array.tobytes() for name, array in images.items()},
-        )
-    return found
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     folder = tmp_path_factory.mktemp("whole")
@@ -122,7 +86,7 @@ def test_killed_at_random_moments(whole: tuple[Path, float], tmp_path: Path, tim
     kills = turn = 0
     while kills < times:
         folder = tmp_path / f"run{turn}"
-        child = in_a_child(lambda folder=folder: siege(folder))  # type: ignore[misc]
+        child = forked(lambda folder=folder: siege(folder))  # type: ignore[misc]
         time.sleep(chance.uniform(0.02, seconds / 6))
         os.kill(child, signal.SIGKILL)
         _, ended = os.waitpid(child, 0)
@@ -163,7 +127,7 @@ def test_a_suite_killed_inside_every_attack(tmp_path: Path) -> None:
     folder, chance = tmp_path / "run", random.Random(1)
     seen: dict[str, tuple[int, int]] = {}
     for at in (*CHAIN[:2], "", *CHAIN[2:], ""):
-        child = in_a_child(killed(at, 0.2))
+        child = forked(killed(at, 0.2))
         if not at:  # at any moment
             time.sleep(chance.uniform(0.02, seconds / 4))
             os.kill(child, signal.SIGKILL)
@@ -195,7 +159,7 @@ def test_ctrl_c_leaves_what_is_finished(whole: tuple[Path, float], tmp_path: Pat
         if event.done > 100:
             os.kill(os.getpid(), signal.SIGINT)
 
-    child = in_a_child(lambda: siege(tmp_path / "run", interrupt))
+    child = forked(lambda: siege(tmp_path / "run", interrupt))
     _, ended = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(ended) == 130
     done = stamps(tmp_path / "run")
@@ -271,7 +235,6 @@ def test_a_run_folder_can_be_read_where_nothing_can_be_written(
 ) -> None:
     subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
     subprocess.run(["cp", "-r", str(whole[0]), str(small_disk / "run")], check=True)
-    (small_disk / "run" / "index.sqlite").unlink(missing_ok=True)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert status(small_disk / "run")[0].complete
     assert besiege.bench.results.summarise(small_disk / "run").complete

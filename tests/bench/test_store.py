@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from besiege.bench import index
+from besiege.bench import index, locking
 from besiege.bench.store import DamagedError, Record, Store, key_of
 from besiege.core.errors import Finding, StoreError
+from besiege.core.owner import this
 
 ROWS = {"sample": np.arange(3), "success": np.array([True, False, True])}
 IMAGES = {"images": np.ones((2, 1, 2, 2), np.float32)}
@@ -119,7 +120,7 @@ def test_a_damaged_record_is_noticed(store: Store, name: str, damage: str) -> No
     with pytest.raises(DamagedError, match=key[:12]):
         store.read(key, whole=True)
     aside = store.set_aside(key)
-    assert aside.is_dir() and store.read(key) is None
+    assert aside is not None and aside.is_dir() and store.read(key) is None
 
 
 def test_every_bit_of_a_record_counts(store: Store) -> None:
@@ -150,21 +151,63 @@ def test_foreign_records_are_noticed(store: Store) -> None:
 def test_what_a_killed_writer_left_is_swept(store: Store) -> None:
     with store.writing():
         pass
+    dead = replace(this(), birth="1")
     (store.records / ".partial-dead").mkdir()
+    (store.records / f".partial-{dead}-12345678").mkdir()
     (store.folder / ".partial-file").write_text("x")
     with store.writing():
         assert not list(store.folder.rglob(".partial*"))
 
 
-def test_two_writers_are_one_too_many(store: Store) -> None:
+def test_what_others_are_writing_is_not_swept(store: Store) -> None:
+    with store.writing():
+        pass
+    elsewhere = replace(this(), machine="0" * 12)
+    mine, theirs = (store.records / f".partial-{one}-12345678" for one in (this(), elsewhere))
+    mine.mkdir()
+    theirs.mkdir()
+    store.sweep()
+    assert mine.exists() and theirs.exists()
+    os.utime(theirs, (0, 0))  # nobody writes a record for an hour
+    store.sweep()
+    assert mine.exists() and not theirs.exists()
+
+
+def test_two_processes_write_at_once(store: Store) -> None:
     code = (
         f"from besiege.bench.store import Store\nwith Store({str(store.folder)!r}).writing(): pass"
     )
     with store.writing():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert "another process is writing" in done.stderr
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_lock_of_a_folder_is_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locking, "PATIENCE", 0.01)
+    refused = pytest.raises(StoreError, match="another process holds")
+    with store.updating(), refused, store.updating():
+        pass
+    with store.updating():
+        pass
+
+
+def test_a_result_that_arrives_meanwhile_survives(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process replaces a failure between our look at it and its removal."""
+    key = store.commit(record(failure={"type": "E", "message": "m"}))
+    take = Store._take
+
+    def late(self: Store, key: str, target: Path) -> bool:
+        monkeypatch.setattr(Store, "_take", take)
+        Store(self.folder).commit(record(), ROWS)
+        return take(self, key, target)
+
+    monkeypatch.setattr(Store, "_take", late)
+    store.commit(record(), {"sample": np.array([9])})
+    assert store.rows([key])["sample"].tolist() == [0, 1, 2]
+    monkeypatch.setattr(Store, "_take", late)
+    assert store.set_aside("0" * 64) is None, "another process was faster"
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -182,7 +225,10 @@ def test_the_index_follows_the_records(store: Store) -> None:
     assert index.lines(store)[more].failure is None
     store.set_aside(keys[0])
     assert set(index.lines(store)) == {*keys[1:], more}
-    (store.folder / "index.sqlite").write_bytes(b"no database")
+    path = index.index_path(store.folder)
+    assert path is not None and path.exists() and not (store.folder / "index.sqlite").exists()
+    path.write_bytes(b"no database")
+    assert set(index.lines(store)) == {*keys[1:], more} and not path.exists()
     assert set(index.lines(store)) == {*keys[1:], more}
     assert index.lines(store)[more].totals == {"rows": 3, "correct": 3, "broken": 2}
 

@@ -10,6 +10,7 @@ SCRIPT = """
 import json, sys
 import numpy as np
 import besiege
+from besiege.bench.frontier import Frontier
 from besiege.bench.overview import open_run, status
 from besiege.bench.reading import gather
 from tests.house import kind_from_outside
@@ -38,7 +39,7 @@ print(json.dumps({
     "whole": [broken, status(folder)[0].complete],
     "told": list(dict.fromkeys(event.text for event in events)),
     "last": events[-1].done == events[-1].total,
-    "waiting": len(list(plan.ready(store))),
+    "waiting": len(list(Frontier(plan, store).ready())),
 }))
 """
 

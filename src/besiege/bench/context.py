@@ -67,6 +67,8 @@ class Context:
     how: Machine
     fresh: Callable[[], Victim] | None = None
     watching: Watching = lambda task: None
+    unwatched: Exception | None = None
+    """The error that the watcher raised, which is no failure of an attack."""
     _twins: dict[str, Victim | None] = field(default_factory=dict)
     _shard: tuple[str, Samples] | None = None
 

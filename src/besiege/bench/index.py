@@ -1,16 +1,23 @@
-"""``index.sqlite``: totals of the records, for `status`; it can always be rebuilt from them."""
+"""The index: totals of the records of a folder, for `status`; it is rebuilt from them at any time.
+
+It lies in the user's cache folder: a run folder may be on a disk that several machines share, where
+SQLite is not safe.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from besiege.bench.store import DamagedError, Store
+from besiege.core.files import cache_folder
 
 _TABLE = """CREATE TABLE IF NOT EXISTS entries (
     key TEXT PRIMARY KEY, stamp TEXT, kind TEXT, failure TEXT, damaged TEXT, totals TEXT,
@@ -31,11 +38,25 @@ class Line:
 def lines(store: Store) -> dict[str, Line]:
     """A line per record; only new or changed records are read."""
     stamps = {key: _stamp(store, key) for key in store.present()}
-    try:
-        return _synchronised(store, stamps, _opened(store.folder / "index.sqlite"))
-    except (sqlite3.DatabaseError, OSError):
-        # A damaged or locked index, or a read-only folder: read all records instead.
+    path = index_path(store.folder)
+    if path is None:
         return _synchronised(store, stamps, _opened(None))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _synchronised(store, stamps, _opened(path))
+    except sqlite3.OperationalError:
+        pass  # it is locked, or the cache cannot be written: read all records instead
+    except (sqlite3.DatabaseError, OSError):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # it is damaged
+    return _synchronised(store, stamps, _opened(None))
+
+
+def index_path(folder: Path) -> Path | None:
+    """The file of the index of a run folder; None for a user without a cache folder."""
+    cache = cache_folder()
+    name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:32]
+    return None if cache is None else cache / "index" / f"{name}.sqlite"
 
 
 def _synchronised(
@@ -88,9 +109,9 @@ def _entry(store: Store, key: str) -> Sequence[Any]:
 def _opened(path: Path | None) -> sqlite3.Connection:
     index = sqlite3.connect(":memory:" if path is None else path, timeout=2)
     try:
-        if path is not None:
-            index.execute("PRAGMA journal_mode=WAL")
-            index.execute("PRAGMA synchronous=NORMAL")
+        # Nothing is lost with it, and a log beside it is not safe on every disk.
+        index.execute("PRAGMA journal_mode=MEMORY")
+        index.execute("PRAGMA synchronous=OFF")
         index.execute(_TABLE)
     except sqlite3.DatabaseError:
         index.close()

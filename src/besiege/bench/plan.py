@@ -1,4 +1,4 @@
-"""A plan: one evaluation as data, its tasks in order, and those that can be done now."""
+"""A plan: one evaluation as data, and its tasks in order."""
 
 from __future__ import annotations
 
@@ -121,22 +121,6 @@ class Plan(Value):
         """The same as one list."""
         return (task for stage in self.stages() for tasks in stage.parts for task in tasks)
 
-    def ready(self, store: Store) -> Iterator[Task]:
-        """The tasks that are not done and whose needs exist, in the order of the plan.
-
-        Each is looked up in its turn. A loop that does every task at once does the whole plan; a
-        list of them is one wave, which workers can do in parallel. Failed tasks are ready again,
-        and so are those whose images were let go, where a task that is not done needs them.
-        """
-        tasks = list(self.decided(store).tasks())
-        needed = _needed_again(tasks, store)
-        return (
-            task
-            for task in tasks
-            if not (is_done(task, store) and task.key not in needed)
-            and all(store.sound(key) for key in task.needs)
-        )
-
     def decided(self, store: Store) -> Plan:
         """The plan with the tasks that follow from verdicts, once every known task is over."""
         if not self.undecided or not self._is_over(store):
@@ -180,7 +164,7 @@ class Plan(Value):
         return True
 
 
-def _needed_again(tasks: Sequence[Task], store: Store) -> set[str]:
+def needed_again(tasks: Sequence[Task], store: Store) -> set[str]:
     """Keys of records without their images that tasks which are not done need, directly or not."""
     if not any(store.released(task.key) for task in tasks if task.kind == "craft"):
         return set()
@@ -194,8 +178,10 @@ def _needed_again(tasks: Sequence[Task], store: Store) -> set[str]:
 def is_done(task: Task, store: Store) -> bool:
     """Whether a task has a sound record that was computed from the existing records."""
     record = store.sound(task.key)
+    if record is None:
+        return False
     needed = [store.sound(key) for key in task.needs]
     present = [one for one in needed if one is not None]
-    if record is None or len(present) < len(needed):
+    if len(present) < len(needed):
         return False
     return KINDS.get(task.kind).is_of(record, present)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from besiege.bench.benchmark import must_be_sound, must_continue
+from besiege.bench.benchmark import Benchmark, must_be_sound, must_continue
 from besiege.bench.command import command_of
 from besiege.bench.expanding import Declared, Entry
 from besiege.bench.model_spec import read_victim
@@ -45,16 +45,21 @@ class Prepared:
 
     Attributes
     ----------
-    resolved, plans : list
-        One for every evaluation; those of a benchmark that are the same are there once.
+    requests, resolved, plans : list
+        One for every evaluation; those of a benchmark that are the same are there once. The
+        requests are as they were given, for workers that read them again.
+    benchmark : Benchmark, optional
+        The benchmark, if they are one.
     entries : tuple of RunEntry
         For every evaluation of a benchmark the name of its plan.
     unfit : tuple of Unfit
         The models that were left out of cells.
     """
 
+    requests: list[Request] = field(default_factory=list)
     resolved: list[ResolvedRequest] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
+    benchmark: Benchmark | None = None
     entries: tuple[RunEntry, ...] = ()
     unfit: tuple[Unfit, ...] = ()
 
@@ -67,14 +72,15 @@ def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> 
         kept_below(black_box(one.victim), folder)
     plans = [plan_of(one) for one in resolved]
     _must_differ(plans)
-    return Prepared(resolved, plans)
+    return Prepared([request for request, _ in requests], resolved, plans)
 
 
 def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Machine) -> Prepared:
     """Read and plan a benchmark; one error has all problems, before anything is written."""
     if run is not None and run.benchmark is not None:
         must_continue(run.benchmark, declared.benchmark, str(folder))
-    read, collector, prepared = Read(), _Collector(declared), Prepared()
+    read, collector = Read(), _Collector(declared)
+    prepared = Prepared(benchmark=declared.benchmark)
     entries: list[RunEntry] = []
     sound = collector.load(
         {entry.model: entry.request.model for entry in declared.entries}, how, read
@@ -93,6 +99,7 @@ def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Ma
         cell, model, budget, seed = entry.key
         entries.append(RunEntry(cell=cell, model=model, budget=budget, seed=seed, plan=plan.name))
         if plan.name not in [other.name for other in prepared.plans]:
+            prepared.requests.append(entry.request)
             prepared.resolved.append(resolved)
             prepared.plans.append(plan)
     collector.must_be_sound(entries)

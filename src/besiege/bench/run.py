@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from besiege.bench.benchmark import Benchmark
@@ -153,6 +153,14 @@ def write_run(store: Store, run: Run) -> None:
     for plan, written in zip(run.plans, content["plans"], strict=True):
         written["digest"] = _CHANGED if plan.changed else _digest(content, written)
     store.write_file(FILE, json.dumps(content, indent=1).encode())
+
+
+def update_run(store: Store, change: Callable[[Run | None], Run]) -> Run:
+    """Change ``run.json`` such that no change by another process is lost, and return the run."""
+    with store.updating():
+        run = change(read_run(store))
+        write_run(store, run)
+    return run
 
 
 _CHANGED = "changed after it was written"

@@ -14,25 +14,19 @@ from weakref import finalize
 from torch import nn
 
 from besiege.attacks.attack import Attack
-from besiege.bench import origin
 from besiege.bench.answered import remember, stamp_of
-from besiege.bench.benchmark import Benchmark
-from besiege.bench.context import context_of
 from besiege.bench.evaluations import Evaluation, Evaluations, evaluation_of
 from besiege.bench.expanding import Declared
-from besiege.bench.file_names import keep_file_names
 from besiege.bench.folder import run_folder
 from besiege.bench.plan import Plan
-from besiege.bench.preparing import Prepared, Requests, prepare, prepare_benchmark
-from besiege.bench.recorded import must_answer_as_recorded
-from besiege.bench.releasing import Releaser
-from besiege.bench.request import ResolvedRequest, check_numbers, requested
+from besiege.bench.preparing import Requests, prepare, prepare_benchmark
+from besiege.bench.request import check_numbers, requested
 from besiege.bench.results import write_figures
-from besiege.bench.run import Run, read_run, write_run
-from besiege.bench.runner import Runner, versions
+from besiege.bench.run import read_run
+from besiege.bench.sharing import Work, as_texts, check_part, chosen_engine, started
 from besiege.bench.spec import Machine
 from besiege.bench.store import Store
-from besiege.bench.work_estimate import Watch, WorkEstimate
+from besiege.bench.work_estimate import Event, Watch, WorkEstimate
 from besiege.core.errors import InputError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
@@ -61,6 +55,7 @@ class Options(TypedDict, total=False):
     batch: int | None
     compile: bool
     device: str | None
+    workers: int | None
     substitute: Model | Sequence[Model] | None
     fuse: str
     examine: str
@@ -120,6 +115,7 @@ def evaluate(
     batch: int | None = None,
     compile: bool = False,
     device: str | None = None,
+    workers: int | None = None,
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
     examine: str = "short",
@@ -177,6 +173,10 @@ def evaluate(
         runs on a GPU.
     batch, device
         Rows per call of the model, and its device; a model from a text uses a GPU if there is one.
+    workers : int, optional
+        Number of processes that share the work, with one torch thread each; without it, this
+        process does all of it. They read models and data by their texts, so that objects in memory
+        are refused.
     compile : bool
         On a GPU, compile the copy that attacks search on: up to a minute at first, then a third
         faster. Results change only by rounding.
@@ -242,7 +242,7 @@ def evaluate(
         for allowed in threats
     ]
     how = Machine(device, batch, compile)
-    found = measure(requests, out=out, how=how, progress=progress, watch=watch)
+    found = measure(requests, out=out, how=how, progress=progress, watch=watch, workers=workers)
     return found if is_several(model) or is_several(threat) else found[0]
 
 
@@ -267,42 +267,47 @@ def measure(
     progress: bool = False,
     watch: Watch | None = None,
     accept: Callable[[Plan], None] | None = None,
+    workers: int | None = None,
+    part: tuple[int, int] | None = None,
+    ray: str | None = None,
+    devices: str | None = None,
 ) -> Evaluations:
     """Run requests, or a benchmark, into one folder: the common path of all commands.
 
     All of them are read before the first runs, so that wrong input is found before any work.
-    `accept` sees every plan before anything is written, and may raise an error.
+    `accept` sees every plan before anything is written, and may raise an error. `workers`
+    processes share the work, with ``devices="all"`` one for every GPU, or those of a Ray cluster,
+    with its address in `ray`. `part` is the number of this process among several with the same
+    requests and folder, and their number: each begins at another place, and all end when nothing
+    is left.
     """
     how = how or Machine()
-    check_numbers(batch=how.batch)
+    check_numbers(batch=how.batch, workers=workers, threads=how.threads)
+    check_part(part)
+    engine = chosen_engine(workers, ray, devices)
     folder = None if out is None else run_folder(out)
+    given = () if isinstance(requests, Declared) else requests
     stamps = [
         stamp_of(request) if folder is not None and (objects is None or objects.textual) else None
-        for request, objects in (() if isinstance(requests, Declared) else requests)
+        for request, objects in given
     ]
+    texts = [] if engine is None else [as_texts(*one) for one in given]
     store = Store(mkdtemp(prefix="besiege-") if folder is None else folder)
     try:
-        run = None if folder is None else read_run(store)
-        if isinstance(requests, Declared):
-            prepared = prepare_benchmark(requests, store.folder, run, how)
-        else:
-            prepared = prepare(requests, store.folder, run, how)
-        resolved, plans = prepared.resolved, prepared.plans
-        if accept is not None:
-            for plan in plans:
-                accept(plan)
-        releaser = None
-        if isinstance(requests, Declared):
-            releaser = Releaser(store, _declare(store, requests.benchmark, prepared))
-        with _bar(plans[0].model.name, watch, progress) as shown:
-            steps = _titled(plans, shown)
-            done = []
-            for one in zip(resolved, plans, steps, strict=True):
-                done.append(_run(store, *one, how))
-                if releaser is not None:
-                    releaser.finished(done[-1])
-        with store.writing():
-            figures = write_figures(store.folder)
+        with started(engine, store, how) as crew:  # now: to start takes as long as to read
+            run = None if folder is None else read_run(store)
+            if isinstance(requests, Declared):
+                prepared = prepare_benchmark(requests, store.folder, run, how)
+            else:
+                prepared = prepare(requests, store.folder, run, how)
+            resolved, plans = prepared.resolved, prepared.plans
+            if accept is not None:
+                for plan in plans:
+                    accept(plan)
+            with _bar(plans[0].model.name, watch, progress) as shown:
+                work = Work(store, prepared, _titled(plans, shown), how, part)
+                done = work.here() if crew is None else work.by(crew, texts or prepared.requests)
+        figures = write_figures(store.folder)
         results = [
             evaluation_of(figures, store.folder, plan, paid(one.victim))
             for plan, one in zip(done, resolved, strict=True)
@@ -321,16 +326,6 @@ def measure(
     return Evaluations(results)
 
 
-def _declare(store: Store, benchmark: Benchmark, prepared: Prepared) -> Run:
-    """Write down a benchmark with all its plans before any of them runs."""
-    with store.writing():
-        run = read_run(store) or Run(created=origin.now(), versions=versions())
-        plans = [_dated(plan, run) for plan in prepared.plans]
-        run = run.declaring(benchmark, prepared.entries, prepared.unfit, plans)
-        write_run(store, run)
-        return run
-
-
 class _Held:
     """Keeps a temporary folder as long as a result refers to it."""
 
@@ -339,16 +334,18 @@ def _titled(plans: Sequence[Plan], watch: Watch | None) -> list[Watch | None]:
     """For each plan a watcher that shows its events as part of the whole work."""
     if watch is None or len(plans) == 1:
         return [watch] * len(plans)
+    done = [0.0] * len(plans)
     totals = [WorkEstimate(plan).total for plan in plans]
 
     def watcher(number: int, show: Watch) -> Watch:
-        plan, before, after = plans[number], sum(totals[:number]), sum(totals[number + 1 :])
+        plan = plans[number]
         title = f"{number + 1} of {len(plans)}: {plan.model.name} against {plan.threat}"
-        return lambda event: show(
-            replace(
-                event, done=before + event.done, total=before + event.total + after, title=title
-            )
-        )
+
+        def tell(event: Event) -> None:
+            done[number], totals[number] = event.done, event.total
+            show(replace(event, done=sum(done), total=sum(totals), title=title))
+
+        return tell
 
     return [watcher(number, watch) for number in range(len(plans))]
 
@@ -361,32 +358,3 @@ def _bar(
     from besiege.report import bar
 
     return bar(title)
-
-
-def _run(
-    store: Store, resolved: ResolvedRequest, plan: Plan, watch: Watch | None, how: Machine
-) -> Plan:
-    """Do the tasks of a plan that have no records; the plan with its curve."""
-    with store.writing():
-        run = read_run(store) or Run(created=origin.now(), versions=versions())
-        run = run.model_copy(update={"versions": versions()})
-        plan = _dated(plan, run)
-        earlier = run.plan(plan.name)
-        shown = plan
-        if earlier is not None and not earlier.changed and plan.no_curve is None:
-            shown = plan.model_copy(update={"curve": earlier.curve})
-        context = context_of(store, resolved, plan, how)
-        must_answer_as_recorded(store, plan, context)
-        write_run(store, run.with_plan(shown))
-        if (files := resolved.data.files) is not None:
-            keep_file_names(store, plan.data.digest, resolved.data.ids.cpu().numpy(), files)
-        runner = Runner(plan, context, watch)
-        return runner.run(lambda decided: write_run(store, run.with_plan(decided)))
-
-
-def _dated(plan: Plan, run: Run) -> Plan:
-    """The plan with its date and commit: those of now, or as written if it is the current one."""
-    for old in run.current:
-        if old.name == plan.name and not old.changed:
-            return plan.model_copy(update={"made": old.made, "commit": old.commit})
-    return plan.model_copy(update={"made": origin.now(), "commit": origin.commit()})

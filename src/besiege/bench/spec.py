@@ -240,8 +240,11 @@ class Machine:
         Rows per call of the model.
     compile : bool
         Whether to compile the copies that attacks search on, on a GPU.
+    threads : int, optional
+        CPU threads of every worker, 1 by default; without workers the caller sets them.
     """
 
     device: str | None = None
     batch: int | None = None
     compile: bool = False
+    threads: int | None = None

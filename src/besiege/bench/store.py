@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ from typing import Any
 from safetensors.numpy import load as read_arrays
 
 from besiege.bench.folder import telling
+from besiege.bench.locking import locked
 from besiege.bench.parquet import packed, unpacked
 from besiege.core.errors import Finding, StoreError
-from besiege.core.files import read_file
+from besiege.core.files import partial_in, read_file, replace_file, sweep
 from besiege.metrics.rows import Column, Rows
 
 SCHEMA = 1
 """Increased when records change such that older ones must not be reused."""
 _READABLE = frozenset({1})
-_PARTIAL = ".partial-"
-ROWS, IMAGES = "rows.parquet", "images.safetensors"
+RECORD, ROWS, IMAGES = "record.json", "rows.parquet", "images.safetensors"
 RELEASED, KEPT = "released.json", "kept.safetensors"
 """Beside a record whose images were let go: that they were, and those that pages show."""
 
@@ -228,10 +228,14 @@ class Store:
 
         Files that were let go are left out. None without a record.
         """
-        folder = self.records / key
+        return self._read_in(self.records / key, key, files)
+
+    def _read_in(
+        self, folder: Path, key: str, files: Iterable[str] | None
+    ) -> tuple[Record, dict[str, bytes]] | None:
         about = f"the record {key[:12]} in {self.folder}"
         try:
-            content = json.loads(read_file(folder / "record.json"))
+            content = json.loads(read_file(folder / RECORD))
             if not isinstance(content, dict):
                 raise DamagedError("has a record.json that is no record")
             record = Record.from_json(content)
@@ -256,22 +260,28 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Lock the folder for writing by one process, and remove what a killed process left."""
+        """Prepare the folder for records; any number of processes may write at once.
+
+        What killed processes left is removed, at the begin and at the end.
+        """
         with telling(self.folder):
             self.records.mkdir(parents=True, exist_ok=True)
             _flush(self.folder)
-            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        self.sweep()
         try:
-            _hold(lock, self.folder)
-            for left in self.records.glob(f"{_PARTIAL}*"):
-                shutil.rmtree(left, ignore_errors=True)
-            for left in self.folder.glob(f"{_PARTIAL}*"):
-                if not _lives(left):
-                    with suppress(OSError):
-                        left.unlink()
             yield
         finally:
-            os.close(lock)  # releases the lock, as the end of a process does
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Remove partial files of processes that have ended."""
+        with suppress(OSError):
+            inside = [Path(one.path) for one in os.scandir(self.folder) if one.is_dir()]
+            sweep([self.folder, *inside])
+
+    def updating(self) -> AbstractContextManager[None]:
+        """Hold the lock of the folder for a moment: to read a file of it, and write it again."""
+        return locked(self.folder)
 
     def commit(
         self,
@@ -283,19 +293,21 @@ class Store:
 
         An existing failure is replaced; an existing result stays.
         """
-        key = record.key
+        contents = dict(files or {}) | ({} if rows is None else {ROWS: packed(rows)})
+        digests = {n: hashlib.sha256(contents[n]).hexdigest() for n in sorted(contents)}
+        whole = Record(**{**vars(record), "files": digests})
+        text = json.dumps(whole.to_json(), indent=1, sort_keys=True, allow_nan=False)
+        return self.place(record.key, contents | {RECORD: text.encode()})
+
+    def place(self, key: str, contents: Mapping[str, bytes]) -> str:
+        """Write the files of a record atomically, ``record.json`` among them; as `commit` does."""
         final = self.records / key
-        partial = self.records / f"{_PARTIAL}{key[:16]}-{os.urandom(4).hex()}"
+        partial = partial_in(self.records)
         with telling(self.folder):
             try:
                 partial.mkdir(parents=True)
-                contents = dict(files or {}) | ({} if rows is None else {ROWS: packed(rows)})
                 for name, content in contents.items():
                     _write(partial / name, content)
-                digests = {n: hashlib.sha256(contents[n]).hexdigest() for n in sorted(contents)}
-                whole = Record(**{**vars(record), "files": digests})
-                text = json.dumps(whole.to_json(), indent=1, sort_keys=True, allow_nan=False)
-                _write(partial / "record.json", text.encode())
                 for path in partial.iterdir():
                     _flush(path)
                 _flush(partial)
@@ -311,21 +323,28 @@ class Store:
         return key
 
     def _forget_failure(self, key: str) -> None:
+        """Move a failure, or something damaged, out of the way of a result."""
         try:
-            old = self.read(key)
+            old, target = self.read(key), partial_in(self.records)
+            if old is None or old.failure is None:
+                return
         except DamagedError:
-            self.set_aside(key)
+            target = self._place_aside(key)
+        if not self._take(key, target):
             return
-        if old is not None and old.failure is not None:
-            self.discard(key)
+        if self._is_result(target, key):  # another process has placed it meanwhile
+            with suppress(OSError):  # an equal one may be there again
+                os.rename(target, self.records / key)
+        elif target.parent == self.records:
+            shutil.rmtree(target)
 
     def discard(self, key: str) -> None:
-        """Remove a record: that of a failure, or one whose images are made again."""
-        # Renamed first, so that a reader never sees it incomplete.
-        gone = self.records / f"{_PARTIAL}gone-{os.urandom(4).hex()}"
-        os.rename(self.records / key, gone)
-        shutil.rmtree(gone)
-        self._sound.pop(key, None)
+        """Remove a record whose images are made again."""
+        gone = partial_in(self.records)
+        with telling(self.folder):
+            self._sound.pop(key, None)
+            if self._take(key, gone):
+                shutil.rmtree(gone)
 
     def release(self, key: str, kept: bytes | None) -> None:
         """Let the images of a record go, and write down that they were; `kept` are some of them.
@@ -346,29 +365,38 @@ class Store:
             self.write_file(f"{folder}/{RELEASED}", json.dumps(about, indent=1).encode())
             (self.folder / folder / IMAGES).unlink(missing_ok=True)
 
-    def set_aside(self, key: str) -> Path:
-        """Move a damaged record to ``damaged/``, so that its task can be done again."""
+    def set_aside(self, key: str) -> Path | None:
+        """Move a record to ``damaged/``, so that its task can be done again; None if it is gone."""
         with telling(self.folder):
-            aside = self.folder / "damaged"
-            aside.mkdir(exist_ok=True)
-            target = aside / f"{key[:16]}-{os.urandom(3).hex()}"
-            os.rename(self.records / key, target)
             self._sound.pop(key, None)
-            return target
+            target = self._place_aside(key)
+            return target if self._take(key, target) else None
+
+    def _place_aside(self, key: str) -> Path:
+        aside = self.folder / "damaged"
+        aside.mkdir(exist_ok=True)
+        return aside / f"{key[:16]}-{os.urandom(3).hex()}"
+
+    def _take(self, key: str, target: Path) -> bool:
+        """Rename what is at a key, so that no reader sees it incomplete; False if it is gone."""
+        try:
+            os.rename(self.records / key, target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _is_result(self, folder: Path, key: str) -> bool:
+        try:
+            found = self._read_in(folder, key, None)
+        except DamagedError:
+            return False
+        return found is not None and found[0].failure is None
 
     def write_file(self, name: str, content: bytes) -> Path:
         """Replace a file of the run folder atomically."""
         path = self.folder / name
-        # The name has the process id: readers write figures, too, and keep each other's files.
-        partial = self.folder / f"{_PARTIAL}{os.getpid()}-{os.urandom(4).hex()}"
         with telling(self.folder):
-            try:
-                _write(partial, content)
-                _flush(partial)
-                os.replace(partial, path)
-                _flush(self.folder)
-            finally:
-                partial.unlink(missing_ok=True)
+            replace_file(path, content)
         return path
 
 
@@ -407,30 +435,3 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _hold(lock: int, folder: Path) -> None:
-    """Lock a folder, or raise an error if another process has the lock."""
-    try:
-        import fcntl
-    except ImportError:  # a system without such locks: records are still written atomically
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StoreError(
-            f"another process is writing to {folder}: wait for it, or choose another folder "
-            "(besiege status shows its progress)"
-        ) from None
-    except OSError:  # a file system without locks
-        return
-
-
-def _lives(partial: Path) -> bool:
-    """Whether the process that writes a file under a temporary name still runs."""
-    number = partial.name.removeprefix(_PARTIAL).partition("-")[0]
-    try:
-        os.kill(int(number), 0)
-    except (ValueError, OSError):
-        return False
-    return int(number) != os.getpid()

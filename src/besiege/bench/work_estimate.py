@@ -59,6 +59,8 @@ class Event:
 
 
 Watch = Callable[[Event], None]
+Part = tuple[int, int]
+"""The number of a stage, and of a shard of it."""
 _WORDS = {
     "clean": "clean images",
     "examine": "examination of the model",
@@ -69,26 +71,22 @@ _WORDS = {
 
 
 class WorkEstimate:
-    """Estimates the work of a plan, part by part in the order of its stages.
+    """Estimates the work of a plan, whose parts may end in any order.
 
     A clean sample takes one forward pass. An attack takes about as many passes for every sample as
     for one that it does not break; in a suite, only samples that withstood earlier attacks count.
+    A part is given by the numbers of its stage and its shard.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._chained = plan.chained
         self._standing = [shard.count for shard in plan.shards]
-        self._spent: dict[tuple[int, int], float] = {}
+        self._attacked: dict[Part, int] = {}
+        """Samples of the finished parts of attacks that were not broken before."""
+        self._spent: dict[Part, float] = {}
+        self._running: dict[Part, float] = {}
         self._reported: set[tuple[str, str]] = set()
-        self.number = -1
-        self._weights: list[float] = []
-        self._before = self._broken = self._failed = 0
-        self._seconds = 0.0
-        self._kept = True
-        self.extend(plan)
-
-    def extend(self, plan: Plan) -> None:
-        """Continue with a plan that has more stages."""
+        self._counts: dict[int, _Counts] = {}
         self.stages = plan.stages()
         self._each = [
             sum(KINDS.get(task.kind).estimate(task, stage) for task in stage.parts[0])
@@ -98,86 +96,104 @@ class WorkEstimate:
     @property
     def done(self) -> float:
         """Estimated work that is done, in forward passes."""
-        return sum(self._spent.values())
+        return sum(self._spent.values()) + sum(self._running.values())
 
     @property
     def total(self) -> float:
         """Estimated total work, in forward passes."""
         left = sum(
-            self._weight(number, part)
+            self._weight((number, part)) - self._running.get((number, part), 0.0)
             for number, stage in enumerate(self.stages)
             for part in range(len(stage.parts))
             if (number, part) not in self._spent
         )
         return max(1.0, self.done + left)
 
-    def _weight(self, number: int, part: int) -> float:
+    def _weight(self, at: Part) -> float:
+        number, part = at
         stage = self.stages[number]
-        samples = self._standing if _is_attack(stage) else stage.counts
-        return self._each[number] * samples[part]
+        samples = self._samples(at) if _is_attack(stage) else stage.counts[part]
+        return self._each[number] * samples
 
-    def begin(self, number: int) -> None:
-        """Begin a stage."""
-        if number == self.number:
-            return
-        self.number = number
-        self._before, self._broken, self._failed = sum(self._standing), 0, 0
-        self._seconds, self._kept = 0.0, True
-        parts = range(len(self.stages[number].parts))
-        self._weights = [self._weight(number, part) for part in parts]
+    def _samples(self, at: Part) -> int:
+        """The samples of an attack's part that are not broken when it begins."""
+        return self._attacked.get(at, self._standing[at[1]])
 
-    def finished(self, part: int, records: Sequence[Record], kept: bool = False) -> Event:
+    def finished(self, at: Part, records: Sequence[Record], kept: bool = False) -> Event:
         """The event that a part is over; tasks without a sound record failed or were blocked.
 
         `kept` says that its records were there before this run.
         """
-        stage = self.stages[self.number]
-        self._spent[self.number, part] = self._weights[part]
-        self._seconds += sum(float(r.provenance.get("seconds", 0.0)) for r in records)
+        number, part = at
+        stage, counts = self.stages[number], self._counts.setdefault(number, _Counts())
+        self._spent[at] = self._weight(at)
+        self._running.pop(at, None)
+        counts.seconds += sum(float(r.provenance.get("seconds", 0.0)) for r in records)
         failed = len(records) < len(stage.parts[part])
-        self._failed += failed
-        self._kept &= kept and not failed
+        counts.failed += failed
+        counts.kept &= kept and not failed
         if _is_attack(stage):
             broken = 0 if failed else int(records[-1].totals["broken"])
-            self._broken += broken
+            counts.broken += broken
+            self._attacked[at] = self._standing[part]
             if self._chained:
                 self._standing[part] -= broken
         elif stage.name == "clean":
             self._standing[part] = 0 if failed else int(records[-1].totals["correct"])
-        seen = {(f.id, f.seen): f for r in records for f in r.findings} if not self.number else {}
+        seen = {(f.id, f.seen): f for r in records for f in r.findings} if not number else {}
         new = tuple(f for about, f in seen.items() if about not in self._reported)
         self._reported |= set(seen)
-        return self._event(0.0, 0, 0.0, new)
+        return self._event(number, 0, 0.0, new)
 
-    def during(self, part: int, share: float, claimed: int, seconds: float) -> Event:
+    def during(self, at: Part, share: float, claimed: int, seconds: float) -> Event:
         """The event that a share of a part is done, with the attack's claimed successes."""
-        stage = self.stages[self.number]
+        number, part = at
+        stage = self.stages[number]
         wrong = stage.counts[part] - self._standing[part] if _is_attack(stage) else 0
         # The first attack of a suite also runs on misclassified samples, and claims them.
         first = stage is next(s for s in self.stages if s.attack is not None)
         broken = max(0, claimed - wrong) if first or not self._chained else claimed
-        return self._event(0.99 * share * self._weights[part], broken, seconds)
+        self._running[at] = 0.99 * share * self._weight(at)
+        return self._event(number, broken, seconds)
+
+    def stopped(self, at: Part) -> None:
+        """A part that was running is not any more, and nothing of it is done."""
+        self._running.pop(at, None)
 
     def _event(
-        self, more: float, broken: int, seconds: float, findings: tuple[Finding, ...] = ()
+        self, number: int, broken: int, seconds: float, findings: tuple[Finding, ...] = ()
     ) -> Event:
-        stage = self.stages[self.number]
+        stage = self.stages[number]
         text = _WORDS.get(stage.name, stage.name)
-        shown = self._shown(stage, more, broken, seconds) if _is_attack(stage) else None
-        return Event(self.done + more, self.total, text, shown, findings)
+        shown = self._shown(number, broken, seconds) if _is_attack(stage) else None
+        return Event(self.done, self.total, text, shown, findings)
 
-    def _shown(self, stage: PlannedStage, more: float, broken: int, seconds: float) -> Stage:
-        open_ = [p for p in range(len(stage.parts)) if (self.number, p) not in self._spent]
-        whole, left = sum(self._weights), sum(self._weights[p] for p in open_) - more
+    def _shown(self, number: int, broken: int, seconds: float) -> Stage:
+        stage, counts = self.stages[number], self._counts.get(number, _Counts())
+        parts = [(number, part) for part in range(len(stage.parts))]
+        open_ = [at for at in parts if at not in self._spent]
+        whole, left = (sum(map(self._weight, some)) for some in (parts, open_))
+        left -= sum(self._running.get(at, 0.0) for at in open_)
+        before = sum(map(self._samples, parts))
         return Stage(
             stage.name,
-            self._before,
-            self._before - self._broken - broken,
+            before,
+            before - counts.broken - broken,
             1 - left / whole if open_ and whole else float(not open_),
-            self._seconds + seconds,
-            self._failed,
-            self._kept and not open_,
+            counts.seconds + seconds,
+            counts.failed,
+            counts.kept and not open_,
         )
+
+
+@dataclass
+class _Counts:
+    """What is known of the finished parts of a stage."""
+
+    broken: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    kept: bool = True
 
 
 def _is_attack(stage: PlannedStage) -> bool:

@@ -108,6 +108,7 @@ def evaluate(
     compile: Flag = False,
     device: Device = None,
     threads: Threads = None,
+    workers: Count = None,
     page: Annotated[bool, Parameter(show_default=False)] = True,
     dry_run: Flag = False,
     gates: GateOptions | None = None,
@@ -178,6 +179,9 @@ def evaluate(
         Images per call of the model; changes no result.
     compile
         On a GPU, search on a compiled copy of the model: up to a minute at first, then faster.
+    workers
+        Number of processes that share the work, one CPU thread each unless --threads says
+        otherwise; by default this process does all of it.
     page
         Whether to write the page; yes by default.
     dry_run
@@ -233,7 +237,8 @@ def evaluate(
             screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
             return _report(known[0][0], mine, {}, folder, page, as_json, checks)
     try:
-        results = _measured(requests, folder, threads, Machine(device, batch, compile), checks)
+        how = Machine(device, batch, compile, threads)
+        results = _measured(requests, folder, how, workers, checks)
     except KeyboardInterrupt:
         screen.note(
             f"Interrupted. Finished work is in {folder}; run the same command again to resume."
@@ -267,7 +272,7 @@ def evaluate(
 
 
 def _measured(
-    requests: Sequence[Request], folder: Path, threads: int | None, how: Machine, checks: Gating
+    requests: Sequence[Request], folder: Path, how: Machine, workers: int | None, checks: Gating
 ) -> Evaluations:
     console = screen.err()
     with bar(requests[0].model, console) as watch:  # first, because importing torch takes seconds
@@ -276,7 +281,7 @@ def _measured(
         from besiege.bench.store import Store
         from besiege.cli.machine import prepare
 
-        prepare(how.device, threads)
+        prepare(how.device, how.threads)
         run = read_run(Store(folder))
         damage = [one for plan in run.plans for one in plan.damage] if run else []
         plans: list[Plan] = []
@@ -297,7 +302,7 @@ def _measured(
                 watch(event)
 
         asked = [(one, None) for one in requests]
-        return measure(asked, out=folder, how=how, watch=tell, accept=accept)
+        return measure(asked, out=folder, how=how, watch=tell, accept=accept, workers=workers)
 
 
 def _state(folder: Path, run: Run | None, plans: Sequence[Plan]) -> str:

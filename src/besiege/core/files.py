@@ -1,16 +1,18 @@
-"""Reading plain files only, and writing files atomically."""
+"""Reading plain files only, writing files atomically, and removing what the killed have left."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from besiege.core.errors import DataError
+from besiege.core.owner import Owner, this
 
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 
@@ -18,6 +20,18 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR:
 def offline() -> bool:
     """Whether the environment variable ``BESIEGE_OFFLINE`` forbids downloads."""
     return os.environ.get("BESIEGE_OFFLINE", "0") != "0"
+
+
+def cache_folder() -> Path | None:
+    """The folder of besiege in the user's cache; None for a user without a home folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    # The XDG standard ignores relative paths.
+    if base and Path(base).is_absolute():
+        return Path(base) / "besiege"
+    try:
+        return Path.home() / ".cache" / "besiege"
+    except RuntimeError:
+        return None
 
 
 def must_be_file(path: str | os.PathLike[str]) -> int:
@@ -75,8 +89,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     OSError
         Where it cannot be written; the file then has its old content.
     """
-    # The name is unique, so that two processes never write the same partial file.
-    partial = path.with_name(f".partial-{os.getpid()}-{os.urandom(4).hex()}")
+    partial = partial_in(path.parent)
     try:
         with partial.open("wb") as file:
             yield file
@@ -92,3 +105,45 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+PARTIAL = ".partial-"
+"""How the names of files and folders begin that are not complete yet."""
+FORGOTTEN = 3600.0
+"""Seconds after which a partial file of another machine counts as left behind."""
+
+
+def partial_in(folder: Path) -> Path:
+    """A new name in a folder for something that is renamed once it is whole.
+
+    It is unique, and names the process that writes, so that others know when that one is gone.
+    """
+    return folder / f"{PARTIAL}{this()}-{os.urandom(4).hex()}"
+
+
+def sweep(folders: Iterable[Path]) -> None:
+    """Remove the partial files and folders in some folders whose processes have ended."""
+    for folder in folders:
+        for left in folder.glob(f"{PARTIAL}*"):
+            owner = Owner.parse(left.name.removeprefix(PARTIAL).partition("-")[0])
+            gone = True if owner is None else owner.gone  # earlier releases named none
+            if age_of(left) > FORGOTTEN if gone is None else gone:
+                shutil.rmtree(left, ignore_errors=True)
+                with suppress(OSError):
+                    left.unlink(missing_ok=True)
+
+
+def age_of(path: Path) -> float:
+    """Seconds since a file was changed, by the clock of its file system; 0 where unknown.
+
+    Machines that share a disk do not share a clock.
+    """
+    probe = partial_in(path.parent)
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except OSError:
+        return 0.0
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)

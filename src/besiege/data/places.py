@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from besiege.core.errors import DataError
+from besiege.core.files import cache_folder
 from besiege.data.catalogue import CATALOGUE, SPLITS, Entry, Layout
 
 
@@ -40,17 +41,13 @@ def data_root() -> Path | None:
 
 def cache_root() -> Path:
     """The folder for downloads: ``besiege/data`` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    # The XDG standard ignores relative paths.
-    if base and Path(base).is_absolute():
-        return Path(base) / "besiege" / "data"
-    try:
-        return Path.home() / ".cache" / "besiege" / "data"
-    except RuntimeError:
+    cache = cache_folder()
+    if cache is None:
         raise DataError(
             "this user has no home folder to store data in: set BESIEGE_DATA to a data root, or "
             "XDG_CACHE_HOME to a folder for downloads"
-        ) from None
+        )
+    return cache / "data"
 
 
 def locate(entry: Entry, split: str) -> Place | None:

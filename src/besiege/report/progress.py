@@ -165,15 +165,14 @@ def _line(finding: Finding) -> Text:
 def _lines(title: str, console: Console) -> Callable[[Event], None]:
     """Print a line whenever an attack begins or ends, for logs."""
     begin = time.monotonic()
-    last = ("", "")
+    begun: set[tuple[str, str]] = set()  # workers go from one attack to another and back
 
     def tell(event: Event) -> None:
-        nonlocal last
         for finding in event.findings:
             console.print(_line(finding), soft_wrap=True)
         stage, about = event.stage, event.title or title
-        if (about, event.text) != last:
-            last = (about, event.text)
+        if (about, event.text) not in begun:
+            begun.add((about, event.text))
             share = 100 * event.done / event.total if event.total else 0.0
             passed = seconds(time.monotonic() - begin)
             console.print(
