@@ -201,8 +201,11 @@ PARTS = ("examine", "again", "active", "guard")
 
 
 @contextmanager
-def labelled(now: deque[str]) -> Iterator[None]:
-    """While it lasts, the last word of `now` is the part of the evaluation that is at work."""
+def labelled(now: deque[str], aside: deque[int]) -> Iterator[None]:
+    """While it lasts, the last word of `now` is the part of the evaluation that is at work.
+
+    `aside` gets the passes of another model, on which a guard is crafted.
+    """
 
     def wrapped(run: Callable[[Task, Any], Any], kind: str) -> Callable[[Task, Any], Any]:
         def labelling(task: Task, context: Any) -> Any:
@@ -211,9 +214,16 @@ def labelled(now: deque[str]) -> Iterator[None]:
                 about = context.store.read(about["crafted"]).identity
             now.append("guard" if "guard" in about else kind)
             try:
-                return run(task, context)
+                result = run(task, context)
             finally:
                 now.pop()
+            if (
+                kind == "craft"
+                and context.victims
+                and about["victim"] != next(iter(context.victims))
+            ):
+                aside.append(sum(int(result.totals.get(n, 0)) for n in ("forwards", "backwards")))
+            return result
 
         return labelling
 
@@ -234,7 +244,7 @@ def cost(model: str, source: str, threat: str) -> dict[str, dict[str, float]]:
         victim = load(model)
         # Deques: a digest of the model would notice a hook whose dictionary changes.
         sent: deque[tuple[str, int, bool]] = deque()
-        now = deque(["other"])
+        now, aside = deque(["other"]), deque[int]()
 
         def count(
             module: nn.Module,
@@ -247,18 +257,21 @@ def cost(model: str, source: str, threat: str) -> dict[str, dict[str, float]]:
 
         victim.module.register_forward_pre_hook(count)
         began = time.process_time()
-        with labelled(now):
+        with labelled(now, aside):
             besiege.evaluate(victim, source, threat=threat, curve=False, **examining(how))
         found[how] = {
             "forwards": sum(rows for _, rows, _ in sent),
             "backwards": sum(rows for _, rows, wanted in sent if wanted),
             **{p: sum(n * (1 + g) for part, n, g in sent if part == p) for p in PARTS},
+            "another model": sum(aside),
             "seconds": time.process_time() - began,
         }
         print(f"examine={how:6s} {found[how]}", flush=True)
     less, more = found["none"], found["short"]
-    passes = [one["forwards"] + one["backwards"] for one in (less, more)]
-    shares = ", ".join(f"{part} {100 * more[part] / passes[0]:.1f}" for part in PARTS)
+    passes = [one["forwards"] + one["backwards"] + one["another model"] for one in (less, more)]
+    shares = ", ".join(
+        f"{part} {100 * more[part] / passes[0]:.1f}" for part in (*PARTS, "another model")
+    )
     print(
         f"{100 * (passes[1] / passes[0] - 1):.1f} % more passes ({shares}), "
         f"{more['seconds'] - less['seconds']:.2f} more CPU seconds"

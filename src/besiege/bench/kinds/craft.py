@@ -113,6 +113,8 @@ def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) 
     """The first samples for which a share of the passes of the attacks before pays."""
     import torch
 
+    from besiege.core.threat import Access
+
     limit = task.identity["guard"]
     spent = 0
     for key in task.needs:
@@ -123,7 +125,10 @@ def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) 
             spent += int(totals.get("forwards", 0)) + int(totals.get("backwards", 0))
     classes = context.victim(task.identity["victim"]).classes or 10
     each = attack.passes(tuple(samples.images.shape[1:]), classes)
-    count = max(limit["least"], int(limit["share"] * spent / each))
+    each *= 2 if attack.access is Access.GRADIENT else 1
+    # The fewer samples are left, the less a guard could take from the robust accuracy.
+    left = len(samples) / len(context.samples(task.identity["shard"]))
+    count = max(int(limit["least"] * left + 0.5), int(limit["share"] * spent / each))
     count = min(count, limit["most"], len(samples))
     return samples.at(torch.arange(count, device=samples.ids.device))
 
