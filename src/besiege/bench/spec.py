@@ -213,7 +213,7 @@ class Guard(Value):
     share: float
     """The share of the passes of all attacks that it may take."""
     least: int
-    """The smallest number of samples per shard of which nothing is broken, whatever attacks cost."""
+    """The smallest number of samples per shard if nothing of it is broken, at any cost."""
     most: int
     """The largest number of samples per shard."""
 

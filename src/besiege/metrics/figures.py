@@ -121,14 +121,14 @@ def steps_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:
     """
     # Query-based attacks are plotted against queries; steps on a substitute say nothing here, nor
     # do those of an attack of which only the last iterate is examined.
-    trials = [t for t in evidence.trials if t.sees and t.steps is not None and not t.one_step]
+    trials = [t for t in evidence.attacks if t.sees and t.steps is not None and not t.one_step]
     trials = [t for t in trials if not t.last]
     return _curves(evidence, trials, against_steps)
 
 
 def queries_figures(evidence: Evidence) -> tuple[AttackCurve, ...]:
-    """Accuracy against queries, for every query-based attack."""
-    trials = [t for t in evidence.trials if t.access in ("score", "decision")]
+    """Accuracy against queries, for every query-based attack; guards try a few samples only."""
+    trials = [t for t in evidence.attacks if t.access in ("score", "decision")]
     return _curves(evidence, trials, against_queries)
 
 

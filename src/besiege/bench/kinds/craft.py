@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -92,15 +93,16 @@ class Craft(Kind):
 def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
     """The guards, each on what those before it left; on all samples where a few were not safe."""
     for guard in plan.guards:
-        limits: list[dict[str, Any]] = [{"guard": guard.model_dump(exclude={"attack"})}]
-        limits += [{}] if plan.guarded == "all" else []
-        for limit in limits:
+        limits = guard.model_dump(exclude={"attack"})
+        for limited in (True, False) if plan.guarded == "all" else (True,):
             parts = []
             for number, (shard, keys) in enumerate(zip(plan.shards, after, strict=True)):
-                about = _identity(plan, guard.attack, shard, keys) | limit
+                about = _identity(plan, guard.attack, shard, keys)
+                if limited:
+                    about["guard"] = {**limits, "place": number}
                 task = Task("craft", about, keys, number)
                 parts.append((task, judge_task(plan, task)))
-            most = guard.most if limit else max(shard.count for shard in plan.shards)
+            most = guard.most if limited else max(shard.count for shard in plan.shards)
             counts = tuple(min(most, shard.count) for shard in plan.shards)
             # Another name: the same attack may also be listed.
             where = "" if guard.attack.source is None else " on another model"
@@ -126,9 +128,11 @@ def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) 
     classes = context.victim(task.identity["victim"]).classes or 10
     each = attack.passes(tuple(samples.images.shape[1:]), classes)
     each *= 2 if attack.access is Access.GRADIENT else 1
-    # The fewer samples are left, the less a guard could take from the robust accuracy.
-    left = len(samples) / len(context.samples(task.identity["shard"]))
-    count = max(int(limit["least"] * left + 0.5), int(limit["share"] * spent / each))
+    # The fewer samples are left, the less a guard could take from the robust accuracy. A fraction
+    # of a sample is made whole in the first shard, so that there is one at least.
+    least = limit["least"] * len(samples) / len(context.samples(task.identity["shard"]))
+    fewest = ceil(least * (limit["place"] + 1)) - ceil(least * limit["place"])
+    count = max(fewest, int(limit["share"] * spent / each))
     count = min(count, limit["most"], len(samples))
     return samples.at(torch.arange(count, device=samples.ids.device))
 
