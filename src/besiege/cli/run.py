@@ -16,6 +16,7 @@ from besiege.cli import screen
 from besiege.cli.evaluate import RUNS
 from besiege.cli.gates import gating
 from besiege.cli.grammar import AsJson, Count, Device, Flag, Place, Threads, examples, flowing
+from besiege.cli.resuming import resumable
 from besiege.cli.spec import Spec, part_of, read_spec, shown
 from besiege.core.errors import InputError
 from besiege.core.shell import shell
@@ -98,13 +99,10 @@ def run(
     again = shell(["besiege", "run", spec, *([] if count is None else ["--count", count])])
     if out is not None:
         again += f" {shell(['--out', folder])}"
-    try:
-        done = _measured(
-            _commanded(declared, again), folder, threads, Machine(device, batch, compile), crew
-        )
-    except KeyboardInterrupt:
-        screen.note(f"Interrupted. Finished work is in {folder}; run the same command again.")
-        return 130
+    how, commanded = Machine(device, batch, compile), _commanded(declared, again)
+    done = resumable(lambda: _measured(commanded, folder, threads, how, crew), folder, run)
+    if isinstance(done, int):
+        return done
     return _concluded(done, folder, as_json)
 
 
