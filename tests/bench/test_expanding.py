@@ -11,6 +11,7 @@ import pytest
 
 import besiege
 from besiege.bench.benchmark import Benchmark, benchmark_of
+from besiege.bench.comparison import compare_runs
 from besiege.bench.expanding import beside, declared, expand
 from besiege.bench.run import read_run
 from besiege.bench.single import measure
@@ -302,3 +303,21 @@ def test_models_and_data_are_loaded_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _enough(plan: object) -> None:
     raise BesiegeError("enough")
+
+
+def test_only_declared_pairs_are_compared(tmp_path: Path) -> None:
+    models = {**tomllib.loads(SPEC)["models"], "coarse": "zoo:digits-natural+bits(depth=2)"}
+    on_natural = {"default": "natural", "natural": "pgd-at"}
+    cells = [cell(), cell(name="two", substitute=on_natural)]
+    asked = spec(models=models, cells=cells, compare={"pairs": [["pgd-at", "natural"]]})
+    measure(declared(asked, Path()), out=tmp_path)
+    found = compare_runs([tmp_path])
+    named = {models["natural"], models["pgd-at"]}
+    assert len(found.pairs) == 2, "one in each cell, although both have the same threat"
+    for pair in found.pairs:
+        assert {pair.first.split(" ")[0], pair.second.split(" ")[0]} == named
+        assert pair.p == min(1.0, 2 * pair.change.p) or pair.p == max(p.p for p in found.pairs)
+    run = read_run(Store(tmp_path))
+    assert run is not None and run.benchmark is not None
+    every = run.model_copy(update={"benchmark": spec(models=models, cells=cells)}).compared()
+    assert every is not None and len(every) == 6, "all pairs of three models in two cells"
