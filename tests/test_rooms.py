@@ -71,6 +71,7 @@ READING = (
     *("besiege.bench.reading", "besiege.bench.results", "besiege.report"),
     *("besiege.bench.evaluations", "besiege.bench.opening", "besiege.bench.exports.images"),
     *("besiege.bench.exports.tables", "besiege.report.paper"),
+    *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),
 )
 
 

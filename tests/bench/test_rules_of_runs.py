@@ -32,6 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"name": "weak", **weak},
             {"name": "targeted", **strong},
             {"name": "smaller", **strong, "threat": "linf:0.1"},
+            {"name": "few", **strong, "count": 30},
         ],
     }
     folder = tmp_path_factory.mktemp("goals")
@@ -51,7 +52,9 @@ def test_w19_targeted_evaluations_stand_beside_untargeted_ones(run: Path) -> Non
     summaries = {e.plan: summary_of(store, recorded.plan(e.plan)) for e in recorded.entries}  # type: ignore[arg-type]  # each has its plan
     first = next(entry for entry in recorded.entries if entry.cell == "weak")
     beside = comparison(summaries[first.plan], list(summaries.values())).targeted
-    assert [one.threat for one in beside] == ["linf:0.2 targeted:second"], "only its own budget"
+    assert [one.threat for one in beside] == ["linf:0.2 targeted:second"], (
+        "only its own budget and images"
+    )
 
 
 def changed(store: Store, kind: str, **fields: Any) -> None:
