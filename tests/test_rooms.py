@@ -75,6 +75,7 @@ READING = (
     *("besiege.bench.exports.tables", "besiege.report.paper"),
     *("besiege.metrics.bands", "besiege.metrics.crossings", "besiege.metrics.ranks"),
     *("besiege.metrics.strength", "besiege.studies.digits"),
+    *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),
 )
 
 

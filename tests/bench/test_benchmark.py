@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -127,14 +125,3 @@ def test_files_that_are_no_benchmark_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             read_benchmark(tmp_path / name)
-
-
-def test_reading_one_needs_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "good.toml").write_text(GOOD)
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from besiege.bench.benchmark import read_benchmark\n"
-        f"print(read_benchmark({str(tmp_path / 'good.toml')!r}).name)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "digits", done.stderr

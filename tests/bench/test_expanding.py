@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 import besiege
 from besiege.bench.benchmark import Benchmark, benchmark_of
+from besiege.bench.comparison import compare_runs
 from besiege.bench.expanding import beside, declared, expand
 from besiege.bench.run import read_run
+from besiege.bench.shards import Read
 from besiege.bench.single import measure
 from besiege.bench.spec import Request
 from besiege.bench.store import Store
+from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, ChangedError, InputError, StoreError
+from besiege.core.victim import Victim
 
 SPEC = """
 name = "small"
@@ -76,6 +82,31 @@ def test_every_cell_model_budget_and_seed_is_a_request() -> None:
     assert searched.threat == "l2" and searched.attacks == ("minimal(fgsm)", "ddn(steps=5)")
     assert entries[-1].request.substitute == ("zoo:digits-natural",)
     assert entries[-1].request.threat == "linf:0.2"
+
+
+def test_a_cell_may_have_its_own_seeds_and_number_of_images() -> None:
+    cells = [cell(seeds=[1, 2], count=5, queries=9, models=["natural"]), cell(name="two")]
+    one, two, *others = (entry.request for entry in expand(spec(cells=cells, seed=7), Path()))
+    assert [(r.seed, r.count, r.queries) for r in (one, two)] == [(1, 5, 9), (2, 5, 9)]
+    assert {(r.seed, r.count, r.queries) for r in others} == {(7, 12, None)}
+
+
+def test_models_that_are_paid_for_are_not_shared() -> None:
+    """They count their queries for each evaluation."""
+    read = Read()
+    for metered, times in ((True, 2), (False, 1)):
+        victims = [read.model(metered, partial(Counted, metered)) for _ in range(2)]
+        assert len({id(victim) for victim in victims}) == times
+
+
+class Counted(Victim):
+    """A victim that may be metered."""
+
+    def __init__(self, metered: bool) -> None:
+        self.metered = metered
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        raise AssertionError("it is not queried")
 
 
 def test_a_suite_is_searched_attack_by_attack() -> None:
@@ -302,3 +333,21 @@ def test_models_and_data_are_loaded_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _enough(plan: object) -> None:
     raise BesiegeError("enough")
+
+
+def test_only_declared_pairs_are_compared(tmp_path: Path) -> None:
+    models = {**tomllib.loads(SPEC)["models"], "coarse": "zoo:digits-natural+bits(depth=2)"}
+    on_natural = {"default": "natural", "natural": "pgd-at"}
+    cells = [cell(), cell(name="two", substitute=on_natural)]
+    asked = spec(models=models, cells=cells, compare={"pairs": [["pgd-at", "natural"]]})
+    measure(declared(asked, Path()), out=tmp_path)
+    found = compare_runs([tmp_path])
+    named = {models["natural"], models["pgd-at"]}
+    assert len(found.pairs) == 2, "one in each cell, although both have the same threat"
+    for pair in found.pairs:
+        assert {pair.first.split(" ")[0], pair.second.split(" ")[0]} == named
+        assert pair.p == min(1.0, 2 * pair.change.p) or pair.p == max(p.p for p in found.pairs)
+    run = read_run(Store(tmp_path))
+    assert run is not None and run.benchmark is not None
+    every = run.model_copy(update={"benchmark": spec(models=models, cells=cells)}).compared()
+    assert every is not None and len(every) == 6, "all pairs of three models in two cells"

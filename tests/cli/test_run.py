@@ -101,6 +101,7 @@ def test_dry_run_and_show_tell_the_cost_and_write_nothing(besiege: Besiege, spec
     assert "in all" in show.out and "MB" in show.out and "white" in dry.out
     told = json.loads(besiege("spec", "show", "small.toml", "--json").out)
     assert [cell["cell"] for cell in told["cells"]] == ["white", "curve", "free"]
+    assert sum(cell["tasks"] for cell in told["cells"]) == told["tasks"], "shared ones once"
     assert told["seconds"] > 0 and told["paces"].keys() == {"natural", "pgd-at"}
     assert not Path("besiege-runs").exists()
     assert besiege("run", "small.toml").code == 0

@@ -9,6 +9,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from tests.docs.blocks import DOCS, Block, blocks
 from tests.installing import python_path
 from tests.models.serving import serving
 
+from besiege.bench.benchmark import benchmark_of
+from besiege.bench.expanding import expand
 from besiege.bench.exports import EXPORTS
 from besiege.cli import main
 
@@ -197,3 +200,13 @@ def test_the_shell_example_of_an_attack_runs(name: str, place: Path) -> None:
     command = examples.in_shell(text, importlib.import_module("besiege.attacks").parse(text))
     (line,) = Block("sh", command).commands()
     assert obey(line) == 0
+
+
+def test_a_benchmark_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("benchmark.md")
+    said = capsys.readouterr().out
+    (shown,) = [b.text for b in blocks("benchmark.md") if b.text.startswith("         clean")]
+    for line in shown.splitlines()[:-1]:  # the last says that it goes on
+        assert line in said
+    (written,) = [b.text for b in blocks("benchmark.md") if b.language == "toml"]
+    assert len(expand(benchmark_of(tomllib.loads(written)), Path())) == 6

@@ -12,6 +12,7 @@ import pytest
 from besiege.core.errors import Finding
 from besiege.metrics import Evidence, Rate, Rows, Trial
 from besiege.metrics.comparing import COMPARING, Comparison, Outline, compared
+from besiege.metrics.figures import robust_rate
 from besiege.metrics.warnings import RULES, findings, w24_precision
 
 N = 200
@@ -129,7 +130,9 @@ def test_w05_the_second_half_of_the_steps_gains_little() -> None:
 def test_samples_that_were_not_attacked_are_not_compared() -> None:
     fgsm = trial("fgsm", 100, steps=1, one_step=True)
     half = Trial("pgd", SOUND.rows.where(np.arange(100)), steps=40, plain=True)
-    assert ids(evidence(fgsm, half)) == [], "pgd breaks all of the hundred that it was tried on"
+    assert ids(evidence(fgsm, half)) == ["W27"], (
+        "pgd breaks all of the hundred that it was tried on"
+    )
     none = Trial("pgd", SOUND.rows.where(np.zeros(N, bool)), steps=40, plain=True)
     assert ids(evidence(fgsm, none)) == []
 
@@ -205,6 +208,50 @@ def test_w11_is_about_attacks_that_follow_gradients() -> None:
     square = trial("square", 10, access="score")
     levels = [f.level for f in findings(evidence(trial("pgd", 10, columns=blind), square))]
     assert levels.count("stop") == 1, "another kind of attack does not give it a gradient"
+
+
+@pytest.mark.parametrize(("only", "fires"), [(0, False), (1, True)])
+def test_w19_a_target_makes_nothing_easier(only: int, fires: bool) -> None:
+    case = evidence(SOUND)  # it breaks 180
+    success = np.arange(N) < 100
+    success[N - only :] = only > 0
+    aimed = Outline.of(evidence(trial("pgd", 0, columns={"success": success})), "targeted")
+    assert ("W19" in among(case, targeted=[aimed])) == fires
+    assert "W19" not in among(evidence(trial("pgd", N)), targeted=[aimed])
+
+
+@pytest.mark.parametrize(("factor", "fires"), [(1.1, False), (1.0, False), (0.5, True)])
+def test_w19_a_search_with_a_target_finds_nothing_smaller(factor: float, fires: bool) -> None:
+    search = trial("minimal(pgd)", N)
+    mine = evidence(search, curve=search, eps=None)
+    aimed = trial("minimal(pgd)", N, columns={"linf": np.full(N, 0.03 * factor)})
+    theirs = evidence(aimed, curve=aimed, eps=None)
+    assert ("W19" in among(mine, targeted=[Outline.of(theirs, "targeted")])) == fires
+
+
+def test_w25_robust_accuracy_is_that_under_all_attacks_sample_by_sample() -> None:
+    """No figure is a mean over attacks: of two that break other halves nothing is left."""
+    last = np.arange(N) >= N // 2
+    both = evidence(trial("pgd", N // 2), trial("mim", 0, columns={"success": last}))
+    assert not both.standing().any()
+    assert [both.accuracy(one) for one in both.trials] == [0.5, 0.5]
+    assert robust_rate(both) == Rate.of(0, N)
+
+
+def test_w27_shares_of_other_images() -> None:
+    half = replace(SOUND, text="mim", rows=SOUND.rows.where(np.arange(100)))
+    (finding,) = (f for f in findings(evidence(SOUND, half)) if f.id == "W27")
+    assert "'pgd' is of 200" in finding.seen and "'mim' of only 100" in finding.seen
+    none = replace(half, rows=SOUND.rows.where(np.zeros(N, bool)))
+    assert "W27" not in ids(evidence(SOUND, none)) and "W27" not in ids(evidence(SOUND, SOUND))
+
+
+def test_w35_no_model_is_more_robust_than_accurate() -> None:
+    case = evidence(replace(trial("pgd", 0), rows=trial("pgd", 0).rows.where(np.arange(100))))
+    wrong = case.clean.having(correct=np.arange(N) < 150)
+    (finding,) = (f for f in findings(replace(case, clean=wrong)) if f.id == "W35")
+    assert finding.level == "stop" and "100.0 % of 100" in finding.seen
+    assert "W35" not in ids(replace(case, trials=(trial("pgd", 0),), clean=wrong))
 
 
 @pytest.mark.parametrize(("left", "fires"), [(2, False), (3, True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -22,6 +22,7 @@ from besiege.bench.comparable import (
 )
 from besiege.bench.file_names import with_file_names
 from besiege.bench.incomparable import must_meet
+from besiege.bench.overview import open_run
 from besiege.bench.store import Store
 from besiege.core.errors import Finding
 from besiege.metrics.comparing import Aligned, Ids
@@ -156,7 +157,7 @@ class Group:
     evaluations : tuple of Compared
         Sorted by robust accuracy, or by the median smallest perturbation.
     pairs : tuple of Pair
-        All pairs.
+        All pairs, or those that a benchmark declares.
     notes : tuple of str
         What differs besides the models.
     """
@@ -243,6 +244,9 @@ def compare_runs(
 ) -> PairedComparison:
     """Compare the evaluations of one or several run folders.
 
+    In the folder of a benchmark only the pairs that it declares are compared, or all pairs of
+    models in a cell.
+
     Parameters
     ----------
     folders : sequence of path
@@ -258,22 +262,33 @@ def compare_runs(
     -------
     PairedComparison
     """
-    return compare(candidates_of(folders, models, history), common=common)
+    candidates = candidates_of(folders, models, history)
+    one_folder = len({one.folder for one in candidates}) == 1 and not history
+    pairs = open_run(folders[0])[1].compared() if one_folder else None
+    return compare(candidates, common=common, pairs=pairs)
 
 
-def compare(candidates: Sequence[Candidate], *, common: bool = False) -> PairedComparison:
-    """Compare evaluations; an error where one of their sources can be compared with no other."""
+def compare(
+    candidates: Sequence[Candidate],
+    *,
+    common: bool = False,
+    pairs: Collection[frozenset[str]] | None = None,
+) -> PairedComparison:
+    """Compare evaluations; an error where one of their sources can be compared with no other.
+
+    `pairs` are the names of plans that are compared; by default all of them.
+    """
     # A result and the folder that holds it are one evaluation.
     # A result and the folder that holds it are one evaluation; copied weights are two models.
     known = {(one.folder.resolve(), one.plan.name, one.model): one for one in candidates}
     candidates = list(known.values())
     found = sort_out(candidates, common)
     must_meet(candidates, found.groups)
-    groups = [_group(group, common) for group in found.groups]
-    pairs = [pair for group in groups for pair in group.pairs]
+    groups = [_group(group, common, pairs) for group in found.groups]
+    every = [pair for group in groups for pair in group.pairs]
     corrected = iter(
-        replace(pair, p=p, needed=samples_needed(pair.change, len(pairs)))
-        for pair, p in zip(pairs, holm([pair.change.p for pair in pairs]), strict=True)
+        replace(pair, p=p, needed=samples_needed(pair.change, len(every)))
+        for pair, p in zip(every, holm([pair.change.p for pair in every]), strict=True)
     )
     return PairedComparison(
         tuple(replace(g, pairs=tuple(next(corrected) for _ in g.pairs)) for g in groups),
@@ -281,7 +296,9 @@ def compare(candidates: Sequence[Candidate], *, common: bool = False) -> PairedC
     )
 
 
-def _group(candidates: Sequence[Candidate], common: bool) -> Group:
+def _group(
+    candidates: Sequence[Candidate], common: bool, chosen: Collection[frozenset[str]] | None
+) -> Group:
     aligned = Aligned.of([one.outline for one in candidates], common)
     names = names_of(candidates)
     shown = [_compared(one, aligned, n, names[n]) for n, one in enumerate(candidates)]
@@ -290,7 +307,8 @@ def _group(candidates: Sequence[Candidate], common: bool) -> Group:
     pairs = tuple(
         pair
         for one, other in combinations(order, 2)
-        if (pair := _pair(aligned, names, one, other)) is not None
+        if (chosen is None or _plans(candidates[one], candidates[other]) in chosen)
+        and (pair := _pair(aligned, names, one, other)) is not None
     )
     smallest = min(candidates, key=lambda one: one.plan.data.count)
     return Group(
@@ -301,6 +319,10 @@ def _group(candidates: Sequence[Candidate], common: bool) -> Group:
         pairs,
         tuple(_notes(candidates, names, len(aligned.samples) if common else None)),
     )
+
+
+def _plans(one: Candidate, other: Candidate) -> frozenset[str]:
+    return frozenset((one.plan.name, other.plan.name))
 
 
 def _compared(one: Candidate, aligned: Aligned, place: int, name: str) -> Compared:

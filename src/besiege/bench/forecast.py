@@ -22,6 +22,8 @@ from besiege.core.victim import Victim
 
 SAMPLES = 8
 """Samples of a timed pass."""
+_EACH = 0.02
+"""Seconds to read and write the records of a task."""
 _FORWARDS = 3.0
 """Forward passes that an estimate counts for a forward and a backward pass."""
 
@@ -165,8 +167,8 @@ def _seconds(plan: Plan, stage: Stage, task: Task, paces: dict[str, Pace]) -> fl
     passes = max(1.0, KINDS.get(task.kind).estimate(task, stage))
     gradients = stage.attack is not None and stage.attack.access == "gradient"
     if gradients and task.kind == "craft" and searched.both is not None:
-        return passes / _FORWARDS * count * searched.both
-    return passes * count * searched.forward
+        return _EACH + passes / _FORWARDS * count * searched.both
+    return _EACH + passes * count * searched.forward
 
 
 def _bytes(plan: Plan, stage: Stage, task: Task) -> int:

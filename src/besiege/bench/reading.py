@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -98,9 +98,31 @@ def gather(store: Store, plan: Plan) -> Gathered:
         collector.failures,
         collector.missing,
         (*collector.damaged, *plan.damage),
-        tuple(dict.fromkeys(collector.findings)),
+        tuple(dict.fromkeys([*collector.findings, *_unrepeatable(collector.lacking)])),
         collector.judged,
     )
+
+
+def _unrepeatable(lacking: Mapping[str, int]) -> Iterator[Finding]:
+    """W36: records from which an evaluation cannot be repeated."""
+    for what, count in lacking.items():
+        yield Finding(
+            "W36",
+            f"{count} records do not say {what}.",
+            "Nobody can repeat them, so their figures must not be quoted: evaluate into another "
+            "folder.",
+            "stop",
+        )
+
+
+def _unsaid(record: Record, kind: str) -> Iterator[str]:
+    """What a record should say so that it can be repeated, but does not."""
+    if not isinstance(record.identity.get("seed"), int):
+        yield "their seed"
+    if not record.provenance.get("versions"):
+        yield "which version of the code made them"
+    if kind == "craft" and not record.identity.get("attack"):
+        yield "the parameters of their attack"
 
 
 def _width(plan: Plan, threat: Threat) -> float:
@@ -208,6 +230,8 @@ class _Collector:
         self.damaged: list[str] = []
         self.findings: list[Finding] = []
         self.judged = 0
+        self.lacking: dict[str, int] = {}
+        """What records do not say, and how many of them."""
 
     def rows(self, stage: Stage) -> Rows:
         """The rows of the complete parts, with the columns of all their tasks."""
@@ -260,5 +284,12 @@ class _Collector:
         self.judged += int(record.totals.get("judged", 0))
         if record.failure is not None:
             self.failures[name] = f"{record.failure['type']}: {record.failure['message']}"
+            return None
+        for what in _unsaid(record, task.kind):
+            self.lacking[what] = self.lacking.get(what, 0) + 1
+        # The names of the columns stand in the file as they are.
+        if "sample" in KINDS.get(task.kind).columns and b"sample" not in content.get(ROWS, b""):
+            what = "which samples they are about"
+            self.lacking[what] = self.lacking.get(what, 0) + 1
             return None
         return record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 from besiege.bench.benchmark import Benchmark
@@ -106,6 +107,21 @@ class Run(Value):
             if old is None or old.changed:
                 run = run.with_plan(plan)
         return run
+
+    def compared(self) -> set[frozenset[str]] | None:
+        """The pairs of plans that a benchmark compares; None without a benchmark.
+
+        They are the declared pairs in every cell, or all pairs of models there.
+        """
+        if self.benchmark is None:
+            return None
+        declared = {frozenset(pair) for pair in self.benchmark.compare.pairs}
+        return {
+            frozenset((one.plan, other.plan))
+            for one, other in combinations(self.entries, 2)
+            if (one.cell, one.budget, one.seed) == (other.cell, other.budget, other.seed)
+            and (not declared or frozenset((one.model, other.model)) in declared)
+        }
 
     def plan(self, name: str) -> Plan | None:
         """The evaluation of a name."""

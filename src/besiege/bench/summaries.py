@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -148,7 +148,9 @@ def comparison(mine: Summary, others: list[Summary]) -> Comparison:
         fixed = mine.outline.eps is not None and their.eps is not None
         if fixed and same_seed and their.norm == mine.outline.norm and not other.plan.chained:
             elsewhere.setdefault(their.eps or 0.0, {}).update(their.accuracy)
-    return Comparison(mine.outline, elsewhere, beside, _counterpart(mine, others))
+    return Comparison(
+        mine.outline, elsewhere, beside, _counterpart(mine, others), _targeted(mine, others)
+    )
 
 
 def differing(one: Plan, other: Plan) -> str:
@@ -185,6 +187,25 @@ def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
             and theirs.request.queries == plan.request.queries
         ):
             yield other
+
+
+def _targeted(mine: Summary, others: list[Summary]) -> list[Outline]:
+    """Targeted evaluations of the same victim, samples, access and budget, of an untargeted one."""
+    plan, threat = mine.plan, Threat.parse(mine.plan.threat)
+    if threat.goal is not Goal.UNTARGETED:
+        return []
+    same = replace(threat, written=None)
+    return [
+        other.outline
+        for other in others
+        if other.plan.threat != plan.threat
+        and replace(Threat.parse(other.plan.threat), written=None, goal=threat.goal, target=None)
+        == same
+        and other.plan.model.digest == plan.model.digest
+        and other.plan.shards == plan.shards
+        and other.plan.request.queries == plan.request.queries
+        and other.plan.request.substitute == plan.request.substitute
+    ]
 
 
 def _counterpart(mine: Summary, others: list[Summary]) -> tuple[str, Rate] | None:

@@ -37,12 +37,12 @@ from besiege.cli.grammar import (
     Size,
     Threads,
     ThreatText,
-    as_options,
     examples,
     flowing,
     known_suites,
 )
-from besiege.core.errors import EndpointError, InputError, StoreError
+from besiege.cli.resuming import resumable
+from besiege.core.errors import InputError
 from besiege.core.rules import FEW
 from besiege.core.shell import shell
 from besiege.core.text import whole
@@ -236,32 +236,10 @@ def evaluate(
             checks.must_fit(folder, mine)
             screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
             return _report(known[0][0], mine, {}, folder, page, as_json, checks)
-    try:
-        how = Machine(device, batch, compile, threads)
-        results = _measured(requests, folder, how, workers, checks)
-    except KeyboardInterrupt:
-        screen.note(
-            f"Interrupted. Finished work is in {folder}; run the same command again to resume."
-            if (folder / "run.json").exists()
-            else "Interrupted before anything was finished; nothing was written."
-        )
-        return 130
-    except EndpointError as problem:
-        from besiege.models.black_box import Changed
-
-        kept = (folder / "run.json").exists() and not isinstance(problem, Changed)
-        screen.complain(
-            as_options(str(problem), evaluate),
-            f"The answers are kept in {folder}; run the same command again to resume."
-            if kept
-            else "",
-        )
-        return 3
-    except StoreError as problem:
-        if isinstance(problem.__cause__, OSError) and (folder / "run.json").exists():
-            screen.complain(str(problem))  # such as a disk that became full
-            return 3
-        raise
+    how = Machine(device, batch, compile, threads)
+    results = resumable(lambda: _measured(requests, folder, how, workers, checks), folder, evaluate)
+    if isinstance(results, int):
+        return results
     paid: dict[str, tuple[int, int]] = {}
     for result in results:
         for account, (asked, sent) in (result.paid or {}).items():

@@ -36,7 +36,8 @@ How things are written:
           http://HOST:PORT/PATH          a model behind HTTP; "(format=png)"
           "MODEL+bits(depth=3)"          any of them with a defense
   DATA    digits, mnist, cifar10, ...    by name: `besiege data` lists them
-          path/to/folder                 one folder of images per class
+          path/to/folder                 one folder of images per class;
+                                         "photos(resize=256, crop=224)"
           path/to/file.npz               arrays x (images) and y (labels)
   THREAT  linf:8/255, l2:0.5, l1:12      norm and budget, pixels from 0 to 1
           linf                           no budget: smallest perturbation

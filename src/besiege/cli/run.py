@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,8 +15,8 @@ from besiege.cli import screen
 from besiege.cli.evaluate import RUNS
 from besiege.cli.gates import gating
 from besiege.cli.grammar import AsJson, Count, Device, Flag, Place, Threads, examples, flowing
+from besiege.cli.resuming import resumable
 from besiege.cli.spec import Spec, part_of, read_spec, shown
-from besiege.core.errors import InputError
 from besiege.core.shell import shell
 from besiege.report.progress import bar
 
@@ -98,13 +97,10 @@ def run(
     again = shell(["besiege", "run", spec, *([] if count is None else ["--count", count])])
     if out is not None:
         again += f" {shell(['--out', folder])}"
-    try:
-        done = _measured(
-            _commanded(declared, again), folder, threads, Machine(device, batch, compile), crew
-        )
-    except KeyboardInterrupt:
-        screen.note(f"Interrupted. Finished work is in {folder}; run the same command again.")
-        return 130
+    how, commanded = Machine(device, batch, compile, threads), _commanded(declared, again)
+    done = resumable(lambda: _measured(commanded, folder, how, crew), folder, run)
+    if isinstance(done, int):
+        return done
     return _concluded(done, folder, as_json)
 
 
@@ -117,23 +113,15 @@ def _commanded(declared: Declared, command: str) -> Declared:
     return replace(declared, entries=entries)
 
 
-def _measured(
-    declared: Declared, folder: Path, threads: int | None, how: Machine, crew: dict[str, Any]
-) -> Evaluations:
+def _measured(declared: Declared, folder: Path, how: Machine, crew: dict[str, Any]) -> Evaluations:
     console = screen.err()
     with bar(declared.benchmark.name, console) as watch:
         from besiege.bench.single import measure
         from besiege.cli.machine import prepare
 
-        given = {name: value for name, value in crew.items() if value is not None}
-        unknown = [name for name in given if name not in signature(measure).parameters]
-        if unknown:
-            raise InputError(
-                f"--{unknown[0]} does not work yet: this release runs a benchmark in one process"
-            )
-        prepare(how.device, threads)
+        prepare(how.device, how.threads)
         screen.verbatim(console, Text(f"records are kept in {folder}", "dim"))
-        return measure(declared, out=folder, how=how, watch=watch, **given)
+        return measure(declared, out=folder, how=how, watch=watch, **crew)
 
 
 def _concluded(done: Evaluations, folder: Path, as_json: bool) -> int:

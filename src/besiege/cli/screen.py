@@ -17,8 +17,8 @@ from rich.text import Text
 
 from besiege.report.console import Harmless
 
-_LONGEST = 2000
-"""Longest error message, in characters."""
+_LONGEST = 6000
+"""Longest error message, in characters: all problems of a benchmark are one message."""
 
 
 class Screen(Harmless):

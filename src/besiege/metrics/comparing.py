@@ -19,6 +19,8 @@ from besiege.metrics.searches import ROUNDING, beyond
 from besiege.metrics.warnings import TOLERANCE
 
 Ids = NDArray[np.int64]
+GOALS = 0.002
+"""Share of the samples that only targeted attacks may break."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,12 +205,15 @@ class Comparison:
         Evaluations in other norms, or with other budgets.
     counterpart : (str, Rate), optional
         A victim without a defense, and its accuracy under the same attacks.
+    targeted : sequence of Outline
+        For an untargeted evaluation, targeted ones within the same budget, or without one.
     """
 
     mine: Outline
     elsewhere: Mapping[float, Mapping[str, float]] = field(default_factory=dict)
     beside: Sequence[Outline] = ()
     counterpart: tuple[str, Rate] | None = None
+    targeted: Sequence[Outline] = ()
 
 
 def compared(comparison: Comparison) -> list[Finding]:
@@ -230,6 +235,23 @@ def w02_monotone_budget(comparison: Comparison) -> Iterator[Finding]:
                     "A larger budget contains every smaller one: the attack fails at the larger "
                     "one. Use more steps, restarts or another loss.",
                 )
+
+
+def w19_goal_order(comparison: Comparison) -> Iterator[Finding]:
+    """A sample that attacks turn into one certain class is turned into some wrong class, too."""
+    for other in comparison.targeted:
+        aligned = Aligned.of((comparison.mine, other))
+        both = aligned.known.all(0)
+        mine, theirs = aligned.values[:, both]
+        missed = int((mine > theirs * (1 + ROUNDING)).sum())
+        if missed > GOALS * int(both.sum()):
+            yield Finding(
+                "W19",
+                f"for {missed} of {int(both.sum())} samples the attacks under '{other.threat}' "
+                "succeeded where those without a target did not, or only farther away.",
+                "Every targeted success is an untargeted one: the untargeted attacks here are too "
+                "weak. Use another loss (loss=margin), more steps, or each_target.",
+            )
 
 
 def w20_norm_order(comparison: Comparison) -> Iterator[Finding]:
@@ -284,6 +306,7 @@ def w22_undefended(comparison: Comparison) -> Iterator[Finding]:
 
 COMPARING: Sequence[Callable[[Comparison], Iterator[Finding]]] = (
     w02_monotone_budget,
+    w19_goal_order,
     w20_norm_order,
     w21_consistency,
     w22_undefended,

@@ -311,6 +311,38 @@ def _more_images(takes: Mapping[int, int], count: int, total: int | None) -> str
     return "These are all images of the data set."
 
 
+def w27_denominators(evidence: Evidence) -> Iterator[Finding]:
+    """Shares in one table must be of the same images."""
+    counts = {trial.text: int(evidence.covered(trial).sum()) for trial in evidence.attacks}
+    judged = {text: count for text, count in counts.items() if count}
+    if len(set(judged.values())) < 2:
+        return
+    most, least = max(judged, key=judged.__getitem__), min(judged, key=judged.__getitem__)
+    yield Finding(
+        "W27",
+        f"accuracy under '{most}' is of {judged[most]} samples, under '{least}' of only "
+        f"{judged[least]}.",
+        "Shares of other samples do not compare: run the same command again to complete them.",
+    )
+
+
+def w35_above_clean(evidence: Evidence) -> Iterator[Finding]:
+    """An attack cannot make a model more accurate: robust accuracy is at most clean accuracy."""
+    known = evidence.covered_by_all()
+    if not known.any():
+        return
+    robust, clean = float(evidence.standing()[known].mean()), float(evidence.right.mean())
+    if robust > clean:
+        yield Finding(
+            "W35",
+            f"robust accuracy is {100 * robust:.1f} % of {int(known.sum())} samples, above the "
+            f"clean accuracy, {100 * clean:.1f} % of {evidence.count}.",
+            "That is impossible on the same samples: here they differ, and the two figures must "
+            "not stand beside each other. Run the same command again to complete them.",
+            "stop",
+        )
+
+
 def w28_budget(evidence: Evidence) -> Iterator[Finding]:
     """A budget far above the usual one measures something else."""
     width = evidence.box[1] - evidence.box[0]
@@ -343,7 +375,9 @@ RULES: Sequence[Rule] = (
     w22_undefended,
     w23_loss,
     w24_precision,
+    w27_denominators,
     w28_budget,
+    w35_above_clean,
     w39_few_classes,
     w42_small_probes,
     w49_lost_in_transfer,
