@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,10 @@ def test_a_benchmark_runs_resumes_and_ends_in_a_table(besiege: Besiege, spec: Pa
     assert "median" in said.out  # a search without a budget has no accuracy
     folder = Path("besiege-runs/small")
     assert f"besiege report {folder}" in said.out and all(one.complete for one in status(folder))
+    told = besiege("status", str(folder))
+    assert told.code == 0 and ["pgd-at", "complete", "complete", "-"] in [
+        line.split() for line in told.out.splitlines()
+    ]
     _, run = open_run(folder)
     assert {plan.request.command for plan in run.current} == {"besiege run small.toml"}
     before = {path: path.stat().st_mtime_ns for path in (folder / "records").iterdir()}
@@ -151,3 +156,19 @@ def test_a_shortened_example_runs(besiege: Besiege) -> None:
     said = besiege("run", str(path), "--count", "4", "--out", "run")
     assert said.code == 0, said.err
     assert "coarse" in said.out and all(one.complete for one in status("run"))
+
+
+def test_status_shows_models_by_cells_of_an_incomplete_run(besiege: Besiege, spec: Path) -> None:
+    assert besiege("run", "small.toml", "--out", "run").code == 0
+    _, run = open_run("run")
+    first = next(entry for entry in run.entries if entry.cell == "white")
+    plan = run.plan(first.plan)
+    assert plan is not None
+    lost = [task.key for task in plan.tasks() if task.kind == "judge"]
+    for key in lost[:2]:
+        shutil.rmtree(Path("run/records") / key)
+    told = besiege("status", "run")
+    assert told.code == 3 and "besiege run small.toml --out run" in told.out
+    (row,) = [line.split() for line in told.out.splitlines() if line.startswith("natural")]
+    assert row == ["natural", "66", "%", "complete", "complete"]
+    assert len(json.loads(besiege("status", "run", "--json").out)["entries"]) == 5

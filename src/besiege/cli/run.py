@@ -138,7 +138,10 @@ def _concluded(done: Evaluations, folder: Path, as_json: bool) -> int:
     else:
         screen.out().print(cells_table(run, figures))
         screen.out().print()
-        for words, command in (("Pages", "report"), ("Which model is more robust", "compare")):
+        following = {"Pages": "report"}
+        if len({entry.model for entry in run.entries}) > 1:
+            following["Which model is more robust"] = "compare"
+        for words, command in following.items():
             text = Text(f"{words}: {shell(['besiege', command, folder])}")
             screen.verbatim(screen.out(), text)
     return gating(None, [], folder).conclude(folder, mine)

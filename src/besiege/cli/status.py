@@ -12,6 +12,7 @@ from besiege.cli.grammar import AsJson, Place, examples, flowing
 
 if TYPE_CHECKING:
     from besiege.bench.overview import Progress, Status
+    from besiege.bench.run import Run
 
 command = App(
     name="status",
@@ -24,6 +25,7 @@ command = App(
 def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJson = False) -> int:
     """Print how much of a run is done, also while it is running.
 
+    Of a benchmark it prints a table of models by cells, with the share of the work that is done.
     The exit code is 0 for a complete run and 3 where records are missing.
 
     Parameters
@@ -31,17 +33,67 @@ def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJso
     run
         Run folder.
     """
+    from besiege.bench.overview import open_run
     from besiege.bench.overview import status as read
 
-    found = read(run)
+    found, (_, written) = read(run), open_run(run)
     complete = bool(found) and all(evaluation.complete for evaluation in found)
     if as_json:
         screen.print_json(
-            {"complete": complete, "evaluations": [_as_json(evaluation) for evaluation in found]}
+            {
+                "complete": complete,
+                "evaluations": [_as_json(evaluation) for evaluation in found],
+                **(
+                    {"entries": [e.model_dump() for e in written.entries]}
+                    if written.entries
+                    else {}
+                ),
+            }
         )
+    elif written.benchmark is not None:
+        _print_cells(written, found)
     else:
         _print(found)
     return 0 if complete else 3
+
+
+def _print_cells(run: Run, found: list[Status]) -> None:
+    """A benchmark: the share of the work of every model in every cell, and what went wrong."""
+    assert run.benchmark is not None, "the caller knows"
+    console, by_plan = screen.out(), {one.plan.name: one for one in found}
+    entries = [entry for entry in run.entries if entry.plan in by_plan]
+    cells = [cell.name for cell in run.benchmark.cells]
+    console.print(Text(run.benchmark.name, "bold"))
+    table = screen.columns("", *cells, right=tuple(cells))
+    for model in run.benchmark.models:
+        mine = [
+            [by_plan[e.plan] for e in entries if (e.model, e.cell) == (model, cell)]
+            for cell in cells
+        ]
+        table.add_row(model, *map(_share, mine))
+    console.print(table)
+    for entry in entries:
+        for problem in _problems(by_plan[entry.plan]):
+            console.print(Text(f'{entry.model} in "{entry.cell}": {problem}', "bold red"))
+    complete = all(one.complete for one in found)
+    console.print(
+        Text("complete", "green")
+        if complete
+        else Text("incomplete: run its command again to resume", "yellow")
+    )
+    for command in dict.fromkeys(one.plan.request.command for one in found):
+        console.print(Text(command, "dim"), soft_wrap=True)
+
+
+def _share(evaluations: list[Status]) -> str:
+    """The share of the shards of all attacks that are done."""
+    if not evaluations:
+        return "-"
+    if all(one.complete for one in evaluations):
+        return "complete"
+    stages = [progress for one in evaluations for progress in one.attacks]
+    done, total = sum(one.done for one in stages), sum(one.shards for one in stages)
+    return f"{100 * done // max(total, 1)} %"
 
 
 def _print(found: list[Status]) -> None:
