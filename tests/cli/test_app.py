@@ -29,6 +29,7 @@ COMMANDS = (
     "report",
     "history",
     "export",
+    "merge",
     "compare",
     "attacks",
     "defenses",

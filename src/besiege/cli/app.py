@@ -42,6 +42,8 @@ _COMMANDS = {
         "report": "Print the table of a run and write its page again, from its records.",
         "history": "List the results of a run over time: the current ones, and what they replaced.",
         "compare": "Compare models on the same images: which withstands more, and is that certain?",
+        "merge": "Join run folders into one: of machines that share no disk, or of runs that were "
+        "made apart.",
         "export": "Write the results of a run into a file for other programs.",
     },
     _LOOK: {
