@@ -47,7 +47,8 @@ OTHERS: dict[str, set[str]] = {
     "training": {"torch", "safetensors"},
     "evaluation": {"torch", "rich"},  # rich only inside the progress bar a caller asks for
     "metrics": {"numpy", "scipy", "pandas", "pyarrow"},  # the last two only for their own tables
-    "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb", "fsspec"},
+    # ray only where a cluster is asked for
+    "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb", "fsspec", "ray"},
     "report": {"numpy", "PIL", "jinja2", "markupsafe", "rich"},
     "studies": {"numpy"},
     "cli": {"cyclopts", "rich", "numpy", "torch", "PIL", "safetensors"},

@@ -30,6 +30,7 @@ COMMANDS = (
     "report",
     "history",
     "export",
+    "merge",
     "compare",
     "spec",
     "study",

@@ -169,6 +169,12 @@ class Store:
             self._sound[key] = record
         return self._sound[key]
 
+    def files(self, key: str) -> dict[str, bytes]:
+        """The content of all files of a record, ``record.json`` among them, for `place`."""
+        folder = self.records / key
+        names = [one.name for one in os.scandir(folder) if one.is_file()]
+        return {name: read_file(folder / name) for name in names}
+
     def failed(self, key: str) -> bool:
         """Whether the record of a key is that of a failure."""
         if key in self._sound:
@@ -391,6 +397,11 @@ class Store:
         except DamagedError:
             return False
         return found is not None and found[0].failure is None
+
+    def clear(self) -> None:
+        """Remove all records: of a folder that holds them for a moment only."""
+        self._sound.clear()
+        shutil.rmtree(self.records, ignore_errors=True)
 
     def write_file(self, name: str, content: bytes) -> Path:
         """Replace a file of the run folder atomically."""

@@ -44,6 +44,8 @@ _COMMANDS = {
         "history": "List the results of a run over time: the current ones, and what they replaced.",
         "compare": "Compare models on the same images: which withstands more, and is that certain?",
         "study": "List the studies, or answer the claims of one from a run of its benchmark.",
+        "merge": "Join run folders into one: of machines that share no disk, or of runs that were "
+        "made apart.",
         "export": "Write the results of a run into a file for other programs.",
     },
     _LOOK: {

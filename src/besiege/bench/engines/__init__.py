@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 ENGINES: Registry[Callable[..., Engine]] = Registry(
     "engine",
-    (f"{__name__}.local",),
+    (f"{__name__}.local", f"{__name__}.ray_cluster"),
     group="besiege.engines",
 )
 """Functions that return an engine, by name: of the store, the `Machine`, and options of theirs."""

@@ -1,0 +1,130 @@
+"""Joins run folders: of machines that share no disk, or of runs that were made apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from besiege.bench.file_names import FOLDER as NAMES
+from besiege.bench.folder import run_folder
+from besiege.bench.overview import open_run
+from besiege.bench.plan import Plan
+from besiege.bench.run import Run, read_run, update_run
+from besiege.bench.store import DamagedError, Store
+from besiege.core.errors import StoreError
+from besiege.core.files import read_file
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was joined from one folder.
+
+    Attributes
+    ----------
+    folder : path
+        The folder it came from.
+    records, known : int
+        Records that were copied, and those that were there already.
+    failures : int
+        Failures that were left out: their tasks can be done again.
+    plans : int
+        Evaluations that were added.
+    damaged : tuple of str
+        What was left out because it is damaged or no record, in words.
+    """
+
+    folder: Path
+    records: int
+    known: int
+    failures: int
+    plans: int
+    damaged: tuple[str, ...]
+
+
+def merge(out: Path | str, others: Sequence[Path | str]) -> list[Merged]:
+    """Join run folders into one, which is made if there is none; the others stay as they are.
+
+    Records are compared with their digests, and only sound ones are copied. All folders are opened
+    before anything is written.
+
+    Parameters
+    ----------
+    out : path
+        The folder that receives records and evaluations.
+    others : sequence of path
+        Run folders.
+
+    Returns
+    -------
+    list of Merged
+        What was joined from each.
+    """
+    store = Store(run_folder(out))
+    opened = [open_run(other) for other in others]
+    for other, _ in opened:
+        if os.path.realpath(other.folder) == os.path.realpath(store.folder):
+            raise StoreError(f"{other.folder} cannot be merged into itself: name another folder")
+    read_run(store)  # an error before anything is written
+    with store.writing():
+        return [_joined(store, other, run) for other, run in opened]
+
+
+def _joined(store: Store, other: Store, run: Run) -> Merged:
+    records = known = failures = 0
+    damaged = [sentence for plan in run.plans for sentence in plan.damage]
+    for key in sorted(other.present()):
+        try:
+            record = other.read(key, whole=True)
+        except DamagedError as problem:
+            damaged.append(str(problem))
+            continue
+        if record is None or record.failure is not None:
+            failures += 1
+        elif store.sound(key) is not None:
+            known += 1
+        else:
+            store.place(key, other.files(key))
+            records += 1
+    _join_names(store, other)
+    before: set[str] = set()
+
+    def add(mine: Run | None) -> Run:
+        before.update(() if mine is None else (plan.name for plan in mine.plans))
+        return joined_runs(mine, run)
+
+    after = update_run(store, add)
+    added = len({plan.name for plan in after.plans} - before)
+    return Merged(other.folder, records, known, failures, added, tuple(damaged))
+
+
+def joined_runs(mine: Run | None, other: Run) -> Run:
+    """The evaluations of two runs; the newer one of a request is its current one.
+
+    Evaluations whose text was changed after it was written are left out.
+    """
+    theirs = [plan for plan in other.plans if not plan.changed]
+    run = mine or other.model_copy(update={"plans": ()})
+    for plan in theirs:
+        same = [old for old in run.plans if old.series == plan.series]
+        if any(old.name == plan.name and not old.undecided for old in same):
+            continue  # it is there, and complete
+        newer = [old for old in same if _made(old) > _made(plan) and old.name != plan.name]
+        run = run.with_plan(plan)
+        for old in newer:  # in their order: the newest is the last one again
+            run = run.with_plan(old)
+    return run
+
+
+def _made(plan: Plan) -> str:
+    return plan.made or ""
+
+
+def _join_names(store: Store, other: Store) -> None:
+    """Copy the names of files of samples that are not known yet."""
+    for path in sorted((other.folder / NAMES).glob("*.parquet")):
+        target = f"{NAMES}/{path.name}"
+        if not (store.folder / target).exists():
+            (store.folder / NAMES).mkdir(exist_ok=True)
+            store.write_file(target, read_file(path))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench.records import content
+from tests.conftest import SMALL_RUN
+
+from besiege.bench.merging import joined_runs, merge
+from besiege.bench.overview import open_run, status
+from besiege.bench.results import summarise
+from besiege.bench.single import evaluate
+from besiege.bench.store import Record, Store
+from besiege.cli import main
+from besiege.core.errors import StoreError
+
+
+def another(folder: Path, **more: Any) -> Path:
+    evaluate("zoo:digits-natural", "digits", out=folder, **{**SMALL_RUN, **more})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return another(tmp_path_factory.mktemp("other") / "run", attacks="bim")
+
+
+def test_folders_are_joined(evaluated: Path, other: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    one, two = merge(both, [evaluated, other])
+    assert (one.records, one.known, one.plans, one.damaged) == (3, 0, 1, ())
+    assert (two.records, two.known, two.plans) == (2, 1, 1), "the clean images are the same"
+    assert content(both) == content(evaluated) | content(other)
+    figures = summarise(both)
+    assert figures.complete and len(figures.evaluations) == 2
+    another(tmp_path / "together")
+    assert content(both) == content(another(tmp_path / "together", attacks="bim"))
+    (again,) = merge(both, [other])
+    assert (again.records, again.known, again.plans) == (0, 3, 0)
+
+
+def test_half_of_the_records_each(evaluated: Path, tmp_path: Path) -> None:
+    half = Path(shutil.copytree(evaluated, tmp_path / "half"))
+    whole = content(evaluated)
+    for number, key in enumerate(sorted(whole)):
+        shutil.rmtree((evaluated if number % 2 else half) / "records" / key)
+    assert not status(evaluated)[0].complete and not status(half)[0].complete
+    merge(half, [evaluated])
+    assert content(half) == whole and status(half)[0].complete
+
+
+def test_damaged_foreign_and_failed_records_are_left_out(evaluated: Path, tmp_path: Path) -> None:
+    store = Store(evaluated)
+    first, second, third = sorted(store.present())
+    path = store.records / first / "rows.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    (store.records / second).rename(store.records / ("0" * 64))
+    (store.records / "notes").mkdir()
+    store.commit(Record({"kind": "x"}, failure={"type": "E", "message": "m"}))
+    (found,) = merge(tmp_path / "both", [evaluated])
+    assert (found.records, found.failures, len(found.damaged)) == (1, 1, 3)
+    assert Store(tmp_path / "both").present() == {third}
+    words = "\n".join(found.damaged)
+    assert "changed after" in words and "another task" in words and "incomplete" in words
+    assert main(["merge", str(tmp_path / "again"), str(evaluated)]) == 3
+
+
+def test_what_replaces_a_damaged_record_is_joined(evaluated: Path, tmp_path: Path) -> None:
+    mine = Path(shutil.copytree(evaluated, tmp_path / "mine"))
+    path = next((mine / "records").glob("*/record.json"))
+    path.write_text("{")
+    (found,) = merge(mine, [evaluated])
+    assert found.records == 1 and content(mine) == content(evaluated)
+
+
+def test_a_changed_plan_is_left_out(evaluated: Path, tmp_path: Path) -> None:
+    path = evaluated / "run.json"
+    text = json.loads(path.read_text())
+    text["plans"][0]["threat"] = "linf:0.2"
+    path.write_text(json.dumps(text))
+    (found,) = merge(tmp_path / "both", [evaluated])
+    assert found.plans == 0 and "was changed" in found.damaged[0]
+
+
+def test_the_newer_evaluation_of_a_request_is_the_current_one(evaluated: Path) -> None:
+    _, run = open_run(evaluated)
+    (plan,) = run.plans
+    model = plan.model.model_copy(update={"digest": "0" * 64})
+    old, new = plan.model_copy(update={"made": "2020"}), plan.model_copy(update={"made": "2030"})
+    new = new.model_copy(update={"model": model})
+    for mine, other in ((old, new), (new, old)):
+        both = joined_runs(
+            run.model_copy(update={"plans": (mine,)}), run.model_copy(update={"plans": (other,)})
+        )
+        assert both.plans == (old, new) and both.current == (new,)
+
+
+def test_nothing_is_written_for_a_folder_that_is_no_run(evaluated: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no run folder"):
+        merge(tmp_path / "both", [evaluated, tmp_path])
+    assert not (tmp_path / "both").exists()
+    with pytest.raises(StoreError, match="into itself"):
+        merge(evaluated, [evaluated])
+    assert main(["merge", str(tmp_path / "both")]) == 2
+    assert main(["merge", str(tmp_path / "both"), str(tmp_path / "nowhere")]) == 2
+
+
+def test_the_command_says_what_was_joined(
+    evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["merge", str(tmp_path / "both"), str(evaluated)]) == 0
+    assert "3 records and 1 evaluations joined" in capsys.readouterr().out
+    assert main(["merge", str(tmp_path / "both"), str(evaluated), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["known"] == 3

@@ -1,0 +1,116 @@
+"""The engine ``ray``: two nodes on this machine, which share no disk with the run folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench.records import content, finished
+
+from besiege.bench.engines import ENGINES
+from besiege.bench.engines.ray_cluster import RayCluster
+from besiege.bench.request import requested
+from besiege.bench.single import measure
+from besiege.bench.work_estimate import Event
+from besiege.core.errors import InputError
+from besiege.core.owner import this
+
+
+def siege(folder: Path, **more: Any) -> Any:
+    how: dict[str, Any] = {"count": 16, "shard": 4, "examine": "none"}
+    attacks: dict[str, dict[str, Any]] = {
+        "linf:0.1": {"suite": ["fgsm", "pgd(steps=5)"]},
+        "l2:0.5": {"attacks": "bim"},
+    }
+    requests = [
+        requested("zoo:digits-natural", "digits", threat=threat, **how, **chosen)
+        for threat, chosen in attacks.items()
+    ]
+    return measure(requests, out=folder, **more)
+
+
+def test_without_ray_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'besiege\[ray\]'"):
+        siege(tmp_path / "run", ray="auto")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.add_node(num_cpus=1)
+    yield made.address
+    made.shutdown()
+
+
+def pids(engine: RayCluster) -> list[int]:
+    return [engine._ray.get(actor.pid.remote()) for actor in engine._actors]
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_cluster_gives_the_same_records_though_a_worker_is_killed(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    siege(tmp_path / "alone")
+    engines: list[RayCluster] = []
+    workers: list[int] = []
+    killed: list[int] = []
+
+    def start(*given: Any, **options: Any) -> RayCluster:
+        engines.append(RayCluster(*given, **options))
+        workers.extend(pids(engines[0]))
+        return engines[0]
+
+    def kill(event: Event) -> None:
+        if not killed and event.done > 0.3 * event.total:
+            killed.append(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
+
+    monkeypatch.setitem(ENGINES._known, "ray", start)
+    found = siege(tmp_path / "run", ray=cluster, watch=kill)
+    assert engines[0].slots == 2 and killed and all(one.complete for one in found)
+    assert content(tmp_path / "run") == content(tmp_path / "alone")
+    done = finished(tmp_path / "run")
+    assert list(done) == [str(this())], "only the driver writes"
+    assert set(Counter(done[str(this())]).values()) == {1}
+    assert not list((tmp_path / "run" / "claims").iterdir())
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_driver_resumes(cluster: str, tmp_path: Path) -> None:
+    siege(tmp_path / "alone")
+    folder = tmp_path / "run"
+    code = f"import sys; from pathlib import Path; sys.path[:] = {sys.path!r}; "
+    code += f"from {__name__} import siege; siege(Path({str(folder)!r}), ray={cluster!r})"
+    driver = subprocess.Popen([sys.executable, "-c", code])  # Ray does not survive a fork
+    while len(list(folder.glob("records/*"))) < 4:
+        assert driver.poll() is None
+        time.sleep(0.01)
+    driver.kill()
+    driver.wait()
+    assert all(one.complete for one in siege(folder, ray=cluster))
+    assert content(folder) == content(tmp_path / "alone")
+    keys = Counter(key for keys in finished(folder).values() for key in keys)
+    assert set(keys.values()) == {1} and not list(folder.rglob(".partial*"))
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(InputError, match="no Ray cluster at"):
+        siege(tmp_path / "run", ray="127.0.0.1:1")
