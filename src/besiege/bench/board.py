@@ -191,6 +191,8 @@ class Board:
         The figures of all evaluations: warnings, galleries, costs.
     spec : str
         The specification as text; empty for a run without one.
+    unfit : tuple of (str, str, str)
+        Cells, models that were left out of them, and why.
     """
 
     name: str
@@ -198,6 +200,7 @@ class Board:
     cells: tuple[BoardCell, ...]
     figures: RunFigures
     spec: str = ""
+    unfit: tuple[tuple[str, str, str], ...] = ()
 
     def cell(self, name: str) -> BoardCell:
         """The cell of a name."""
@@ -255,17 +258,60 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         for group in groups
         for name, place in zip(group.models, group.plans, strict=True)
     }
-    outcomes = [outcomes_of(store, plan) for plan in plans]
+    outcomes = {place: outcomes_of(store, plans[place]) for g in groups for place in g.plans}
+    benchmark = _benchmark(run)
+    tags = {} if benchmark is None else benchmark.tags
     return Board(
-        store.folder.resolve().name,
-        tuple(_model(name, plan) for name, plan in models.items()),
+        store.folder.resolve().name if benchmark is None else benchmark.name,
+        tuple(_model(name, plan, tags) for name, plan in models.items()),
         tuple(_cell(group, plans, outcomes) for group in groups),
         found,
+        "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
+        tuple((one.cell, one.model, one.reason) for one in getattr(run, "unfit", ())),
     )
 
 
+def _benchmark(run: Run) -> Any:
+    """The benchmark that a run was declared by; None for a plain run."""
+    return getattr(run, "benchmark", None)
+
+
+def is_benchmark(run: Run) -> bool:
+    """Whether a run was declared by a benchmark."""
+    return _benchmark(run) is not None
+
+
 def groups_of(run: Run) -> list[Grouped]:
-    """The cells of a run folder: evaluations of other models that are otherwise alike."""
+    """The cells of a run: those of its benchmark, or evaluations that differ in the model only."""
+    return _alike_groups(run) if _benchmark(run) is None else _declared_groups(run)
+
+
+def _declared_groups(run: Run) -> list[Grouped]:
+    """The cells that a benchmark declares; every budget and every seed is one of its own."""
+    benchmark = _benchmark(run)
+    where = {plan.name: place for place, plan in enumerate(run.current)}
+    groups: dict[tuple[str, str | None, int], dict[str, int]] = {}
+    for entry in getattr(run, "entries", ()):
+        if entry.plan in where:
+            key = entry.cell, entry.budget, entry.seed
+            groups.setdefault(key, {})[entry.model] = where[entry.plan]
+    found = []
+    for (name, budget, seed), group in groups.items():
+        budgets = {other for cell, other, _ in groups if cell == name}
+        seeds = {other for cell, _, other in groups if cell == name}
+        words = [name]
+        words += [f"{budget}"] if len(budgets) > 1 else []
+        words += [f"seed {seed}"] if len(seeds) > 1 else []
+        # The budget of a search is the one at which tables show it.
+        threat = Threat.parse(next(c.threat for c in benchmark.cells if c.name == name))
+        eps = None if threat.eps is None else float(threat.eps)
+        places = tuple(group.values())
+        found.append(Grouped(", ".join(words), tuple(group), places, eps, threat.written))
+    return found
+
+
+def _alike_groups(run: Run) -> list[Grouped]:
+    """The cells of a plain run folder."""
     plans = run.current
     names = _model_names(plans)
     groups: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -343,12 +389,12 @@ def _traits(plans: Sequence[Plan]) -> Iterator[str]:
     yield f"suite {request.suite}" if request.suite else attacks
 
 
-def _model(name: str, plan: Plan) -> BoardModel:
-    model = plan.model
-    return BoardModel(name, plan.request.model, model.digest, model.kind, model.parameters)
+def _model(name: str, plan: Plan, tags: Mapping[str, Mapping[str, str]]) -> BoardModel:
+    model, mine = plan.model, {tag: words[name] for tag, words in tags.items() if name in words}
+    return BoardModel(name, plan.request.model, model.digest, model.kind, model.parameters, mine)
 
 
-def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Sequence[Outcomes]) -> BoardCell:
+def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Mapping[int, Outcomes]) -> BoardCell:
     first = plans[group.plans[0]]
     mine = [outcomes[place] for place in group.plans]
     threat = Threat.parse(first.threat)

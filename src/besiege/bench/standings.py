@@ -197,7 +197,7 @@ def _standing(board: Board, setting: Setting, name: str, aligned: Aligned, place
     first, at = mine[0][1], mine[0][2]
     right = first.correct[at][aligned.known[place]]
     sizes = {
-        (number, a): _strength(setting, cell, m, a)
+        (number, a): left_by(cell, m, a, setting.eps)
         for number, cell, m in mine
         for a in range(len(cell.attacks))
         if cell.covered[m, a].any()
@@ -222,12 +222,12 @@ def _is_missed(board: Board, cell: BoardCell, name: str) -> bool:
     return name not in cell.models and texts[name] not in cell.sources
 
 
-def _strength(setting: Setting, cell: BoardCell, m: int, a: int) -> float:
-    """The accuracy that an attack leaves, or the median perturbation it needs."""
+def left_by(cell: BoardCell, m: int, a: int, eps: float | None) -> float:
+    """What an attack leaves of a model: the accuracy, or without a budget the median distance."""
     covered = cell.covered[m, a]
-    if setting.eps is None:
+    if eps is None:
         return quantile(np.nan_to_num(cell.distance[m, a][covered], nan=np.inf))
-    return float(cell.left_by(a, setting.eps)[m][covered].mean())
+    return float(cell.left_by(a, eps)[m][covered].mean())
 
 
 def _place(one: Standing) -> tuple[bool, bool, float, float]:
@@ -248,15 +248,14 @@ def _with_ranges(setting: Setting, pairs: list[Versus]) -> Setting:
     that are clearly worse. Ranges made of corrected pairs hold for all models at once (Mogstad,
     Romano, Shaikh and Wilhelm 2024).
     """
-    clear = [pair for pair in pairs if pair.clear]
-    count = len(setting.standings)
+    names = [one.model for one in setting.standings]
+    better = np.zeros((len(names), len(names)), bool)
+    for pair in pairs:
+        if pair.clear:
+            better[names.index(pair.first), names.index(pair.second)] = True
+    low, high = 1 + better.sum(0), len(better) - better.sum(1)
     standings = tuple(
-        replace(
-            one,
-            low=1 + sum(pair.second == one.model for pair in clear),
-            high=count - sum(pair.first == one.model for pair in clear),
-        )
-        for one in setting.standings
+        replace(one, low=int(low[m]), high=int(high[m])) for m, one in enumerate(setting.standings)
     )
     return replace(setting, standings=standings, pairs=tuple(pairs))
 

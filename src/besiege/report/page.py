@@ -33,7 +33,9 @@ OPEN = 3
 """Largest number of evaluations that are all open; of more, one is open at a time."""
 
 
-def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
+def write(
+    figures: RunFigures, pictures: Pictures, path: Path | str, *, site: str | None = None
+) -> Path:
     """Write the page atomically: a reader sees the old file or the new one.
 
     Parameters
@@ -45,6 +47,8 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
         ``[channels, height, width]`` in the threat's box.
     path : path
         The file to write; a missing folder is created.
+    site : str, optional
+        The address of the site of the run, which the page links to.
 
     Returns
     -------
@@ -67,14 +71,14 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
     'report.html'
     """
     target = Path(path)
-    text = rendered(figures, pictures)
+    text = rendered(figures, pictures, site)
     with telling(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, text.encode())
     return target
 
 
-def rendered(figures: RunFigures, pictures: Pictures) -> str:
+def rendered(figures: RunFigures, pictures: Pictures, site: str | None = None) -> str:
     """The page as text."""
     evaluations = formats.checked(figures).evaluations
     room, order, single = ROOM // len(evaluations), count(1), len(evaluations) == 1
@@ -98,6 +102,7 @@ def rendered(figures: RunFigures, pictures: Pictures) -> str:
             sections=sections,
             groups=groups,
             folded=len(sections) > OPEN,
+            site=site,
             matrix=_matrix(sections),
             styles=styles("parts", "warnings", "page"),
             **_fired([section["e"] for section in sections]),

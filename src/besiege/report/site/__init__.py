@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from besiege.report.site.writing import SITE, write_site
+from besiege.report.site.writing import SITE, has_site, write_site
 
-__all__ = ["SITE", "write_site"]
+__all__ = ["SITE", "has_site", "write_site"]

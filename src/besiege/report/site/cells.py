@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from besiege.bench.board import BoardCell
+from besiege.bench.standings import left_by
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import AttackSizes, EvaluationFigures
 from besiege.report import answer
@@ -178,13 +179,9 @@ def _matrix_row(site: Site, cell: BoardCell, a: int, cells: Sequence[str]) -> di
 
 
 def _lowest(cell: BoardCell, m: int) -> int:
-    """The attack that leaves the least of a model."""
-    eps = cell.eps if cell.search else None
-    left = [
-        cell.left_by(a, eps)[m].sum() if cell.covered[m, a].any() else len(cell.samples) + 1
-        for a in range(len(cell.attacks))
-    ]
-    return int(min(range(len(left)), key=left.__getitem__))
+    """The attack that leaves the least of a model; -1 without any."""
+    tried = [a for a in range(len(cell.attacks)) if cell.covered[m, a].any()]
+    return min(tried, key=lambda a: left_by(cell, m, a, cell.eps), default=-1)
 
 
 def _all(cell: BoardCell, m: int) -> Rate | None:

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-import numpy as np
-
 from besiege.bench.board import BoardCell
-from besiege.bench.standings import Setting, Standing, medians_beside
-from besiege.metrics.distances import quantile
+from besiege.bench.standings import Setting, Standing, left_by, medians_beside
 from besiege.report.formats import interval, listed, p_value, points, share
 from besiege.report.site.choices import Choice, lacking
 from besiege.report.site.view import (
@@ -210,9 +207,8 @@ def value_cell(
     if not covered.any():
         return EMPTY
     if cell.search and cell.eps is None:
-        median = quantile(np.nan_to_num(cell.distance[m, a][covered], nan=np.inf))
-        top = largest(cell)
-        part = 1.0 if not math.isfinite(median) else median / top
+        median = left_by(cell, m, a, None)
+        part = median / largest(cell) if math.isfinite(median) else 1.0
         return shade(part, size(median, unit_of(cell)), page, lowest)
     rate = cell.accuracy(m, a)
     assert rate is not None
@@ -222,7 +218,7 @@ def value_cell(
 def largest(cell: BoardCell) -> float:
     """The largest median of a search's attacks, by which its matrix is shaded."""
     found = [
-        quantile(np.nan_to_num(cell.distance[m, a][cell.covered[m, a]], nan=np.inf))
+        left_by(cell, m, a, None)
         for m in range(len(cell.models))
         for a in range(len(cell.attacks))
         if cell.covered[m, a].any()

@@ -29,6 +29,11 @@ SITE = "site"
 _HERE = Path(__file__).parents[1] / "templates" / "site"
 
 
+def has_site(figures: RunFigures) -> bool:
+    """Whether a run has a site: one with several models."""
+    return len({(one.model.name, one.model.digest) for one in figures.evaluations}) > 1
+
+
 def write_site(
     folder: Path | str, out: Path | str | None = None, figures: RunFigures | None = None
 ) -> Path:
