@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from besiege.bench.board import BoardCell, BoardModel
 from besiege.bench.standings import Setting
-from besiege.report.formats import each, p_value, share
+from besiege.report.formats import each, interval, p_value, share
 from besiege.report.site.choices import Choice
 from besiege.report.site.overview import worst_of
 from besiege.report.site.view import (
+    EMPTY,
     Page,
     Site,
     attack_figures,
     goal_in_words,
     median_of,
+    percent,
+    shade,
     size,
     unit_of,
 )
-
-MEASURES = ("accuracy", "success rate")
 
 
 def model_pages(site: Site) -> Iterator[Page]:
@@ -158,18 +159,38 @@ def attack_pages(site: Site) -> Iterator[Page]:
         rows.append(
             {"attack": attack, "page": site.attack_page(attack), "told": told, "cells": links}
         )
-        choices = [Choice.of("measure", "Measure", MEASURES)]
-        parts = [_attack_part(site, cell, attack) for cell in cells]
+        models = [m.name for m in site.board.models if any(m.name in c.models for c in cells)]
+        choice = Choice.of("measure", "Measure", _VIEWS)
         values = {
             "title": attack,
             "lead": "",
             "told": told,
-            "choices": choices,
-            "parts": [part for part in parts if part["views"]],
+            "choices": [choice],
+            "models": models,
+            "views": [
+                {
+                    "measure": word,
+                    "name": name.capitalize(),
+                    "note": _VIEWS[name],
+                    "rows": [_attack_row(site, cell, attack, models, name) for cell in cells],
+                }
+                for name, word in choice.values.items()
+            ],
         }
         pages.append(Page(site.attack_page(attack), "attack", values))
     yield Page("attacks.html", "attacks", {"title": "Attacks", "lead": "", "rows": rows})
     yield from pages
+
+
+_AT = " Of a search, at the budget of the cell, or at any size where it has none."
+_VIEWS = {
+    "accuracy": f"Percent of all images judged that are still right.{_AT}",
+    "success rate": f"Percent of the images classified correctly before that it broke.{_AT}",
+    "median size": "Median of its perturbations: of a search over all images, where clean errors "
+    "count as 0; with a budget over those it broke. Norms differ between cells.",
+    "cost": "Queries per image of query-based and transferred attacks, passes of others.",
+}
+"""What the page of an attack shows of every model and cell."""
 
 
 def _told(site: Site, cell: BoardCell, attack: str) -> str:
@@ -179,48 +200,32 @@ def _told(site: Site, cell: BoardCell, attack: str) -> str:
     return ""
 
 
-def _attack_part(site: Site, cell: BoardCell, attack: str) -> dict[str, Any]:
+def _attack_row(
+    site: Site, cell: BoardCell, attack: str, models: Sequence[str], view: str
+) -> dict[str, str]:
     a = cell.attacks.index(attack)
-    queried = bool((cell.queries_used[:, a] > 0).any() and not (cell.backwards[:, a] > 0).any())
-    views = []
-    for measure in MEASURES:
-        rows = []
-        for m, figures, attacks in attack_figures(site.board, cell):
-            success = measure != MEASURES[0]
-            rate = cell.success_rate(m, a) if success else cell.accuracy(m, a)
-            about = attacks.get(attack)
-            if rate is None or about is None:
-                continue
-            judged = int((cell.forwards[m, a] >= 0).sum())
-            spent = about.queries if queried else about.forwards + about.backwards
-            rows.append(
-                {
-                    "model": cell.models[m],
-                    "style": site.style(cell.models[m]),
-                    "rate": rate,
-                    "median": size(median_of(figures, attack), unit_of(cell)),
-                    "cost": each(spent, judged),
-                    "seconds": about.seconds,
-                }
-            )
-        rows.sort(key=lambda row: row["rate"].value, reverse=measure == MEASURES[0])
-        of = "still right, of all" if measure == MEASURES[0] else "broken, of those right"
-        if rows:
-            word = measure.replace(" ", "-")
-            views.append(
-                {"measure": word, "name": measure.capitalize(), "of": of.capitalize(), "rows": rows}
-            )
-    note = "The smallest perturbations were searched for."
-    if cell.search and cell.eps is not None:
-        note += f" Accuracy and success rate are at {cell.norm} {cell.eps_text}."
-    elif cell.search:
-        note += " Accuracy and success rate are those at any size."
-    return {
-        "cell": cell.name,
-        "page": site.cell_page(cell.name),
-        "knowledge": cell.knowledge.capitalize(),
-        "goal": goal_in_words(cell.goal),
-        "note": note if cell.search else "",
-        "counted": "Queries per image" if queried else "Passes per image",
-        "views": views,
-    }
+    cells = [
+        _attack_value(site, cell, cell.models.index(name), a, view)
+        if name in cell.models
+        else EMPTY
+        for name in models
+    ]
+    page = site.cell_page(cell.name)
+    return {"cell": cell.name, "page": page, "knowledge": cell.knowledge, "cells": "".join(cells)}
+
+
+def _attack_value(site: Site, cell: BoardCell, m: int, a: int, view: str) -> str:
+    figures = site.board.evaluation(cell, m)
+    about = next((one for one in figures.attacks if one.text == cell.attacks[a]), None)
+    rate = cell.accuracy(m, a) if view == "accuracy" else cell.success_rate(m, a)
+    if about is None or rate is None:
+        return EMPTY
+    if view == "median size":
+        return f"<td>{size(median_of(figures, about.text), unit_of(cell))}</td>"
+    if view == "cost":
+        judged = int((cell.forwards[m, a] >= 0).sum())
+        asked = about.transfer or not about.backwards
+        spent = about.queries if asked else about.forwards + about.backwards
+        return f"<td>{each(spent, judged)}</td>"
+    title = f"{interval(rate)}, {rate.hits:,} of {rate.count:,}"
+    return shade(rate.value, percent(rate), title=title)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ from besiege.bench.standings import Setting
 from besiege.metrics.intervals import Rate
 from besiege.report.drawing import apart, nice_ticks
 from besiege.report.formats import distance, interval, listed, number, share
-from besiege.report.site.choices import Choice, lacking
-from besiege.report.site.view import Page, Site, goal_in_words, size, unit_of
+from besiege.report.site.overview import ROWS, by_setting
+from besiege.report.site.view import Page, Site, size, unit_of
 from besiege.report.strokes import symbol
 
 _EM = 7.0  # upper estimate of the width of a letter of 12 units
@@ -30,31 +30,17 @@ class Spot(NamedTuple):
     high: float
 
 
-def frontier(site: Site) -> Page:
-    """The page: a drawing and a table under every setting."""
-    threats = [site.threat_of(one) for one in site.settings]
-    goals = [goal_in_words(one.goal) for one in site.settings]
-    choices = [
-        Choice.of("threat", "Norm and budget", threats),
-        Choice.of("goal", "Goal", goals),
-    ]
-    parts = [
-        {
-            "threat": choices[0].values[threat],
-            "goal": choices[1].values[goal],
-            **_part(site, one),
-        }
-        for one, threat, goal in zip(site.settings, threats, goals, strict=True)
-    ]
-    values = {
-        "title": "Accuracy against robustness",
-        "lead": "Joined: models that no other beats in both. Lines through a point are 95 % "
-        "intervals, where known.",
-        "choices": choices,
-        "gaps": lacking(choices, zip(threats, goals, strict=True)),
-        "parts": parts,
-    }
-    return Page("frontier.html", "frontier", values)
+def frontier(site: Site) -> Iterator[Page]:
+    """A drawing and a table under every setting; of very many, one page for each."""
+    lead = (
+        "Joined: models that no other beats in both. Lines through a point are 95 % intervals, "
+        "where known."
+    )
+    rows = sum(len(one.standings) for one in site.settings)
+    for path, settings, about in by_setting(site, "frontier", rows > ROWS):
+        parts = [{**_part(site, one), **data} for one, data in settings.items()]
+        values = {"title": "Accuracy against robustness", "lead": lead, "parts": parts, **about}
+        yield Page(path, "frontier", values)
 
 
 def _part(site: Site, setting: Setting) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from besiege.bench.board import BoardCell
 from besiege.bench.standings import Setting, Standing, left_by, medians_beside
 from besiege.report.formats import interval, listed, p_value, points, share
-from besiege.report.site.choices import Choice, lacking
+from besiege.report.site.choices import Choice, lacking, tokens
 from besiege.report.site.view import (
     EMPTY,
     Page,
@@ -22,47 +22,79 @@ from besiege.report.site.view import (
     unit_of,
 )
 
+VALUES, ROWS = 2500, 200
+"""Largest numbers of values in matrices, and of rows in leaderboards, on one page."""
 LINKED = 1500
 """Largest number of values of which each links to its images; of more, the rows do."""
 _TOLD = 4
 """Largest number of models that a sentence names as equally good."""
 
 
-def overview(site: Site) -> Page:
-    """The first page."""
+def overview(site: Site) -> Iterator[Page]:
+    """The first page; where it would be too large, one page for each setting."""
     board = site.board
-    threats = [site.threat_of(one) for one in site.settings]
-    goals = [goal_in_words(one.goal) for one in site.settings]
-    choices = [
-        Choice.of("threat", "Norm and budget", threats),
-        Choice.of("goal", "Goal", goals),
-    ]
-    parts = [
-        _part(site, one, choices[0].values[threat], choices[1].values[goal])
-        for one, threat, goal in zip(site.settings, threats, goals, strict=True)
-    ]
     attacks = {attack for cell in board.cells for attack in cell.attacks}
     lead = (
         f"{len(board.models)} models, {len(attacks)} attacks, {len(board.cells)} cells, "
         f"{len(board.figures.evaluations)} evaluations"
     )
     lead += ", all complete." if site.complete else "."
-    values = {
-        "title": f"How robust are these {len(board.models)} models?",
-        "lead": lead,
-        "choices": choices,
-        "gaps": lacking(choices, zip(threats, goals, strict=True)),
-        "parts": parts,
+    title = f"How robust are these {len(board.models)} models?"
+    values = sum(_values(site, one) for one in site.settings)
+    rows = sum(len(one.standings) for one in site.settings)
+    for path, settings, about in by_setting(site, "index", values > VALUES or rows > ROWS):
+        linked = sum(_values(site, one) for one in settings) <= LINKED
+        parts = [{**_part(site, one, linked), **data} for one, data in settings.items()]
+        yield Page(path, "overview", {"title": title, "lead": lead, "parts": parts, **about})
+
+
+def by_setting(
+    site: Site, name: str, split: bool
+) -> Iterator[tuple[str, dict[Setting, dict[str, str]], dict[str, Any]]]:
+    """The pages of parts that belong to one setting each: all on one page, or one page for each.
+
+    Yields the address, the settings with their values of the choices, and what templates need.
+    """
+    told = {one: (site.threat_of(one), goal_in_words(one.goal)) for one in site.settings}
+    words = tokens(", ".join(text) for text in told.values())
+    paths = {
+        one: f"{name}.html" if number == 0 or not split else f"{name}-{words[', '.join(text)]}.html"
+        for number, (one, text) in enumerate(told.items())
     }
-    return Page("index.html", "overview", values)
+    for path in dict.fromkeys(paths.values()) or [f"{name}.html"]:
+        mine = [one for one in site.settings if paths[one] == path]
+        texts = [told[one] for one in mine]
+        choices = [
+            Choice.of("threat", "Norm and budget", [threat for threat, _ in texts]),
+            Choice.of("goal", "Goal", [goal for _, goal in texts]),
+        ]
+        data = {
+            one: {"threat": choices[0].values[threat], "goal": choices[1].values[goal]}
+            for one, (threat, goal) in zip(mine, texts, strict=True)
+        }
+        links = [
+            {"text": ", ".join(told[one]), "page": other, "here": other == path}
+            for one, other in paths.items()
+        ]
+        about = {
+            "choices": choices,
+            "gaps": lacking(choices, texts),
+            "split": [links] if split else [],
+        }
+        yield path, data, about
 
 
-def _part(site: Site, setting: Setting, threat: str, goal: str) -> dict[str, Any]:
+def _values(site: Site, setting: Setting) -> int:
+    """The number of values of a setting's matrix."""
+    attacks = sum(len(site.board.cells[place].attacks) for place in setting.cells)
+    return attacks * len(setting.standings)
+
+
+def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
     cells = [site.board.cells[place] for place in setting.cells]
     minimal = setting.eps is None
     medians = {} if minimal else medians_beside(site.board, setting)
     unit = unit_of(cells[0])
-    values = sum(len(cell.attacks) for cell in cells) * len(setting.standings)
     names = [one.model for one in setting.standings]
     attacks = sum(len(cell.attacks) for cell in cells)
     note = (
@@ -77,8 +109,6 @@ def _part(site: Site, setting: Setting, threat: str, goal: str) -> dict[str, Any
         else f"Accuracy in percent of {len(setting.samples):,} images."
     )
     return {
-        "threat": threat,
-        "goal": goal,
         "title": setting.title,
         "minimal": minimal,
         "answer": sentence(site, setting),
@@ -87,9 +117,9 @@ def _part(site: Site, setting: Setting, threat: str, goal: str) -> dict[str, Any
         "tags": [tag for tag in site.tags if any(tag in m.tags for m in site.board.models)],
         "note": note,
         "matrix_note": f"{measured} Outlined: the lowest of each model, of {attacks} attacks."
-        + ("" if values > LINKED else " Each value links to the images."),
+        + (" Each value links to the images." if linked else ""),
         "models": names,
-        "groups": [_group(site, setting, cell, values <= LINKED) for cell in cells],
+        "groups": [_group(site, setting, cell, linked) for cell in cells],
     }
 
 

@@ -92,14 +92,14 @@ def site_files(board: Board, read: Pictures) -> Iterator[tuple[str, bytes]]:
 
 
 def _pages(site: Site, album: Album) -> Iterator[Page]:
-    yield overview(site)
+    yield from overview(site)
     yield from model_pages(site)
     yield from attack_pages(site)
     curves = CurvePages(site)
     yield from cell_pages(site, album, curves)
     yield from curves.pages()
     yield from transfer(site)
-    yield frontier(site)
+    yield from frontier(site)
     yield findings(site)
     yield about_run(site)
 
