@@ -82,13 +82,16 @@ class Sweep:
 def sweeps_of(board: Board) -> Iterator[Sweep]:
     """All curves of a board, cell by cell."""
     for place, cell in enumerate(board.cells):
-        if cell.search:
-            yield from _searched(cell, place)
-            yield from _descents(board, cell, place)
-        else:
-            yield from _declared(board, place)
-            yield from _curves_beside(board, cell, place)
-            yield from _progress(board, cell, place)
+        found = (
+            (_searched(cell, place), _descents(board, cell, place))
+            if cell.search
+            else (
+                _declared(board, place),
+                _curves_beside(board, cell, place),
+                _progress(board, cell, place),
+            )
+        )
+        yield from (sweep for some in found for sweep in some if sweep.lines)
 
 
 # Against the budget.
@@ -101,8 +104,7 @@ def _searched(cell: BoardCell, place: int) -> Iterator[Sweep]:
         for measure in ("accuracy", "success"):
             lines = [_exact(cell, m, a, measure == "success", end) for m in range(len(cell.models))]
             drawn = tuple(line for line in lines if line is not None)
-            if drawn:
-                yield Sweep(place, attack, "budget", measure, "size", end, drawn)
+            yield Sweep(place, attack, "budget", measure, "size", end, drawn)
 
 
 def _end(cell: BoardCell) -> float:

@@ -39,16 +39,18 @@ def tokens(texts: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of a page: its name, its legend, and its values with their tokens."""
+    """A choice of a page: its name, its legend, its values with their tokens, and one of them."""
 
     name: str
     legend: str
     values: dict[str, str]
+    checked: str = ""
 
     @classmethod
-    def of(cls, name: str, legend: str, texts: Iterable[str]) -> Choice:
-        """The choice between these texts, the first of which is checked at first."""
-        return cls(name, legend, tokens(texts))
+    def of(cls, name: str, legend: str, texts: Iterable[str], checked: str = "") -> Choice:
+        """The choice between these texts; one is checked at first, by default the first of them."""
+        values = tokens(texts)
+        return cls(name, legend, values, values.get(checked, next(iter(values.values()), "")))
 
     @property
     def shown(self) -> bool:

@@ -15,6 +15,7 @@ from besiege.report.site.view import Page, Site, goal_in_words, unit_of
 ROOM = 400_000
 """Largest number of characters of the drawings on one page."""
 _FACETS = ("norm", "goal", "knowledge")
+_LEGENDS = {"norm": "Norm", "goal": "Goal", "knowledge": "Knowledge of the attacker"}
 _AGAINST = {"budget": "against budget", "strength": "against strength"}
 _MEASURE = {"accuracy": "accuracy", "success": "success rate"}
 
@@ -75,7 +76,9 @@ class CurvePages:
         }
 
     def page_of(self, place: int) -> str:
-        """The address of a cell's curves."""
+        """The address of a cell's curves; empty where it has none."""
+        if all(one.sweep.cell != place for one in self.drawn):
+            return ""
         return f"{self._pages[self._key(place)]}#{self._anchor(place)}"
 
     def _anchor(self, place: int) -> str:
@@ -95,26 +98,26 @@ class CurvePages:
     def _values(
         self, mine: Sequence[Drawn], key: tuple[str, ...], facets: Sequence[str]
     ) -> dict[str, Any]:
-        places = [*dict.fromkeys(one.sweep.cell for one in mine)]
-        legends = {"norm": "Norm", "goal": "Goal", "knowledge": "Knowledge of the attacker"}
-        choices = [
-            Choice.of("against", "Horizontal axis", _AGAINST.values()),
-            Choice.of("measure", "Vertical axis", _MEASURE.values()),
-        ]
-        facet = [
-            Choice.of(name, legends[name], [self._facets(p)[_FACETS.index(name)] for p in places])
-            for name in facets
-        ]
         groups: dict[tuple[int, str, str], list[Drawn]] = {}
         for one in mine:
             about = one.sweep
             groups.setdefault((about.cell, about.against, about.measure), []).append(one)
-        shown = [self._group(*about, some, choices, facet) for about, some in groups.items()]
         there = [
             (_AGAINST[against], word, *(self._facets(cell)[_FACETS.index(n)] for n in facets))
             for cell, against, measure in groups
             for word in ([_MEASURE[measure]] if measure != "size" else _MEASURE.values())
         ]
+        # At first the page shows curves that exist, against the budget where there are any.
+        first = min(there, key=lambda one: one[0] != _AGAINST["budget"], default=("",) * 5)
+        choices = [
+            Choice.of("against", "Horizontal axis", _AGAINST.values(), first[0]),
+            Choice.of("measure", "Vertical axis", _MEASURE.values(), first[1]),
+        ]
+        facet = [
+            Choice.of(name, _LEGENDS[name], [one[2 + n] for one in there], first[2 + n])
+            for n, name in enumerate(facets)
+        ]
+        shown = [self._group(*about, some, choices, facet) for about, some in groups.items()]
         every = [*choices, *facet]
         anchored: set[str] = set()
         for group in shown:  # a place that links lead to is there once

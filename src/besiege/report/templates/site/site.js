@@ -91,11 +91,17 @@
   const before = kept.get("lift");
   if (before !== null && items.some(item => item.dataset.m === before)) lift(before);
 
-  // A link to the images of a model opens them.
+  // A link to the images of a model opens them, and one to a part that is hidden chooses it.
   const reveal = () => {
     const target = location.hash && document.getElementById(location.hash.slice(1));
-    const folded = target && target.closest("details");
-    if (folded) { folded.open = true; target.scrollIntoView(); }
+    if (!target) return;
+    for (const [name, words] of Object.entries(target.dataset)) {
+      const input = document.getElementById(name + "-" + words.split(" ")[0]);
+      if (input) input.checked = true;
+    }
+    const folded = target.closest("details");
+    if (folded) folded.open = true;
+    target.scrollIntoView();
   };
   addEventListener("hashchange", reveal);
   reveal();
