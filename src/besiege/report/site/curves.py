@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -110,8 +110,8 @@ class CurvePages:
         # At first the page shows curves that exist, against the budget where there are any.
         first = min(there, key=lambda one: one[0] != _AGAINST["budget"], default=("",) * 5)
         choices = [
-            Choice.of("against", "Horizontal axis", _AGAINST.values(), first[0]),
-            Choice.of("measure", "Vertical axis", _MEASURE.values(), first[1]),
+            Choice.of("against", "Horizontal axis", _known(_AGAINST, there, 0), first[0]),
+            Choice.of("measure", "Vertical axis", _known(_MEASURE, there, 1), first[1]),
         ]
         facet = [
             Choice.of(name, _LEGENDS[name], [one[2 + n] for one in there], first[2 + n])
@@ -189,3 +189,8 @@ class CurvePages:
                 for other, path in self._pages.items()
             ]
         ]
+
+
+def _known(texts: Mapping[str, str], there: Sequence[Sequence[str]], place: int) -> list[str]:
+    """Those of some texts that the curves of a page have, in their order."""
+    return [text for text in texts.values() if any(one[place] == text for one in there)]
