@@ -27,6 +27,7 @@ COMMANDS = (
     "substitute",
     "status",
     "report",
+    "serve",
     "history",
     "export",
     "compare",

@@ -17,12 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import besiege
-from besiege.bench.kept import FOLDER
 from besiege.bench.results import summarise
 from besiege.bench.run import read_run
 from besiege.bench.spec import Request
 from besiege.bench.store import Store, key_of
-from besiege.bench.summaries import about
+from besiege.bench.summaries import FOLDER, about
 from besiege.core.errors import StoreError
 from besiege.core.files import read_file
 from besiege.data.catalogue import CATALOGUE as DATA

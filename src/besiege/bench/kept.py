@@ -21,18 +21,18 @@ from besiege.metrics.outcomes import Outcomes
 FOLDER = "figures"
 
 
-def keep(store: Store, name: str, outcomes: Outcomes, stamp: str) -> None:
+def keep(store: Store, name: str, found: Outcomes, stamp: str) -> None:
     """Write the outcomes of a complete evaluation; a read-only folder works without a cache."""
     arrays = {
-        one.name: getattr(outcomes, one.name) for one in fields(Outcomes) if one.name != "attacks"
+        one.name: getattr(found, one.name) for one in fields(Outcomes) if one.name != "attacks"
     }
-    about = {"stamp": stamp, "attacks": json.dumps(outcomes.attacks)}
+    about = {"stamp": stamp, "attacks": json.dumps(found.attacks)}
     with suppress(OSError, StoreError):
         (store.folder / FOLDER).mkdir(exist_ok=True)
         store.write_file(f"{FOLDER}/{name}.safetensors", save(arrays, about))
 
 
-def kept(store: Store, name: str, stamp: str) -> Outcomes | None:
+def outcomes(store: Store, name: str, stamp: str) -> Outcomes | None:
     """The cached outcomes of an evaluation; None where the stamp differs or the file is damaged."""
     try:
         content = read_file(store.folder / FOLDER / f"{name}.safetensors")

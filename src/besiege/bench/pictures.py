@@ -15,9 +15,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from besiege.bench.kept import FOLDER
 from besiege.bench.store import Store
-from besiege.bench.summaries import about
+from besiege.bench.summaries import FOLDER, about
 from besiege.core.errors import BesiegeError, StoreError
 from besiege.core.files import read_file
 from besiege.metrics.rows import Column

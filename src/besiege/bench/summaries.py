@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 import besiege
-from besiege.bench.kept import FOLDER, keep, kept
+from besiege.bench import kept
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, gather, is_free
 from besiege.bench.store import Store, key_of
@@ -45,6 +45,8 @@ from besiege.metrics.values import (
     ThreatFigures,
     plain,
 )
+
+FOLDER = kept.FOLDER
 
 
 @dataclass(frozen=True)
@@ -69,20 +71,20 @@ def summary_of(store: Store, plan: Plan) -> Summary:
         with suppress(OSError, StoreError):  # a read-only folder works without a cache
             path.parent.mkdir(exist_ok=True)
             store.write_file(f"{FOLDER}/{path.name}", _written(made, stamp))
-        keep(store, plan.name, Outcomes.of(gathered.evidence), stamp)
+        kept.keep(store, plan.name, Outcomes.of(gathered.evidence), stamp)
     return made
 
 
 def outcomes_of(store: Store, plan: Plan) -> Outcomes:
     """The outcomes of an evaluation: the cached ones, or computed now from the records."""
     stamp = _stamp(store, plan)
-    known = kept(store, plan.name, stamp)
+    known = kept.outcomes(store, plan.name, stamp)
     if known is not None:
         return known
     gathered = gather(store, plan)
     found = Outcomes.of(gathered.evidence)
     if gathered.complete:
-        keep(store, plan.name, found, stamp)
+        kept.keep(store, plan.name, found, stamp)
     return found
 
 
