@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,13 +37,6 @@ SHOWN = """
   && e.getClientRects().length).map(e => e.getAttribute('d') || e.textContent).join('|')
 """
 CHOSEN = "[...document.querySelectorAll('.choice input')].map(i => [i.name, i.id, i.checked])"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    found = Browser(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

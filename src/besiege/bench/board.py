@@ -20,6 +20,7 @@ from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
 from besiege.bench.run import Run
 from besiege.bench.summaries import outcomes_of
+from besiege.bench.words import told_apart
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
 from besiege.metrics.intervals import Rate
@@ -320,7 +321,9 @@ def _alike_groups(run: Run) -> list[Grouped]:
         key = plan.request.substitute, _alike(plan)
         groups.setdefault(key, {})[names[place]] = place
     merged = _merged(groups)
-    titles = _titles([[plans[place] for place in group.values()] for group in merged])
+    # A single cell is not told from any other: it is called by its threat.
+    traits = [[*_traits([plans[place] for place in group.values()])] for group in merged]
+    titles = told_apart(traits) if len(merged) > 1 else [one[0] for one in traits]
     return [
         Grouped(title, tuple(group), tuple(group.values()))
         for title, group in zip(titles, merged, strict=True)
@@ -361,18 +364,6 @@ def _model_names(plans: Sequence[Plan]) -> list[str]:
         name if len(digests[name := plan.model.name]) == 1 else f"{name} ({plan.model.digest[:8]})"
         for plan in plans
     ]
-
-
-def _titles(cells: Sequence[Sequence[Plan]]) -> list[str]:
-    """A name for each cell: its threat, and as much more as tells cells of one threat apart."""
-    names: list[tuple[str, ...]] = [() for _ in cells]
-    for traits in zip(*map(_traits, cells), strict=True):
-        longer = [(*name, trait) for name, trait in zip(names, traits, strict=True)]
-        if len(set(longer)) > len(set(names)):
-            names = longer
-    if len(set(names)) < len(cells):
-        names = [(*name, str(number)) for number, name in enumerate(names, 1)]
-    return [", ".join(filter(None, name)) or "all" for name in names]
 
 
 def _traits(plans: Sequence[Plan]) -> Iterator[str]:
