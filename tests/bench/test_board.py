@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import besiege
 from besiege.bench import summaries
-from besiege.bench.board import Board, board_of
+from besiege.bench.board import Board, board_of, groups_of, is_benchmark
 from besiege.bench.evaluations import Evaluations
 from besiege.bench.overview import open_run
 from besiege.core.errors import UnknownNameError
@@ -130,3 +131,32 @@ def test_arrays_are_cached_until_a_record_changes(
     assert np.array_equal(summaries.outcomes_of(store, plan).robust, again.robust)
     (folder / "figures" / f"{plan.name}.safetensors").write_bytes(b"damaged")
     assert np.array_equal(summaries.outcomes_of(store, plan).distance, again.distance, True)
+
+
+def test_the_cells_of_a_benchmark_are_those_it_declares(folder: Path) -> None:
+    """Until runs carry a benchmark, one is made up beside the plans of a plain run."""
+    _, run = open_run(folder)
+    plans = run.current
+    cells = [
+        SimpleNamespace(name="white", threat="linf:0.15"),
+        SimpleNamespace(name="search", threat="l2:0.5"),
+    ]
+    entries = [
+        SimpleNamespace(cell=cell, model=name, budget=budget, seed=seed, plan=plans[place].name)
+        for place, (cell, name, budget, seed) in enumerate(
+            [
+                ("white", "natural", "0.15", 0),
+                ("white", "trained", "0.15", 0),
+                ("search", "natural", None, 0),
+                ("search", "trained", None, 1),
+            ]
+        )
+    ]
+    declared: Any = SimpleNamespace(
+        current=plans, benchmark=SimpleNamespace(cells=cells), entries=entries
+    )
+    found = groups_of(declared)
+    assert [one.name for one in found] == ["white", "search, seed 0", "search, seed 1"]
+    assert found[0].models == ("natural", "trained") and found[0].plans == (0, 1)
+    assert [(one.eps, one.eps_text) for one in found[1:]] == [(0.5, "0.5")] * 2
+    assert is_benchmark(declared) and not is_benchmark(run)

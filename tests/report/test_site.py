@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -24,7 +25,7 @@ from besiege.bench.sweeps import sweeps_of
 from besiege.cli import main
 from besiege.core.errors import InputError
 from besiege.metrics.values import Picture
-from besiege.report.site import has_site, write_site
+from besiege.report.site import has_site, serving, write_site
 from besiege.report.site.choices import Choice, lacking, rules, tokens
 from besiege.report.site.serving import AGAIN, server
 from besiege.report.site.writing import shortened, site_files
@@ -103,7 +104,7 @@ def test_every_page_can_be_reached_from_the_first(seen: dict[str, Seen]) -> None
     assert reached == set(seen)
 
 
-@pytest.mark.parametrize("cells", [4, 64])
+@pytest.mark.parametrize("cells", [4, pytest.param(64, marks=pytest.mark.slow)])
 def test_pages_are_small(cells: int) -> None:
     made = written(crowd(16, cells, 200))
     pages = {name: len(text) for name, text in made.items() if name.endswith(".html")}
@@ -332,9 +333,6 @@ def test_the_server_answers_this_machine_with_files_of_the_site_only(
 def test_the_server_shows_what_arrives(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import shutil
-
-    from besiege.report.site import serving
 
     monkeypatch.setattr(serving, "_PATIENCE", 0.0)
     copy = tmp_path / "run"
@@ -352,6 +350,21 @@ def test_the_server_shows_what_arrives(
     live._took = 0.0
     assert live.now().complete
     assert AGAIN >= 5
+
+
+def test_pages_reload_until_the_run_is_complete(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    shutil.rmtree(next((copy / "records").iterdir()))
+    found = server(copy)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{found.server_address[1]}"
+    try:
+        assert asked(address + "/")[2]["Refresh"] == str(AGAIN)
+        assert "Refresh" not in asked(address + "/site.css")[2]
+    finally:
+        found.shutdown()
+        found.server_close()
 
 
 def test_a_port_that_is_taken_is_told(folder: Path, address: str) -> None:
