@@ -142,9 +142,31 @@ def test_the_overview_answers_with_how_sure_that_is() -> None:
     assert lead.startswith(f"Most robust at linf 8/255: {first.model}, ")
     assert f"{100 * first.robust.value:.1f} % of 300 images" in lead
     assert "under the worst of 5 attacks" in lead and "All figures are upper bounds." in lead
+    tied = [
+        one.model
+        for one in setting.standings[1:]
+        if (pair := setting.pair(first.model, one.model)) is None or not pair.clear
+    ]
+    assert tied and "These images cannot tell it from" in lead
+    told = lead.partition("cannot tell it from ")[2]
+    assert [one.model for one in setting.standings if one.model in told] == tied
     for one in setting.standings:
         low, high = one.low, one.high
         assert (f"{low}&thinsp;–&thinsp;{high}" if high > low else f">{low}</td>") in text
+
+
+def test_a_clear_lead_is_told_with_its_size_and_every_value_links_to_images() -> None:
+    board = crowd(3, 1, 200)
+    cell = board.cells[0]
+    robust = np.array([[False] * 200, [True] * 50 + [False] * 150, [True] * 150 + [False] * 50])
+    board = replace(board, cells=(replace(cell, robust=robust, correct=np.ones_like(robust)),))
+    text = written(board)["index.html"].decode()
+    lead = re.sub(r"<[^>]+>", "", text.partition('<p class="lead">')[2].partition("</p>")[0])
+    assert f"It is above {board.models[1].name} by 50.0 points [" in lead
+    assert "p &lt; 0.001 after correction" in lead and "cannot tell" not in lead
+    for m in range(3):
+        links = re.findall(rf'<td[^>]*><a href="cells/[^"]+#images-{m}">[\d.]+</a>', text)
+        assert len(links) == len(cell.attacks)
 
 
 def test_no_mean_over_attacks_norms_or_goals_is_anywhere(files: dict[str, bytes]) -> None:

@@ -120,6 +120,8 @@ def _versus(site: Site, name: str) -> Iterator[dict[str, Any]]:
                 "setting": site.threat_of(setting),
                 "goal": goal_in_words(setting.goal),
                 "value": change.value if first else -change.value,
+                "mine": change.only_first if first else change.only_second,
+                "theirs": change.only_second if first else change.only_first,
                 "low": ends[0],
                 "high": ends[1],
                 "p": pair.p,
