@@ -458,3 +458,59 @@ def test_csv_is_utf8_with_quotes_where_needed(tmp_path: Path) -> None:
     text = found.export(tmp_path / "out.csv").read_bytes().decode("utf-8")
     lines = list(csv.reader(io.StringIO(text, newline="")))
     assert len(lines) == 6 and {line[0] for line in lines[1:]} == {name}
+
+
+# The board of a run.
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_the_board_has_a_row_for_each_cell_model_and_attack(
+    several: besiege.Evaluations, tmp_path: Path, suffix: str
+) -> None:
+    path = several.export(tmp_path / f"board.{suffix}", board=True)
+    if suffix == "json":
+        rows = json.loads(path.read_text())
+    else:
+        duck = duckdb.sql(f"SELECT * FROM '{path}'")
+        assert duck is not None
+        names = [column[0] for column in duck.description]
+        rows = [dict(zip(names, row, strict=True)) for row in duck.fetchall()]
+    assert len(rows) == 2 * 2 * (3 + 1)
+    for found in several:
+        mine = [
+            row
+            for row in rows
+            if (row["model"], row["threat"])
+            == (found.figures.model.name, found.figures.threat.text)
+        ]
+        accuracies = {row["attack"] or "": row["accuracy"] for row in mine}
+        assert accuracies.pop("") == pytest.approx(found.robust.value if found.robust else None)
+        assert accuracies == pytest.approx({n: r.value for n, r in found.by_attack.items()})
+        right = int((found.by_sample["fate"] != "wrong").sum())
+        for row in mine:
+            assert (row["images"], row["correct"]) == (30, right)
+            if row["attack"]:
+                broken = found.rows["success"] & (found.rows["attack"] == row["attack"])
+                wrong = found.by_sample["sample"][found.by_sample["fate"] == "wrong"]
+                broken &= ~np.isin(found.rows["sample"], wrong)
+                assert row["success_rate"] == pytest.approx(broken.sum() / right)
+
+
+def test_the_board_for_a_paper_ranks_the_models_under_each_threat(
+    several: besiege.Evaluations, tmp_path: Path
+) -> None:
+    text = several.export(tmp_path / "board.md", board=True).read_text()
+    assert text.count("| Model | Rank | Clean | fgsm | pgd 1 | pgd 2 | Worst |") == 2
+    assert "Ranks are 95 % ranges" in text and "linf:0.15" in text and "l2:1" in text
+    tex = several.export(tmp_path / "board.tex", board=True).read_text()
+    assert tex.count("\\begin{tabular}{llrrrrrr}") == 2 and "\\ell_\\infty" in tex
+
+
+def test_a_board_is_of_the_whole_run(several: besiege.Evaluations, tmp_path: Path) -> None:
+    from besiege.cli import main
+
+    with pytest.raises(InputError, match="cannot hold the board"):
+        several.export(tmp_path / "board.npz", board=True)
+    run, out = str(several.folder), str(tmp_path / "b.csv")
+    assert main(["export", run, out, "--board"]) == 0
+    assert main(["export", run, out, "--board", "--force", "--threat", "l2:1"]) == 2

@@ -28,6 +28,7 @@ COMMANDS = (
     "substitute",
     "status",
     "report",
+    "serve",
     "history",
     "export",
     "merge",

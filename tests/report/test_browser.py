@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -132,13 +132,6 @@ BOX = """
 const box = e => { const r = e.getBoundingClientRect();
   return {x: r.left, y: r.top, right: r.right, bottom: r.bottom}; };
 """
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    found = Browser(tmp_path_factory.mktemp("profile"))
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from besiege.bench.plan import Plan
 from besiege.bench.results import complete_figures
 from besiege.bench.store import Store
 from besiege.bench.summaries import Summary, summary_of
+from besiege.bench.words import told_apart
 from besiege.core.errors import ComparisonError, StoreError, UnknownNameError, near
 from besiege.core.threat import Access, Norm, Threat
 from besiege.metrics.comparing import Aligned, Outline
@@ -276,22 +277,10 @@ def names_of(group: Sequence[Candidate]) -> list[str]:
     names = [one.model for one in group]
     for model in {name for name in names if names.count(name) > 1}:
         places = [place for place, name in enumerate(names) if name == model]
-        marks = _marks([group[place] for place in places])
+        marks = told_apart([[*_traits(group[place])] for place in places])
         for place, mark in zip(places, marks, strict=True):
             names[place] = f"{model} ({mark})"
     return names
-
-
-def _marks(candidates: Sequence[Candidate]) -> list[str]:
-    """Texts that tell evaluations of one model name apart, the most telling first."""
-    marks: list[tuple[str, ...]] = [() for _ in candidates]
-    for traits in zip(*map(_traits, candidates), strict=True):
-        longer = [(*mark, trait) for mark, trait in zip(marks, traits, strict=True)]
-        if len(set(longer)) > len(set(marks)):
-            marks = longer
-    if len(set(marks)) < len(candidates):
-        marks = [(*mark, str(number)) for number, mark in enumerate(marks, 1)]
-    return [", ".join(mark) for mark in marks]
 
 
 def _traits(one: Candidate) -> Iterator[str]:

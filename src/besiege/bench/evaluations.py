@@ -325,14 +325,22 @@ class Evaluations(Sequence[Evaluation]):
         """Compare these results with each other, and with others (see `Evaluation.compare`)."""
         return _compared((self, *others), common)
 
-    def export(self, path: Path | str, *, attack: str | None = None, force: bool = False) -> Path:
+    def export(
+        self,
+        path: Path | str,
+        *,
+        attack: str | None = None,
+        force: bool = False,
+        board: bool = False,
+    ) -> Path:
         """Write the results into a file, of the kind that its suffix names.
 
-        As `Evaluation.export`, with the results of all of them; ``.npz`` is for one only.
+        As `Evaluation.export`, with the results of all of them; ``.npz`` is for one only. With
+        `board`, a row for each cell, model and attack of the run in place of rows for images.
         """
         from besiege.bench.exports import export
 
-        return export(list(self), path, attack=attack, force=force)
+        return export(list(self), path, attack=attack, force=force, board=board)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""

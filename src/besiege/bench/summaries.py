@@ -23,6 +23,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 import besiege
+from besiege.bench import kept
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, gather, is_free
 from besiege.bench.store import Store, key_of
@@ -34,6 +35,7 @@ from besiege.core.threat import Goal, Threat
 from besiege.metrics import warnings
 from besiege.metrics.comparing import Comparison, Outline
 from besiege.metrics.intervals import Rate
+from besiege.metrics.outcomes import Outcomes
 from besiege.metrics.registry import Case, registered
 from besiege.metrics.rows import Rows
 from besiege.metrics.values import (
@@ -44,7 +46,7 @@ from besiege.metrics.values import (
     plain,
 )
 
-FOLDER = "figures"
+FOLDER = kept.FOLDER
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,30 @@ def summary_of(store: Store, plan: Plan) -> Summary:
     """The summary of an evaluation: the cached one, or computed now from the records."""
     stamp = _stamp(store, plan)  # before reading, so that records changed meanwhile are noticed
     path = store.folder / FOLDER / f"{plan.name}.json"
-    kept = _read(path, stamp)
-    if kept is not None:
-        return Summary(plan, *kept)
+    known = _read(path, stamp)
+    if known is not None:
+        return Summary(plan, *known)
     gathered = gather(store, plan)
     made = _computed(gathered)
     if gathered.complete:
         with suppress(OSError, StoreError):  # a read-only folder works without a cache
             path.parent.mkdir(exist_ok=True)
             store.write_file(f"{FOLDER}/{path.name}", _written(made, stamp))
+        kept.keep(store, plan.name, Outcomes.of(gathered.evidence), stamp)
     return made
+
+
+def outcomes_of(store: Store, plan: Plan) -> Outcomes:
+    """The outcomes of an evaluation: the cached ones, or computed now from the records."""
+    stamp = _stamp(store, plan)
+    known = kept.outcomes(store, plan.name, stamp)
+    if known is not None:
+        return known
+    gathered = gather(store, plan)
+    found = Outcomes.of(gathered.evidence)
+    if gathered.complete:
+        kept.keep(store, plan.name, found, stamp)
+    return found
 
 
 def _computed(gathered: Gathered) -> Summary:

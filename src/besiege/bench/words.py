@@ -168,3 +168,23 @@ def incomplete(gathered: Gathered) -> list[Finding]:
             found.append(Finding("UNFINISHED", seen, advice, "stop"))
     redo = "Run the same command again to repeat it."
     return found + [Finding("DAMAGED", f"{text}.", redo, "stop") for text in gathered.damaged]
+
+
+def told_apart(traits: Sequence[Sequence[str]]) -> list[str]:
+    """A text for each of several things: the first of their traits that tell them apart.
+
+    Those that no trait tells apart are numbered.
+
+    Examples
+    --------
+    >>> told_apart([("linf", "100 queries"), ("linf", "200 queries"), ("l2", "100 queries")])
+    ['linf, 100 queries', 'linf, 200 queries', 'l2, 100 queries']
+    """
+    marks: list[tuple[str, ...]] = [() for _ in traits]
+    for column in zip(*traits, strict=True):
+        longer = [(*mark, trait) for mark, trait in zip(marks, column, strict=True)]
+        if len(set(longer)) > len(set(marks)):
+            marks = longer
+    if len(set(marks)) < len(traits):
+        marks = [(*mark, str(number)) for number, mark in enumerate(marks, 1)]
+    return [", ".join(filter(None, mark)) for mark in marks]

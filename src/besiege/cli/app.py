@@ -40,7 +40,8 @@ _COMMANDS = {
     },
     _READ: {
         "status": "Print how much of a run is done, also while it is running.",
-        "report": "Print the table of a run and write its page again, from its records.",
+        "report": "Print the table of a run and write its pages again, from its records.",
+        "serve": "Show the pages of a run in a browser, also while it is running.",
         "history": "List the results of a run over time: the current ones, and what they replaced.",
         "compare": "Compare models on the same images: which withstands more, and is that certain?",
         "study": "List the studies, or answer the claims of one from a run of its benchmark.",

@@ -376,7 +376,7 @@ def _report(
 
         written = write_page(folder, figures=run)
         if not as_json:
-            screen.verbatim(screen.out(), Text(f"page  {written}"))
+            screen.name_pages(folder, written)
     if not as_json and _comparable(mine):
         command = shell(["besiege", "compare", folder])
         screen.verbatim(screen.out(), Text(f"Which model is more robust: {command}"))

@@ -9,12 +9,14 @@ from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.grammar import Count, Flag, Place, examples, flowing
+from besiege.core.errors import InputError
 
 command = App(
     name="export",
     help_epilogue=examples(
         "besiege export my-run results.csv",
         "besiege export my-run table.tex",
+        "besiege export my-run board.csv --board",
         "besiege export my-run images.npz --model zoo:digits-natural --threat linf:0.1",
     ),
 )
@@ -30,6 +32,7 @@ def export(
     model: Annotated[str | None, Parameter(metavar="NAME")] = None,
     threat: Annotated[str | None, Parameter(metavar="THREAT")] = None,
     attack: Annotated[str | None, Parameter(metavar="ATTACK")] = None,
+    board: Flag = False,
     earlier: Count = None,
     force: Flag = False,
 ) -> int:
@@ -52,6 +55,9 @@ def export(
     attack
         npz: the images of this attack; by default those of the first attack that broke each image,
         and of the smallest perturbations where the threat has no budget.
+    board
+        The board of the whole run: a row for each cell, model and attack; tex and md: the ranked
+        models under each threat.
     earlier
         Instead of the current result, the one that it replaced (1), or an earlier one (2, ...):
         besiege history lists them.
@@ -61,12 +67,14 @@ def export(
     from besiege.bench.evaluations import Evaluations
     from besiege.bench.opening import read_evaluations
 
+    if board and (model, threat, earlier) != (None, None, None):
+        raise InputError("the board has all models and threats: leave the other choice out")
     found = read_evaluations(run)
     if (model, threat) != (None, None):
         found = found.of(model, threat)
     if earlier is not None:
         found = Evaluations([one.earlier(earlier) for one in found])
-    path = found.export(file, attack=attack, force=force)
+    path = found.export(file, attack=attack, force=force, board=board)
     screen.verbatim(screen.out(), Text(f"file  {path}"))
     if not found.complete:
         screen.note("The run is not complete: the file has the results so far.")

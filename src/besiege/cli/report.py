@@ -1,4 +1,4 @@
-"""``besiege report``: prints the table of a run and writes its page, from its records."""
+"""``besiege report``: prints the table of a run and writes its pages, from its records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
-from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.gates import GateOptions, gating
@@ -38,7 +37,10 @@ def report(
     gates: GateOptions | None = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the table of a run and write its page again, from its records.
+    """Print the table of a run and write its pages again, from its records.
+
+    A run with several models also gets a site in its folder: leaderboard, curves, and a page for
+    each model, attack and cell.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ def report(
         screen.out().print(table(figures, details=details or None))
     page = _page(run, out, figures, needed=show) if not as_json or out or show else None
     if page is not None and not as_json:
-        screen.verbatim(screen.out(), Text(f"page  {page}"))
+        screen.name_pages(run, page)
     if show and page is not None:
         import webbrowser
 

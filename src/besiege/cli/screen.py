@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from rich.cells import cell_len
@@ -134,6 +135,16 @@ def _breaks(line: str, width: int) -> list[int]:
 def verbatim(console: Console, text: Text) -> None:
     """Print a text without wrapping its lines, so that it can be copied."""
     console.print(text, soft_wrap=True)
+
+
+def name_pages(run: Path, page: Path) -> None:
+    """Print where the page of a run is, and its site where it was written with it."""
+    site = run / "site" / "index.html"
+    written = [page]
+    if page != site and page.parent.resolve() == run.resolve() and site.is_file():
+        written.append(site)
+    for path in written:
+        verbatim(out(), Text(f"{'site' if path == site else 'page'}  {path}"))
 
 
 def print_json(value: Any) -> None:

@@ -196,7 +196,7 @@ class Drawing:
     def _names(self) -> Iterator[str]:
         if self.direct:
             ends = [self.y(curve.value[-1]) for curve in self.curves]
-            for order, y in enumerate(_apart(ends, 16.0, self.top, self.bottom)):
+            for order, y in enumerate(apart(ends, 16.0, self.top, self.bottom)):
                 mine = colour(self.styles[order])
                 end = self.right if self.chart.step else self.x(self.curves[order].x[-1])
                 x = self.right + 8
@@ -239,7 +239,7 @@ def _spread(places: Sequence[float], gap: float) -> list[int]:
     return kept if len(places) == 1 else [*kept, len(places) - 1]
 
 
-def _apart(wanted: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
+def apart(wanted: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
     """Heights near the wanted ones, at least `gap` apart, between top and bottom."""
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     found = list(wanted)

@@ -33,7 +33,9 @@ OPEN = 3
 """Largest number of evaluations that are all open; of more, one is open at a time."""
 
 
-def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
+def write(
+    figures: RunFigures, pictures: Pictures, path: Path | str, *, site: str | None = None
+) -> Path:
     """Write the page atomically: a reader sees the old file or the new one.
 
     Parameters
@@ -45,6 +47,8 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
         ``[channels, height, width]`` in the threat's box.
     path : path
         The file to write; a missing folder is created.
+    site : str, optional
+        The address of the site of the run, which the page links to.
 
     Returns
     -------
@@ -67,14 +71,14 @@ def write(figures: RunFigures, pictures: Pictures, path: Path | str) -> Path:
     'report.html'
     """
     target = Path(path)
-    text = rendered(figures, pictures)
+    text = rendered(figures, pictures, site)
     with telling(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, text.encode())
     return target
 
 
-def rendered(figures: RunFigures, pictures: Pictures) -> str:
+def rendered(figures: RunFigures, pictures: Pictures, site: str | None = None) -> str:
     """The page as text."""
     evaluations = formats.checked(figures).evaluations
     room, order, single = ROOM // len(evaluations), count(1), len(evaluations) == 1
@@ -91,15 +95,16 @@ def rendered(figures: RunFigures, pictures: Pictures) -> str:
     ]
     sections = [one for group in groups for one in group["sections"]]
     return (
-        _environment()
+        environment()
         .get_template("page.html")
         .render(
             figures=figures,
             sections=sections,
             groups=groups,
             folded=len(sections) > OPEN,
+            site=site,
             matrix=_matrix(sections),
-            styles=_styles("parts", "warnings", "page"),
+            styles=styles("parts", "warnings", "page"),
             **_fired([section["e"] for section in sections]),
         )
     )
@@ -133,13 +138,13 @@ def fragment(figures: RunFigures) -> str:
     single = len(members) == 1
     sections = [_section(one, order, single, notebook=True) for order, one in enumerate(members, 1)]
     return (
-        _environment()
+        environment()
         .get_template("fragment.html")
         .render(
             figures=figures,
             sections=sections,
             matrix=_matrix(sections),
-            styles=card_style(_styles("parts", "warnings")),
+            styles=card_style(styles("parts", "warnings")),
             **_fired([section["e"] for section in sections]),
         )
     )
@@ -218,15 +223,15 @@ def _parts(
     section: dict[str, Any], evaluation: EvaluationFigures, notebook: bool
 ) -> Iterator[_Part]:
     """The registered sections that are not empty."""
-    environment = _environment()
+    templates = environment()
     for figure in registered():
         part = figure.section
         if part is None or (notebook and not part.notebook):
             continue
         if part.template:
-            template = environment.get_template(f"sections/{part.template}")
+            template = templates.get_template(f"sections/{part.template}")
         else:
-            template = environment.from_string(part.markup)
+            template = templates.from_string(part.markup)
         body = template.render(
             value=evaluation.figure(figure.name), e=evaluation, section=section, notebook=notebook
         )
@@ -249,7 +254,8 @@ def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
     return {"columns": list(columns), "rows": cells}
 
 
-def _styles(*names: str) -> str:
+def styles(*names: str) -> str:
+    """The content of style sheets, one after the other."""
     return "\n".join((_TEMPLATES / f"{name}.css").read_text("utf-8") for name in names)
 
 
@@ -283,7 +289,8 @@ def _percentage(value: float) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The environment of all templates, with the filters for numbers and names."""
     found = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from besiege.bench.board import Board
 from besiege.bench.exports import EXPORTS, Export
+from besiege.bench.standings import Setting, left_by, settings_of
 from besiege.core.text import harmless
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import EvaluationFigures
@@ -44,7 +46,7 @@ def to_tex(wanted: Export, file: BinaryIO) -> None:
     lines = ["% Put \\usepackage{booktabs} into the preamble."]
     lines += [f"% {line}" for line in _commands(evaluations)]
     lines += [f"% Not to be quoted. {line}" for line in _troubles(evaluations)]
-    for table in results(evaluations, _TEX):
+    for table in _wanted(wanted, _TEX):
         columns = "l" * table.words + "r" * (len(table.heads) - table.words)
         heads, *rows = (" & ".join(row) + " \\\\" for row in (table.heads, *table.rows))
         lines += ["\\begin{table}", "  \\centering", f"  \\caption{{{table.caption}}}"]
@@ -61,12 +63,67 @@ def to_markdown(wanted: Export, file: BinaryIO) -> None:
     evaluations = [one.figures for one in wanted.evaluations]
     troubles = map(_MARKDOWN.text, _troubles(evaluations))
     lines = [f"**Not to be quoted.** {line}\n" for line in troubles]
-    for table in results(evaluations, _MARKDOWN):
+    for table in _wanted(wanted, _MARKDOWN):
         heads, *rows = (f"| {' | '.join(row)} |" for row in (table.heads, *table.rows))
         rule = "|" + "---|" * table.words + "--:|" * (len(table.heads) - table.words)
         lines += [heads, rule, *rows, "", table.caption, ""]
     lines += [f"    {line}" for line in _commands(evaluations)]
     file.write(("\n".join(lines).rstrip() + "\n").encode("utf-8", "backslashreplace"))
+
+
+def _wanted(wanted: Export, markup: Markup) -> list[Results]:
+    """The tables of the evaluations, or of the board of their run."""
+    if wanted.board is None:
+        return results([one.figures for one in wanted.evaluations], markup)
+    return [_ranking(wanted.board, one, markup) for one in settings_of(wanted.board)]
+
+
+def _ranking(board: Board, setting: Setting, markup: Markup) -> Results:
+    """The models under a setting, ranked, with the accuracy under every attack of every cell."""
+    cells = [board.cells[place] for place in setting.cells]
+    several = len(cells) > 1
+    columns = [(cell, a) for cell in cells for a in range(len(cell.attacks))]
+    short = short_names([attack for cell in cells for attack in cell.attacks])
+    heads = [
+        f"{short[cell.attacks[a]]} ({cell.knowledge})" if several else short[cell.attacks[a]]
+        for cell, a in columns
+    ]
+    minimal = setting.eps is None
+    unit = 255 if (setting.eps_text or "").endswith("/255") and setting.norm == "linf" else None
+    rows = []
+    for one in setting.standings:
+        numbers = [_share(one.clean)]
+        for cell, a in columns:
+            m = cell.models.index(one.model) if one.model in cell.models else None
+            if m is None or not cell.covered[m, a].any():
+                numbers.append(NONE)
+            elif minimal:
+                numbers.append(distance(left_by(cell, m, a, None), unit))
+            else:
+                numbers.append(_share(cell.accuracy(m, a)))
+        last = [distance(one.median, unit)] if minimal else [_share(one.robust)]
+        last += [] if minimal else [interval(one.robust) or NONE]
+        rank = str(one.low) if one.low == one.high else f"{one.low}-{one.high}"
+        rows.append(tuple(markup.text(word) for word in (one.model, rank, *numbers, *last)))
+    what = (
+        "Median smallest perturbation under each attack, and of the smallest of all"
+        if minimal
+        else "Accuracy (%) under each attack, and under the worst for each image with its exact "
+        "95 % interval"
+    )
+    goal = "" if setting.goal == "untargeted" else f" {setting.goal}"
+    budget = "" if minimal else f":{setting.eps_text}"
+    caption = markup.text(f"{what}; {len(setting.samples):,} images of {setting.data}")
+    caption += f"; {markup.threat(setting.norm + budget + goal)}"
+    spelled = [f"{head} is {text}" for text, head in short.items() if head != text]
+    tail = ". Ranks are 95 % ranges" + (f". {listed(spelled)}." if spelled else ".")
+    end = ("Median",) if minimal else ("Worst", "95 % interval")
+    return Results(
+        tuple(map(markup.text, ("Model", "Rank", "Clean", *heads, *end))),
+        2,
+        tuple(rows),
+        caption + markup.text(tail),
+    )
 
 
 def results(evaluations: Sequence[EvaluationFigures], markup: Markup) -> list[Results]:

@@ -26,10 +26,14 @@ def colour(style: int) -> str:
     return f'style="color:var(--series-{which + 1},{COLOURS[which]})"'
 
 
+def dash_of(style: int) -> str:
+    """The dash of a style; the seventh has the colour of the first, and another dash."""
+    return DASHES[(style + style // len(COLOURS)) % len(DASHES)]
+
+
 def stroke(style: int, along: str) -> str:
     """A line along a path in a style: with the symbol, no two of 36 are equal even in grey."""
-    # The seventh curve has the colour of the first, and another dash.
-    dash = DASHES[(style + style // len(COLOURS)) % len(DASHES)]
+    dash = dash_of(style)
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     return (
         f'<path class="line" {colour(style)} fill="none" stroke="currentColor" stroke-width="2" '

@@ -17,6 +17,7 @@ from besiege.core.files import replacing
 from besiege.core.registry import Registry
 
 if TYPE_CHECKING:
+    from besiege.bench.board import Board
     from besiege.bench.evaluations import Evaluation
 
 
@@ -30,10 +31,13 @@ class Export:
         The results, at least one.
     attack : str, optional
         The attack whose images are wanted; formats without images refuse it.
+    board : Board, optional
+        The run as a board, where its table is wanted: a row for each cell, model and attack.
     """
 
     evaluations: Sequence[Evaluation]
     attack: str | None = None
+    board: Board | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -63,6 +67,8 @@ EXPORTS: Registry[Writer] = Registry(
 """Writers by suffix, without the dot; other packages add theirs as entry points."""
 WITH_ATTACK = {"npz"}
 """Suffixes of formats that take the images of one attack."""
+WITH_BOARD = {"csv", "json", "md", "parquet", "tex"}
+"""Suffixes of formats that take the board of a run."""
 
 
 def export(
@@ -71,6 +77,7 @@ def export(
     *,
     attack: str | None = None,
     force: bool = False,
+    board: bool = False,
 ) -> Path:
     """Write results into a file, in the format of its suffix; its content appears as a whole.
 
@@ -84,6 +91,8 @@ def export(
         The attack whose images are wanted, in formats with images.
     force : bool
         Whether to replace an existing file.
+    board : bool
+        Whether to write the board of the whole run: a row for each cell, model and attack.
     """
     from besiege.bench.folder import telling
 
@@ -94,10 +103,22 @@ def export(
             f"attack='{attack}' chooses images, and {target.name} holds none: leave it out, or "
             "write an .npz file"
         )
+    if board and target.suffix[1:].lower() not in WITH_BOARD:
+        raise InputError(
+            f"{target.name} cannot hold the board of a run: write one of "
+            f"{', '.join(f'.{suffix}' for suffix in sorted(WITH_BOARD))}"
+        )
     _must_be_free(target, force)
+    wanted = Export(evaluations, attack, _board(evaluations) if board else None)
     with telling(target, advice=""), replacing(target) as file:
-        writer(Export(evaluations, attack), file)
+        writer(wanted, file)
     return target
+
+
+def _board(evaluations: Sequence[Evaluation]) -> Board:
+    from besiege.bench.board import board_of
+
+    return board_of(evaluations[0].folder)
 
 
 def _writer(path: Path) -> Writer:

@@ -1,4 +1,6 @@
-"""Tables for other programs: a row for each sample and attack, as CSV, Parquet and JSON.
+"""Tables for other programs as CSV, Parquet and JSON: a row for each sample and attack.
+
+Of the board of a run, a row for each cell, model and attack.
 
 DuckDB takes NaN for a missing value: an empty cell in CSV, null in Parquet and JSON. Data-frame
 libraries read these as NaN again.
@@ -12,12 +14,15 @@ from typing import BinaryIO
 
 from besiege.bench.evaluations import labelled_rows
 from besiege.bench.exports import EXPORTS, Export
+from besiege.bench.exports.board import board_rows
 from besiege.bench.parquet import copy
 from besiege.metrics.rows import Column, Rows
 
 
 def table_of(wanted: Export) -> Rows:
-    """The rows of all evaluations, without their places in the run folder."""
+    """The rows of all evaluations, without their places in the run folder; or of the board."""
+    if wanted.board is not None:
+        return board_rows(wanted.board)
     return labelled_rows(wanted.evaluations).without("record", "row")
 
 

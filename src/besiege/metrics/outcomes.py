@@ -1,0 +1,102 @@
+"""The judged rows of one evaluation as arrays: one row per attack, one column per sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from besiege.metrics.comparing import outcomes_of
+from besiege.metrics.evidence import Evidence, Mask, Trial
+from besiege.metrics.rows import places
+
+Ids = NDArray[np.int64]
+Numbers = NDArray[np.float64]
+Counts = NDArray[np.int32]
+
+COUNTED = ("first_step", "first_query", "queries", "forwards", "backwards")
+"""Columns of numbers of steps, queries and passes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What happened to every sample under every attack of one evaluation.
+
+    Attributes
+    ----------
+    samples, labels : array ``[n]``
+        Ids in the order of the evaluation, and their classes.
+    correct, known, robust : array ``[n]``
+        Classified correctly without an attack; judged under every attack; of these, withstood all.
+    attacks : tuple of str
+        The attacks, in order.
+    covered, left : array ``[a, n]``
+        Whether an attack was judged on a sample, and whether the sample withstands it. In a suite,
+        samples that an earlier attack broke are covered and not left.
+    success : array ``[a, n]``
+        Whether this attack broke the sample, which was classified correctly before.
+    distance : array ``[a, n]``
+        The size of the perturbation that broke it, in the threat's norm. In a search: infinite
+        where none was found, 0 where the clean sample is misclassified. With a budget: NaN where
+        the attack did not break the sample. NaN where the attack was not run.
+    first_step, first_query, queries, forwards, backwards : array ``[a, n]``
+        Step and query of the first success, -1 where there was none, and the cost; -1 where the
+        attack was not run.
+    """
+
+    samples: Ids
+    labels: Ids
+    correct: Mask
+    known: Mask
+    robust: Mask
+    attacks: tuple[str, ...]
+    covered: Mask
+    left: Mask
+    success: Mask
+    distance: Numbers
+    first_step: Counts
+    first_query: Counts
+    queries: Counts
+    forwards: Counts
+    backwards: Counts
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> Outcomes:
+        """The outcomes of an evaluation."""
+        table, trials = outcomes_of(evidence), evidence.trials
+        ids, shape = table["sample"], (len(trials), evidence.count)
+        counted = {name: np.full(shape, -1, np.int32) for name in COUNTED}
+        covered, left, success = (np.zeros(shape, bool) for _ in range(3))
+        distance = np.full(shape, np.nan)
+        for number, trial in enumerate(trials):
+            covered[number] = evidence.covered(trial)
+            left[number] = evidence.left_by(trial) & covered[number]
+            where = places(ids, trial.rows["sample"])
+            success[number, where] = evidence.broken(trial)
+            distance[number, where] = _distances(evidence, trial)
+            for name, column in counted.items():
+                if name in trial.rows:
+                    column[number, where] = trial.rows[name]
+            if evidence.eps is None:
+                distance[number, covered[number] & ~evidence.right] = 0.0
+        return cls(
+            ids,
+            table["label"],
+            table["correct"],
+            table["known"],
+            table["robust"],
+            tuple(trial.text for trial in trials),
+            covered,
+            left,
+            success,
+            distance,
+            **counted,
+        )
+
+
+def _distances(evidence: Evidence, trial: Trial) -> Numbers:
+    """The size of each row's perturbation where it broke the sample."""
+    nothing = np.inf if evidence.eps is None else np.nan
+    found: Numbers = np.where(evidence.broken(trial), trial.rows[evidence.norm], nothing)
+    return found

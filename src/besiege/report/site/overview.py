@@ -1,0 +1,256 @@
+"""The overview: the answer in a sentence, the leaderboard, and the matrix of models and attacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from besiege.bench.board import BoardCell
+from besiege.bench.standings import Setting, Standing, left_by, medians_beside
+from besiege.report.formats import interval, listed, p_value, points, share
+from besiege.report.site.choices import Choice, lacking, tokens
+from besiege.report.site.view import (
+    EMPTY,
+    Page,
+    Site,
+    goal_in_words,
+    percent,
+    shade,
+    size,
+    unit_of,
+)
+
+VALUES, ROWS = 2500, 200
+"""Largest numbers of values in matrices, and of rows in leaderboards, on one page."""
+LINKED = 1500
+"""Largest number of values of which each links to its images; of more, the rows do."""
+_TOLD = 4
+"""Largest number of models that a sentence names as equally good."""
+
+
+def overview(site: Site) -> Iterator[Page]:
+    """The first page; where it would be too large, one page for each setting."""
+    board = site.board
+    attacks = {attack for cell in board.cells for attack in cell.attacks}
+    lead = (
+        f"{len(board.models)} models, {len(attacks)} attacks, {len(board.cells)} cells, "
+        f"{len(board.figures.evaluations)} evaluations"
+    )
+    lead += ", all complete." if site.complete else "."
+    title = f"How robust are these {len(board.models)} models?"
+    values = sum(_values(site, one) for one in site.settings)
+    rows = sum(len(one.standings) for one in site.settings)
+    for path, settings, about in by_setting(site, "index", values > VALUES or rows > ROWS):
+        linked = sum(_values(site, one) for one in settings) <= LINKED
+        parts = [{**_part(site, one, linked), **data} for one, data in settings.items()]
+        yield Page(path, "overview", {"title": title, "lead": lead, "parts": parts, **about})
+
+
+def by_setting(
+    site: Site, name: str, split: bool
+) -> Iterator[tuple[str, dict[Setting, dict[str, str]], dict[str, Any]]]:
+    """The pages of parts that belong to one setting each: all on one page, or one page for each.
+
+    Yields the address, the settings with their values of the choices, and what templates need.
+    """
+    told = {one: (site.threat_of(one), goal_in_words(one.goal)) for one in site.settings}
+    words = tokens(", ".join(text) for text in told.values())
+    paths = {
+        one: f"{name}.html" if number == 0 or not split else f"{name}-{words[', '.join(text)]}.html"
+        for number, (one, text) in enumerate(told.items())
+    }
+    for path in dict.fromkeys(paths.values()) or [f"{name}.html"]:
+        mine = [one for one in site.settings if paths[one] == path]
+        texts = [told[one] for one in mine]
+        choices = [
+            Choice.of("threat", "Norm and budget", [threat for threat, _ in texts]),
+            Choice.of("goal", "Goal", [goal for _, goal in texts]),
+        ]
+        data = {
+            one: {"threat": choices[0].values[threat], "goal": choices[1].values[goal]}
+            for one, (threat, goal) in zip(mine, texts, strict=True)
+        }
+        links = [
+            {"text": ", ".join(told[one]), "page": other, "here": other == path}
+            for one, other in paths.items()
+        ]
+        about = {
+            "choices": choices,
+            "gaps": lacking(choices, texts),
+            "split": [links] if split else [],
+        }
+        yield path, data, about
+
+
+def _values(site: Site, setting: Setting) -> int:
+    """The number of values of a setting's matrix."""
+    attacks = sum(len(site.board.cells[place].attacks) for place in setting.cells)
+    return attacks * len(setting.standings)
+
+
+def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
+    cells = [site.board.cells[place] for place in setting.cells]
+    minimal = setting.eps is None
+    medians = {} if minimal else medians_beside(site.board, setting)
+    unit = unit_of(cells[0])
+    names = [one.model for one in setting.standings]
+    attacks = sum(len(cell.attacks) for cell in cells)
+    note = (
+        "Ranks are ranges: models whose order these images cannot tell share one. "
+        f"Paired tests on the same {len(setting.samples):,} images, corrected for all pairs."
+    )
+    if medians:
+        note += " Median size: of the smallest perturbations found by searches in this norm."
+    measured = (
+        "Median of the smallest perturbations; clean errors count as 0."
+        if minimal
+        else f"Accuracy in percent of {len(setting.samples):,} images."
+    )
+    return {
+        "title": setting.title,
+        "minimal": minimal,
+        "answer": sentence(site, setting),
+        "rows": [_row(site, setting, one, medians, unit) for one in setting.standings],
+        "medians": medians,
+        "tags": [tag for tag in site.tags if any(tag in m.tags for m in site.board.models)],
+        "note": note,
+        "matrix_note": f"{measured} Outlined: the lowest of each model, of {attacks} attacks."
+        + (" Each value links to the images." if linked else ""),
+        "models": names,
+        "groups": [_group(site, setting, cell, linked) for cell in cells],
+    }
+
+
+def sentence(site: Site, setting: Setting) -> str:
+    """Which model is most robust under a setting, and how sure that is, as markup."""
+    cells = [site.board.cells[place] for place in setting.cells]
+    attacks = sum(len(cell.attacks) for cell in cells)
+    ranked = [one for one in setting.standings if one.robust is not None]
+    if not ranked:
+        return f"No image was judged at {escape(setting.title)} yet."
+    first = ranked[0]
+    title = f"<b>{escape(first.model)}</b>"
+    under = "the attack" if attacks == 1 else f"the worst of {attacks} attacks"
+    goal = "" if setting.goal == "untargeted" else f" ({escape(setting.goal)})"
+    if setting.eps is None:
+        median = size(first.median, unit_of(cells[0]))
+        text = (
+            f"Largest perturbations needed in {setting.norm}{goal}: {title}, with a median size of "
+            f"{median} under {under}, over {len(setting.samples):,} images."
+        )
+    else:
+        assert first.robust is not None
+        text = (
+            f"Most robust at {escape(setting.title)}{goal}: {title}, {share(first.robust)} of "
+            f"{first.robust.count:,} images still right under {under} {interval(first.robust)}."
+        )
+    if first.stops:
+        text += f" <b>Not to be quoted ({', '.join(first.stops)}).</b>"
+    return f"{text} {_beside(setting, ranked)} All figures are upper bounds."
+
+
+def _beside(setting: Setting, ranked: list[Standing]) -> str:
+    """How sure it is that the first is above the others."""
+    first = ranked[0]
+    tied = []
+    for one in ranked[1:]:
+        pair = setting.pair(first.model, one.model)
+        if pair is None or not pair.clear or pair.first != first.model:
+            tied.append(one.model)
+    if tied:
+        names = [f"<b>{escape(name)}</b>" for name in tied[:_TOLD]]
+        if len(tied) > _TOLD:
+            names = [*names[: _TOLD - 1], f"{len(tied) - _TOLD + 1} others"]
+        return f"These images cannot tell it from {listed(names)}."
+    if len(ranked) < 2:
+        return ""
+    pair = setting.pair(first.model, ranked[1].model)
+    assert pair is not None
+    by = points(pair.change).removeprefix("+")
+    if setting.eps is None:
+        more = f"It needs larger ones than <b>{escape(pair.second)}</b> on more images, by {by}"
+    else:
+        more = f"It is above <b>{escape(pair.second)}</b> by {by}"
+    return f"{more}, {p_value(pair.p).replace('<', '&lt;')} after correction."
+
+
+def _row(
+    site: Site, setting: Setting, one: Standing, medians: dict[str, float], unit: int | None
+) -> dict[str, Any]:
+    model = next(m for m in site.board.models if m.name == one.model)
+    median = one.median if setting.eps is None else medians.get(one.model)
+    return {
+        "one": one,
+        "style": site.style(one.model),
+        "tags": model.tags,
+        "median": size(median, unit),
+        "median_value": -1 if median is None else min(median, 1e9),
+        "worst": worst_of(site, one),
+        "warnings": site.warned([*_evaluations(site, setting, one.model)]),
+    }
+
+
+def _evaluations(site: Site, setting: Setting, name: str) -> Iterator[int]:
+    for place in setting.cells:
+        cell = site.board.cells[place]
+        if name in cell.models:
+            yield cell.evaluations[cell.models.index(name)]
+
+
+def worst_of(site: Site, one: Standing) -> dict[str, str] | None:
+    """The attack that broke most, with its pages."""
+    if one.worst is None:
+        return None
+    cell = site.board.cells[one.worst[0]]
+    attack = cell.attacks[one.worst[1]]
+    return {
+        "attack": attack,
+        "attack_page": site.attack_page(attack),
+        "cell_page": site.cell_page(cell.name),
+        "knowledge": cell.knowledge,
+    }
+
+
+def _group(site: Site, setting: Setting, cell: BoardCell, linked: bool) -> dict[str, Any]:
+    page = site.cell_page(cell.name)
+    rows = []
+    for a, attack in enumerate(cell.attacks):
+        cells = []
+        for one in setting.standings:
+            place = cell.models.index(one.model) if one.model in cell.models else None
+            lowest = one.worst is not None and one.worst == (site.board.cells.index(cell), a)
+            there = f"{page}#images-{site.style(one.model)}" if linked else ""
+            cells.append(
+                EMPTY if place is None else value_cell(cell, place, a, there, lowest, setting)
+            )
+        rows.append({"attack": attack, "page": site.attack_page(attack), "cells": "".join(cells)})
+    return {"cell": cell.name, "page": page, "knowledge": cell.knowledge, "rows": rows}
+
+
+def value_cell(
+    cell: BoardCell, m: int, a: int, page: str, lowest: bool, setting: Setting | None = None
+) -> str:
+    """The accuracy of a model under an attack, or the median perturbation of a search."""
+    covered = cell.covered[m, a]
+    if not covered.any():
+        return EMPTY
+    if cell.search and cell.eps is None:
+        median = left_by(cell, m, a, None)
+        part = median / largest(cell) if math.isfinite(median) else 1.0
+        return shade(part, size(median, unit_of(cell)), page, lowest)
+    rate = cell.accuracy(m, a)
+    assert rate is not None
+    return shade(rate.value, percent(rate), page, lowest)
+
+
+def largest(cell: BoardCell) -> float:
+    """The largest median of a search's attacks, by which its matrix is shaded."""
+    found = [
+        left_by(cell, m, a, None)
+        for m in range(len(cell.models))
+        for a in range(len(cell.attacks))
+        if cell.covered[m, a].any()
+    ]
+    return max((one for one in found if math.isfinite(one)), default=1.0) or 1.0

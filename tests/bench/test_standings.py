@@ -1,0 +1,116 @@
+"""Models ranked under a setting: by the worst attack for each image, with ranges of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.report.crowd import crowd
+
+from besiege.bench.standings import Setting, medians_beside, settings_of
+from besiege.metrics.paired import Difference, holm
+
+
+def test_a_setting_is_what_has_the_same_norm_budget_goal_and_samples() -> None:
+    board = crowd(3, 4, 60)
+    found = settings_of(board)
+    assert [one.cells for one in found] == [(0, 3), (1,), (2,)]
+    assert [one.title for one in found] == ["linf 8/255", "l2 0.5", "linf 8/255"]
+    other = replace(board.cells[3], samples=board.cells[3].samples + 1)
+    again = settings_of(replace(board, cells=(*board.cells[:3], other)))
+    assert [one.cells for one in again] == [(0,), (1,), (2,), (3,)]
+
+
+def test_an_image_is_robust_if_no_attack_of_any_cell_broke_it() -> None:
+    board = crowd(4, 4, 60)
+    setting = settings_of(board)[0]
+    robust = board.cells[0].robust & board.cells[3].robust
+    for one in setting.standings:
+        m = [model.name for model in board.models].index(one.model)
+        assert one.robust is not None and one.robust.hits == robust[m].sum()
+        assert one.robust.count == 60 and one.median is None
+        left = {(c, a): board.cells[c].left[m, a].sum() for c in (0, 3) for a in range(5)}
+        assert one.worst is not None and left[one.worst] == min(left.values())
+    values = [one.robust.hits for one in setting.standings if one.robust is not None]
+    assert values == sorted(values, reverse=True)
+
+
+def test_pairs_are_paired_and_corrected_for_all_of_the_board() -> None:
+    board = crowd(4, 4, 60)
+    found = settings_of(board)
+    pairs = [pair for one in found for pair in one.pairs]
+    assert len(pairs) == 3 * 6
+    assert [pair.p for pair in pairs] == holm([pair.change.p for pair in pairs])
+    robust = board.cells[0].robust & board.cells[3].robust
+    names = [model.name for model in board.models]
+    for pair in found[0].pairs:
+        first, second = (robust[names.index(name)] for name in (pair.first, pair.second))
+        assert pair.change == Difference.of(first, second) and pair.change.value >= 0
+
+
+def rank_by_hand(setting: Setting, name: str) -> tuple[int, int]:
+    better = sum(pair.second == name for pair in setting.pairs if pair.clear)
+    worse = sum(pair.first == name for pair in setting.pairs if pair.clear)
+    return 1 + better, len(setting.standings) - worse
+
+
+def test_ranks_are_ranges_of_what_the_images_can_tell() -> None:
+    board = crowd(6, 4, 400)
+    for setting in settings_of(board):
+        ranges = [(one.low, one.high) for one in setting.standings]
+        assert ranges == [rank_by_hand(setting, one.model) for one in setting.standings]
+        for place, (low, high) in enumerate(ranges, 1):
+            assert low <= place <= high
+    same = replace(board.cells[0], robust=np.repeat(board.cells[0].robust[:1], 6, 0))
+    (setting,) = settings_of(replace(board, cells=(same,)))
+    assert {(one.low, one.high) for one in setting.standings} == {(1, 6)}
+
+
+def test_a_search_without_a_budget_is_ranked_by_its_median() -> None:
+    board = crowd(4, 2, 80)
+    cell = replace(board.cells[1], eps=None, eps_text=None)
+    (setting,) = settings_of(replace(board, cells=(cell,)))
+    assert setting.title == "l2, smallest"
+    smallest = np.where(cell.correct, cell.distance.min(1), 0.0)
+    medians = {name: np.sort(smallest[m])[39] for m, name in enumerate(cell.models)}
+    assert [one.median for one in setting.standings] == sorted(medians.values(), reverse=True)
+    fixed = replace(board.cells[0], norm="l2", eps=0.4, eps_text="0.4")
+    beside = replace(board, cells=(fixed, cell))
+    assert medians_beside(beside, settings_of(beside)[0]) == pytest.approx(medians)
+
+
+def test_what_must_not_be_quoted_is_last_and_what_is_missing_is_named() -> None:
+    from besiege.core.errors import Finding
+
+    board = crowd(3, 1, 60)
+    (before,) = settings_of(board)
+    best = before.standings[0].model
+    place = [model.name for model in board.models].index(best)
+    stop = Finding("W14", "It answers differently.", "Make it deterministic.", "stop")
+    evaluations = list(board.figures.evaluations)
+    evaluations[place] = replace(evaluations[place], warnings=(stop,), complete=False)
+    doubtful = replace(board, figures=replace(board.figures, evaluations=tuple(evaluations)))
+    (after,) = settings_of(doubtful)
+    last = after.standings[-1]
+    assert last.model == best and last.stops == ("W14",) and not last.complete
+    cell = board.cells[0]
+    keep = [m for m in range(3) if m != place]
+    few = replace(
+        cell,
+        name="few",
+        models=tuple(cell.models[m] for m in keep),
+        sources=("", ""),
+        evaluations=tuple(cell.evaluations[m] for m in keep),
+        **{
+            name: getattr(cell, name)[keep]
+            for name in (
+                *("correct", "known", "robust", "covered", "left", "success", "distance"),
+                *("first_step", "first_query", "queries_used", "forwards", "backwards"),
+            )
+        },
+    )
+    (joined,) = settings_of(replace(board, cells=(cell, few)))
+    assert {one.model: one.missed for one in joined.standings} == {
+        name: (("few",) if name == best else ()) for name in cell.models
+    }
