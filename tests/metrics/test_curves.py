@@ -173,6 +173,18 @@ def test_a_success_counts_whatever_the_judge_thinks_of_the_clean_image() -> None
     assert robust is not None and robust.hits == 1
 
 
+def test_in_a_chain_an_image_that_the_judge_doubts_is_not_robust_and_not_left_out() -> None:
+    """Later attacks leave it out. Without it, robust accuracy could exceed clean accuracy."""
+    doubts = np.ones(5, bool)
+    doubts[ONE.rows["success"].argmin()] = False
+    first = Trial("first", ONE.rows.having(correct=doubts), steps=3)
+    later = Trial("later", ONE.rows.where(np.zeros(5, bool)))
+    case = evidence(first, later, chained=True)
+    plain = evidence(ONE, chained=True)
+    assert case.standing().sum() == plain.standing().sum() - 1
+    assert case.covered(first).all()
+
+
 def test_bands_equal_single_intervals() -> None:
     low, high = bands(np.arange(8), 7)
     for hits in range(8):

@@ -156,11 +156,15 @@ class Evidence:
     def standing(self, trials: Sequence[Trial] | None = None) -> Mask:
         """Which samples are classified correctly and broken by none of these attacks (or of all).
 
-        It includes samples that were not attacked: see `covered`.
+        It includes samples that were not attacked: see `covered`. In a suite, a clean image that
+        the judge of an attack saw misclassified does not stand: later attacks left it out.
         """
         stands = self.right.copy()
         for trial in self.trials if trials is None else trials:
-            stands &= ~np.isin(self.clean["sample"], self.broken_ids(trial))
+            fallen = trial.rows["success"].astype(bool)
+            if self.chained and "correct" in trial.rows:
+                fallen = fallen | ~trial.rows["correct"].astype(bool)
+            stands &= ~np.isin(self.clean["sample"], trial.rows["sample"][fallen])
         return stands
 
     def before(self, trial: Trial) -> Sequence[Trial]:
