@@ -58,7 +58,7 @@ def test_attacks_that_need_more_are_refused_with_those_that_fit(besiege: Besiege
         said = besiege(*ask, "--attacks", "pgd", *more)
         assert said.code == 2
         assert "needs gradient access, but only decision access is granted" in said.flat
-        assert "attacks that fit: geoda, hopskipjump, opt, rays, signopt" in said.flat
+        assert "attacks that fit: geoda, hopskipjump, noise, opt, rays, signopt" in said.flat
 
 
 def test_labels_alone_are_refused_with_the_option_to_give(besiege: Besiege) -> None:

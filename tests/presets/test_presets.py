@@ -114,7 +114,10 @@ def test_what_differs_says_what_it_costs(name: str) -> None:
     assert not differs or name in FREE_OF_COST or any(letter.isdigit() for letter in differs)
 
 
-@pytest.mark.parametrize("name", ATTACKS.names())
+PRINTED_NOWHERE = {"noise": "repeated noise and blends with other images are folklore"}
+
+
+@pytest.mark.parametrize("name", sorted({*ATTACKS.names()} - {*PRINTED_NOWHERE}))
 def test_every_attack_has_the_form_of_its_paper(name: str) -> None:
     made = ATTACKS.get(name)
     if isinstance(made, type) and issubclass(made, Combined):

@@ -149,7 +149,7 @@ def fitting(
     Examples
     --------
     >>> fitting(Threat.parse("l0:20"))
-    ['cw', 'fmn', 'jsma', 'sigmazero']
+    ['cw', 'fmn', 'jsma', 'noise', 'sigmazero']
     """
     granted = threat.access if granted is None else granted
     if granted is Access.DECISION and threat.goal in (Goal.LEAST_LIKELY, Goal.SECOND):
