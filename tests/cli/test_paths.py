@@ -90,7 +90,7 @@ def test_a_run_that_may_only_be_read_is_reported(
 ) -> None:
     assert besiege(*SMALL, "--no-page", "--out", "run").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr("besiege.bench.store._write", refuse(errno.EROFS))
+        patch.setattr("besiege.bench.store.replace_file", refuse(errno.EROFS))
         said = besiege("report", "run")
         assert said.code == 0 and "robust" in said.out and "page" not in said.out
         assert "run cannot be written" in said.flat and "--out FILE" in said.flat
