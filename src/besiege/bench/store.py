@@ -313,7 +313,7 @@ class Store:
             try:
                 partial.mkdir(parents=True)
                 for name, content in contents.items():
-                    _write(partial / name, content)
+                    (partial / name).write_bytes(content)
                 for path in partial.iterdir():
                     _flush(path)
                 _flush(partial)
@@ -434,10 +434,6 @@ def _checked(folder: Path, name: str, record: Record) -> bytes:
     if hashlib.sha256(content).hexdigest() != record.files[name]:
         raise DamagedError(f"has a {name} that was changed after it was written")
     return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _flush(path: Path) -> None:

@@ -7,6 +7,7 @@ this process writes to the run folder, and only it has claims.
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -164,12 +165,16 @@ def _connected(address: str) -> Any:
             "the package ray is not installed: pip install 'besiege[ray]', on every machine of "
             "the cluster"
         ) from None
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if host and port.isdigit():  # Ray itself tries for minutes, and then ends the process
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as problem:
+    except (OSError, ValueError, OverflowError, RuntimeError) as problem:
+        why = (str(problem).splitlines() or [""])[0]
         raise InputError(
-            f"there is no Ray cluster at '{address}' ({str(problem).splitlines()[0]}): start one "
-            "with ray start --head, and name its address"
+            f"there is no Ray cluster at '{address}' ({why}): start one with ray start --head, "
+            "and name its address"
         ) from None
     return ray
 
