@@ -23,6 +23,7 @@ from besiege.bench.summaries import outcomes_of
 from besiege.bench.words import told_apart
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
+from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes
 from besiege.metrics.rows import places
@@ -143,6 +144,16 @@ class BoardCell:
         found = np.where(np.isnan(self.distance), np.inf, self.distance).min(1, initial=np.inf)
         found = np.where(self.correct, found, 0.0)
         return np.where(self.known, found, np.nan)
+
+    @cached_property
+    def medians(self) -> Numbers:
+        """The median distance of every model and attack, ``[m, a]``; NaN where none was judged."""
+        found = np.full(self.distance.shape[:2], np.nan)
+        for m, a in zip(*np.nonzero(self.covered.any(2)), strict=True):
+            found[m, a] = quantile(
+                np.nan_to_num(self.distance[m, a][self.covered[m, a]], nan=np.inf)
+            )
+        return found
 
     def withstood(self, eps: float | None = None) -> Mask:
         """Which samples are classified correctly and withstood all attacks, ``[m, n]``.
