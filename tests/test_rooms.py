@@ -70,7 +70,8 @@ WITHOUT_TORCH = {
 READING = (
     *("besiege.bench.reading", "besiege.bench.results", "besiege.report"),
     *("besiege.bench.evaluations", "besiege.bench.opening", "besiege.bench.exports.images"),
-    *("besiege.bench.exports.tables", "besiege.report.paper"),
+    *("besiege.bench.exports.tables", "besiege.report.paper", "besiege.bench.board"),
+    *("besiege.report.site", "besiege.report.site.serving"),
 )
 
 
