@@ -11,7 +11,8 @@ import pytest
 
 import besiege
 from besiege.bench import summaries
-from besiege.bench.board import Board, board_of, groups_of, is_benchmark
+from besiege.bench.board import Board, board_of
+from besiege.bench.cell_groups import groups_of, is_benchmark
 from besiege.bench.evaluations import Evaluations
 from besiege.bench.overview import open_run
 from besiege.core.errors import UnknownNameError

@@ -6,7 +6,7 @@ samples. Rankings, matrices, curves and studies are functions of a `Board`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.bench.cell_groups import TRANSFER, Grouped, benchmark_of, groups_of
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
-from besiege.bench.run import Run
 from besiege.bench.summaries import outcomes_of
-from besiege.bench.words import told_apart
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
+from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes
 from besiege.metrics.rows import places
@@ -33,7 +33,6 @@ Mask = NDArray[np.bool_]
 
 KNOWLEDGE = {"gradient": "white box", "score": "scores", "decision": "decisions"}
 """What the attacker knows, by the access of the threat; a substitute makes it a transfer."""
-TRANSFER = "transfer"
 
 
 @dataclass(frozen=True)
@@ -144,6 +143,16 @@ class BoardCell:
         found = np.where(self.correct, found, 0.0)
         return np.where(self.known, found, np.nan)
 
+    @cached_property
+    def medians(self) -> Numbers:
+        """The median distance of every model and attack, ``[m, a]``; NaN where none was judged."""
+        found = np.full(self.distance.shape[:2], np.nan)
+        for m, a in zip(*np.nonzero(self.covered.any(2)), strict=True):
+            found[m, a] = quantile(
+                np.nan_to_num(self.distance[m, a][self.covered[m, a]], nan=np.inf)
+            )
+        return found
+
     def withstood(self, eps: float | None = None) -> Mask:
         """Which samples are classified correctly and withstood all attacks, ``[m, n]``.
 
@@ -223,20 +232,6 @@ class Board:
 # Reading a run.
 
 
-@dataclass(frozen=True)
-class Grouped:
-    """The evaluations of one cell, by their places among the current ones of a run.
-
-    ``eps`` and ``eps_text`` are the budget that a specification names for a search.
-    """
-
-    name: str
-    models: tuple[str, ...]
-    plans: tuple[int, ...]
-    eps: float | None = None
-    eps_text: str | None = None
-
-
 def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
     """Read a run folder as a board, from its judged records only.
 
@@ -260,7 +255,7 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         for name, place in zip(group.models, group.plans, strict=True)
     }
     outcomes = {place: outcomes_of(store, plans[place]) for g in groups for place in g.plans}
-    benchmark = _benchmark(run)
+    benchmark = benchmark_of(run)
     tags = {} if benchmark is None else benchmark.tags
     return Board(
         store.folder.resolve().name if benchmark is None else benchmark.name,
@@ -270,114 +265,6 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
         tuple((one.cell, one.model, one.reason) for one in getattr(run, "unfit", ())),
     )
-
-
-def _benchmark(run: Run) -> Any:
-    """The benchmark that a run was declared by; None for a plain run."""
-    return getattr(run, "benchmark", None)
-
-
-def is_benchmark(run: Run) -> bool:
-    """Whether a run was declared by a benchmark."""
-    return _benchmark(run) is not None
-
-
-def groups_of(run: Run) -> list[Grouped]:
-    """The cells of a run: those of its benchmark, or evaluations that differ in the model only."""
-    return _alike_groups(run) if _benchmark(run) is None else _declared_groups(run)
-
-
-def _declared_groups(run: Run) -> list[Grouped]:
-    """The cells that a benchmark declares; every budget and every seed is one of its own."""
-    benchmark = _benchmark(run)
-    where = {plan.name: place for place, plan in enumerate(run.current)}
-    groups: dict[tuple[str, str | None, int], dict[str, int]] = {}
-    for entry in getattr(run, "entries", ()):
-        if entry.plan in where:
-            key = entry.cell, entry.budget, entry.seed
-            groups.setdefault(key, {})[entry.model] = where[entry.plan]
-    found = []
-    for (name, budget, seed), group in groups.items():
-        budgets = {other for cell, other, _ in groups if cell == name}
-        seeds = {other for cell, _, other in groups if cell == name}
-        words = [name]
-        words += [f"{budget}"] if len(budgets) > 1 else []
-        words += [f"seed {seed}"] if len(seeds) > 1 else []
-        # The budget of a search is the one at which tables show it.
-        threat = Threat.parse(next(c.threat for c in benchmark.cells if c.name == name))
-        eps = None if threat.eps is None else float(threat.eps)
-        places = tuple(group.values())
-        found.append(Grouped(", ".join(words), tuple(group), places, eps, threat.written))
-    return found
-
-
-def _alike_groups(run: Run) -> list[Grouped]:
-    """The cells of a plain run folder."""
-    plans = run.current
-    names = _model_names(plans)
-    groups: dict[tuple[Any, ...], dict[str, int]] = {}
-    for place, plan in enumerate(plans):
-        # Of two evaluations of one model that differ only in what is not compared, the newer one.
-        key = plan.request.substitute, _alike(plan)
-        groups.setdefault(key, {})[names[place]] = place
-    merged = _merged(groups)
-    # A single cell is not told from any other: it is called by its threat.
-    traits = [[*_traits([plans[place] for place in group.values()])] for group in merged]
-    titles = told_apart(traits) if len(merged) > 1 else [one[0] for one in traits]
-    return [
-        Grouped(title, tuple(group), tuple(group.values()))
-        for title, group in zip(titles, merged, strict=True)
-    ]
-
-
-def _merged(groups: Mapping[tuple[Any, ...], dict[str, int]]) -> list[dict[str, int]]:
-    """The groups, with transfers from several substitutes joined where no model has two of them.
-
-    A model is not attacked from itself, so that a transfer to all models has several substitutes.
-    """
-    transfers: dict[Any, list[dict[str, int]]] = {}
-    for (substitute, alike), group in groups.items():
-        transfers.setdefault((bool(substitute), alike), []).append(group)
-    found = []
-    for members in transfers.values():
-        names = [name for group in members for name in group]
-        if len(set(names)) == len(names):
-            members = [{name: place for group in members for name, place in group.items()}]
-        found += members
-    return found
-
-
-def _alike(plan: Plan) -> tuple[Any, ...]:
-    """What the evaluations of one cell have in common."""
-    request, data = plan.request, plan.data
-    attacks = tuple(spec.title for spec in plan.attacks)
-    asked = (plan.threat, attacks, plan.chained, request.queries, request.seed)
-    return (*asked, data.name, data.split, data.count)
-
-
-def _model_names(plans: Sequence[Plan]) -> list[str]:
-    """The model of each plan; different models of one name have their digest added."""
-    digests: dict[str, set[str]] = {}
-    for plan in plans:
-        digests.setdefault(plan.model.name, set()).add(plan.model.digest)
-    return [
-        name if len(digests[name := plan.model.name]) == 1 else f"{name} ({plan.model.digest[:8]})"
-        for plan in plans
-    ]
-
-
-def _traits(plans: Sequence[Plan]) -> Iterator[str]:
-    plan = plans[0]
-    request = plan.request
-    yield plan.threat
-    yield TRANSFER if request.substitute else ""
-    yield "from " + ", ".join(dict.fromkeys(name for p in plans for name in p.request.substitute))
-    yield f"{request.queries:,} queries" if request.queries is not None else ""
-    yield plan.data.name
-    yield f"seed {request.seed}"
-    yield f"{plan.data.count:,} images"
-    attacks = ", ".join(spec.title for spec in plan.attacks)
-    yield f"suite {request.suite}" if request.suite else attacks
 
 
 def _model(name: str, plan: Plan, tags: Mapping[str, Mapping[str, str]]) -> BoardModel:

@@ -224,10 +224,9 @@ def _is_missed(board: Board, cell: BoardCell, name: str) -> bool:
 
 def left_by(cell: BoardCell, m: int, a: int, eps: float | None) -> float:
     """What an attack leaves of a model: the accuracy, or without a budget the median distance."""
-    covered = cell.covered[m, a]
     if eps is None:
-        return quantile(np.nan_to_num(cell.distance[m, a][covered], nan=np.inf))
-    return float(cell.left_by(a, eps)[m][covered].mean())
+        return float(cell.medians[m, a])
+    return float(cell.left_by(a, eps)[m][cell.covered[m, a]].mean())
 
 
 def _place(one: Standing) -> tuple[bool, bool, float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from besiege.bench.board import is_benchmark
+from besiege.bench.cell_groups import is_benchmark
 from besiege.bench.overview import open_run
 from besiege.bench.pictures import pictures
 from besiege.bench.results import summarise, write_figures

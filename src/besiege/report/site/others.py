@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from besiege.bench.board import TRANSFER, BoardCell
+from besiege.bench.board import BoardCell
+from besiege.bench.cell_groups import TRANSFER
 from besiege.metrics.intervals import Rate
 from besiege.report.site.choices import Choice, lacking
 from besiege.report.site.view import EMPTY, Page, Site, goal_in_words, percent, shade

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
 from besiege.bench.sweeps import Line, Sweep
 from besiege.metrics.outcomes import Numbers
@@ -49,12 +50,19 @@ def _high(sweep: Sweep) -> float:
     return 1.05 * max(float(line.value.max(initial=0.0)) for line in sweep.lines) or 1.0
 
 
-def _x(value: float, sweep: Sweep) -> int:
+def _across(values: Numbers, sweep: Sweep) -> NDArray[np.int64]:
+    """The columns of pixels of some values."""
+    part = values / sweep.end
     if sweep.axis == "passes":  # searches of very different lengths
-        part = np.log10(1 + value) / np.log10(1 + sweep.end)
-    else:
-        part = value / sweep.end
-    return round(_LEFT + min(float(part), 1.0) * (_RIGHT - _LEFT))
+        part = np.log10(1 + values) / np.log10(1 + sweep.end)
+    columns: NDArray[np.int64] = np.rint(_LEFT + np.minimum(part, 1.0) * (_RIGHT - _LEFT)).astype(
+        np.int64
+    )
+    return columns
+
+
+def _x(value: float, sweep: Sweep) -> int:
+    return int(_across(np.array([value]), sweep)[0])
 
 
 def _y(value: float, high: float) -> int:
@@ -97,20 +105,21 @@ def _drawn(line: Line, sweep: Sweep, style: int, unit: int | None, high: float) 
 
 def _corners(line: Line, column: Numbers, sweep: Sweep, high: float) -> list[tuple[int, int]]:
     """The corners of a line in whole pixels; the last value of each column of pixels counts."""
-    found: dict[int, int] = {}
-    for x, value in zip(line.x.tolist(), column.tolist(), strict=True):
-        if x <= sweep.end:
-            found[_x(x, sweep)] = _y(value, high)
+    inside = line.x <= sweep.end
+    columns = _across(line.x[inside], sweep)
+    rows = np.rint(_BOTTOM - column[inside] / high * (_BOTTOM - _TOP)).astype(np.int64)
+    last = np.append(np.diff(columns) > 0, True)
+    found = [*zip(columns[last].tolist(), rows[last].tolist(), strict=True)]
     if line.joined:
-        return [*found.items()]
+        return found
     corners: list[tuple[int, int]] = []
-    for x, y in found.items():
+    for x, y in found:
         if corners and corners[-1][1] == y:
             continue  # a flat stretch is one command
         if corners:
             corners.append((x, corners[-1][1]))
         corners.append((x, y))
-    return [*corners, (_RIGHT if sweep.axis == "size" else max(found), corners[-1][1])]
+    return [*corners, (_RIGHT if sweep.axis == "size" else found[-1][0], corners[-1][1])]
 
 
 def _thin(corners: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

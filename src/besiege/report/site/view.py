@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from besiege.bench.board import TRANSFER, Board, BoardCell
+from besiege.bench.board import Board, BoardCell
+from besiege.bench.cell_groups import TRANSFER
 from besiege.bench.standings import Setting, settings_of
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import EvaluationFigures
