@@ -75,7 +75,7 @@ READING = (
     *("besiege.bench.evaluations", "besiege.bench.opening", "besiege.bench.exports.images"),
     *("besiege.bench.exports.tables", "besiege.report.paper"),
     *("besiege.metrics.bands", "besiege.metrics.crossings", "besiege.metrics.ranks"),
-    *("besiege.metrics.strength", "besiege.studies.digits"),
+    *("besiege.metrics.strength", "besiege.studies.digits", "besiege.report.site.writing"),
     *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),
 )
 
