@@ -9,7 +9,8 @@ import pytest
 from tests.report.crowd import crowd
 
 from besiege.bench.standings import Setting, medians_beside, settings_of
-from besiege.metrics.paired import Difference, holm
+from besiege.metrics.paired import Difference, holm, samples_needed
+from besiege.metrics.ranks import leaderboard
 
 
 def test_a_setting_is_what_has_the_same_norm_budget_goal_and_samples() -> None:
@@ -36,12 +37,16 @@ def test_an_image_is_robust_if_no_attack_of_any_cell_broke_it() -> None:
     assert values == sorted(values, reverse=True)
 
 
-def test_pairs_are_paired_and_corrected_for_all_of_the_board() -> None:
+def test_pairs_are_paired_and_corrected_for_all_of_a_setting() -> None:
     board = crowd(4, 4, 60)
     found = settings_of(board)
-    pairs = [pair for one in found for pair in one.pairs]
-    assert len(pairs) == 3 * 6
-    assert [pair.p for pair in pairs] == holm([pair.change.p for pair in pairs])
+    assert [len(one.pairs) for one in found] == [6] * 3
+    for setting in found:
+        every = zip(setting.pairs, holm([pair.change.p for pair in setting.pairs]), strict=True)
+        for pair, most in every:  # never below the pair's own, and close to Holm's
+            assert pair.change.p <= pair.p <= most + 0.02
+            assert pair.needed == samples_needed(pair.change, 6)
+    assert any(pair.p > pair.change.p for one in found for pair in one.pairs)
     robust = board.cells[0].robust & board.cells[3].robust
     names = [model.name for model in board.models]
     for pair in found[0].pairs:
@@ -62,6 +67,13 @@ def test_ranks_are_ranges_of_what_the_images_can_tell() -> None:
         assert ranges == [rank_by_hand(setting, one.model) for one in setting.standings]
         for place, (low, high) in enumerate(ranges, 1):
             assert low <= place <= high
+    first = settings_of(board)[0]
+    robust = board.cells[0].robust & board.cells[3].robust
+    names = [model.name for model in board.models]
+    for one in leaderboard(names, robust):
+        mine = next(other for other in first.standings if other.model == one.name)
+        assert (one.first, one.last) == (mine.low, mine.high)
+        assert mine.robust is not None and one.value == mine.robust.value
     same = replace(board.cells[0], robust=np.repeat(board.cells[0].robust[:1], 6, 0))
     (setting,) = settings_of(replace(board, cells=(same,)))
     assert {(one.low, one.high) for one in setting.standings} == {(1, 6)}

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
+import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from tests.cli.conftest import Besiege
-from tests.studies.boards import MadeBoard, made
+
+from besiege.bench.board import board_of
+from besiege.cli import main
+from besiege.metrics.paired import Difference
+from besiege.studies.study import STUDIES
+
+DIGITS = STUDIES.get("digits")
 
 
-@pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> Callable[[MadeBoard], None]:
-    """Every run folder has the results of a board."""
-
-    def give(board: MadeBoard) -> None:
-        reading = SimpleNamespace(board_of=lambda folder: board)
-        monkeypatch.setitem(sys.modules, "besiege.bench.board", reading)
-
-    return give
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The benchmark of the shipped study on a few images."""
+    folder = tmp_path_factory.mktemp("study") / "run"
+    assert main(["run", str(DIGITS.spec), "--count", "30", "--out", str(folder)]) == 0
+    return folder
 
 
 def test_without_a_name_all_are_listed(besiege: Besiege) -> None:
@@ -37,27 +38,39 @@ def test_a_study_shows_its_claims_and_its_commands(besiege: Besiege) -> None:
     assert Path(json.loads(besiege("study", "digits", "--json").out)["spec"]).exists()
 
 
-def test_a_run_answers_the_claims(
-    besiege: Besiege, results: Callable[[MadeBoard], None], tmp_path: Path
-) -> None:
-    results(made(1000, 2.0))
-    told = besiege("study", "digits", "--run", str(tmp_path))
-    assert told.code == 0 and "0.1. yes" in told.out
-    assert "corrected p < 0.001, on the same 1,000 images." in " ".join(told.out.split())
-    content = json.loads(besiege("study", "digits", "--run", str(tmp_path), "--json").out)
-    assert [one["verdict"] for one in content["answers"]] == ["yes"] * 3
-    results(made(30, 1.02))
-    assert (
-        "These images cannot tell; about" in besiege("study", "digits", "--run", str(tmp_path)).out
-    )
+def test_a_run_answers_the_claims(besiege: Besiege, run: Path) -> None:
+    told = besiege("study", "digits", "--run", str(run))
+    assert told.code == 0 and max(map(len, told.out.splitlines())) <= 80
+    flat = " ".join(told.out.split())
+    assert "D1 yes Adversarial training withstands more than natural" in flat
+    assert "corrected p < 0.001, on the same 30 images." in flat
+    assert "D3 cannot tell The order" in flat and "These images cannot tell; about" in flat
+    assert flat.count("other models and data may differ") == 1, "what all share is printed once"
+    cell = board_of(run).cell("white linf")
+    share = (cell.smallest[1] > 0.05).mean()
+    assert f"pgd-at {100 * share:.1f} %" in flat and "accuracy at linf budgets" in flat
 
 
-def test_a_claim_that_was_not_run_is_incomplete(
-    besiege: Besiege, results: Callable[[MadeBoard], None], tmp_path: Path
-) -> None:
-    results(made(100, 2.0, ("white l2",)))
-    told = besiege("study", "digits", "--run", str(tmp_path))
-    assert told.code == 3 and "not run" in told.out
+def test_answers_are_those_of_the_distances(besiege: Besiege, run: Path) -> None:
+    content = json.loads(besiege("study", "digits", "--run", str(run), "--json").out)
+    first, _, order = content["answers"]
+    natural, trained = board_of(run).cell("white linf").smallest > 0.1
+    change = Difference.of(trained, natural)
+    assert (first["effect"]["value"], first["effect"]["count"]) == (change.value, 30)
+    assert (first["verdict"], order["verdict"]) == ("yes", "cannot tell")
+    assert content["tables"][0]["columns"] == ["model", "0.05", "0.1", "0.2"]
+
+
+def test_a_claim_that_was_not_run_is_incomplete(besiege: Besiege, tmp_path: Path) -> None:
+    text = DIGITS.spec.read_text()
+    place = tmp_path / "part.toml"
+    place.write_text(text.replace("white linf", "other linf"))
+    assert besiege("run", str(place), "--count", "5", "--out", "part").code == 0
+    told = besiege("study", "digits", "--run", "part")
+    assert told.code == 3 and "D1  not run" in told.out
+    assert "no cell of this run is 'white linf'" in " ".join(told.out.split())
+    shutil.rmtree("part")
+    assert besiege("study", "digits", "--run", "part").code == 2
 
 
 @pytest.mark.parametrize(

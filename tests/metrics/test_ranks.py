@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from besiege.core.errors import InputError
 from besiege.metrics.paired import Difference
-from besiege.metrics.ranks import clearly_better, leaderboard, rank_ranges
+from besiege.metrics.ranks import clearly_better, corrected_p, leaderboard, rank_ranges
 from besiege.metrics.resampling import Resampling, critical
 
 Numbers = NDArray[np.float64]
@@ -99,6 +99,31 @@ def test_two_models_are_told_apart_as_by_mcnemars_test() -> None:
         assert not clear[0, 0] and not (clear[0, 1] and clear[1, 0])
         agree += bool(clear.any()) == (Difference.of(*pair).p < 0.05)
     assert agree >= 36
+
+
+def test_p_values_are_those_of_the_largest_deviation_of_the_pairs_that_are_left() -> None:
+    values = outcomes(RATES["spread"], 150, np.random.default_rng(7))
+    one, other = np.triu_indices(6, 1)
+    change, resampling = values[one] - values[other], Resampling.of(150, 500)
+    found = corrected_p(change, resampling=resampling)
+    size = np.abs(change.sum(1)) / np.sqrt(np.abs(change).sum(1))
+    moved, least = resampling.deviations(change), 0.0
+    for pair in np.argsort(-size, kind="stable"):
+        rest = moved[:, size <= size[pair]].max(1)
+        own = Difference.of(change[pair] > 0, change[pair] < 0).p
+        least = max(least, own, (1 + (rest >= size[pair]).sum()) / 501)
+        assert found[pair] == pytest.approx(least)
+    assert found.min() < 0.01 and found.max() > 0.5
+
+
+def test_a_pair_is_never_surer_than_alone() -> None:
+    """Five to none is no finding, however few the resamples in which that happens."""
+    five = [[1.0] * 5 + [0.0] * 195]
+    assert corrected_p(five)[0] == 0.0625
+    assert corrected_p(np.multiply(five, 0.5))[0] < 0.05  # sizes have no exact test
+    assert not clearly_better([five[0], [0.0] * 200]).any()
+    assert len(corrected_p(np.zeros((0, 5)))) == 0
+    assert corrected_p(np.zeros((2, 5))).tolist() == [1.0, 1.0]
 
 
 def test_images_that_were_not_judged_are_left_out() -> None:

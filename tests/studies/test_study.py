@@ -10,17 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.studies.boards import MadeBoard, made
+from tests.studies.boards import board as board_with
+from tests.studies.boards import made, with_sizes
 
+from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
 from besiege.metrics.paired import Difference, holm
 from besiege.studies.effects import advantage, least_advantage
-from besiege.studies.study import STUDIES, BoardLike, Claim, Study
+from besiege.studies.study import STUDIES, Claim, Study
 
 DIGITS = STUDIES.get("digits")
 
 
-def verdicts(board: BoardLike) -> list[str]:
+def verdicts(board: Board) -> list[str]:
     return [one.verdict for one in DIGITS.answers(board)]
 
 
@@ -45,8 +47,8 @@ def test_a_planted_change_of_the_order_is_a_no_that_says_where() -> None:
     board = made(1000, 1.0)
     cell = board.cell("white linf")
     narrow = 0.08 * np.random.default_rng(1).lognormal(0, 0.1, 1000)
-    changed = replace(cell, smallest=np.stack([cell.smallest[0], narrow]))
-    answer = DIGITS.answers(MadeBoard((changed, board.cells[1])))[2]
+    changed = with_sizes(cell, np.stack([cell.smallest[0], narrow]))
+    answer = DIGITS.answers(board_with(changed, board.cells[1]))[2]
     assert answer.verdict == "no" and "The order changes near 0.0" in answer.caveat
 
 
@@ -65,16 +67,16 @@ def test_claims_without_their_cell_model_or_images_were_not_run() -> None:
     assert [one.verdict for one in found] == ["not run", "yes", "not run"]
     assert "no cell" in found[0].caveat and found[0].effect is None and found[0].p is None
     board = made(100, 2.0)
-    others = MadeBoard(tuple(replace(cell, models=("a", "b")) for cell in board.cells))
+    others = board_with(*(replace(cell, models=("a", "b")) for cell in board.cells))
     assert verdicts(others) == ["not run"] * 3
-    nothing = MadeBoard(tuple(replace(c, known=np.zeros((2, 100), bool)) for c in board.cells))
+    nothing = board_with(*(replace(c, known=np.zeros((2, 100), bool)) for c in board.cells))
     assert verdicts(nothing) == ["not run"] * 3
 
 
 def test_an_unfinished_run_answers_for_the_judged_images_and_says_so() -> None:
     board = made(400, 2.0)
     known = np.arange(400) < [[300], [200]]
-    part = MadeBoard(tuple(replace(cell, known=known) for cell in board.cells))
+    part = board_with(*(replace(cell, known=known) for cell in board.cells))
     for answer in DIGITS.answers(part):
         assert answer.effect is not None and answer.effect.count == 200
         assert "Only 200 of 400 images" in answer.caveat

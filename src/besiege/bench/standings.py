@@ -2,7 +2,7 @@
 
 Cells with the same norm, budget, goal and samples are one setting. Under it an image is robust if
 it withstood every attack of every cell, so that the figure is that of the worst attack for each
-image. Nothing is averaged over attacks, norms or goals.
+image. Nothing is averaged over attacks, norms or goals. A rank is a range (`metrics/ranks.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from besiege.bench.board import Board, BoardCell
 from besiege.metrics.comparing import Aligned
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
-from besiege.metrics.outcomes import Ids
-from besiege.metrics.paired import LEVEL, Difference, holm, samples_needed
+from besiege.metrics.outcomes import Ids, Numbers
+from besiege.metrics.paired import ALPHA, Difference, samples_needed
+from besiege.metrics.ranks import corrected_p, rank_ranges
 from besiege.metrics.rows import places
 
 
@@ -66,8 +67,8 @@ class Standing:
 class Versus:
     """Two models under a setting; the first is the more robust one.
 
-    ``p`` is corrected for all pairs of models of the board (Holm); ``needed`` is about how many
-    images would show a difference of this size.
+    ``p`` is corrected for all pairs of the setting (`besiege.metrics.ranks.corrected_p`);
+    ``needed`` is about how many images would show a difference of this size.
     """
 
     first: str
@@ -79,7 +80,7 @@ class Versus:
     @property
     def clear(self) -> bool:
         """Whether the images show that the first is more robust."""
-        return self.p < 1 - LEVEL
+        return self.p < ALPHA
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +129,7 @@ class Setting:
 
 def settings_of(board: Board) -> tuple[Setting, ...]:
     """The settings of a board with their rankings, in the order of its cells."""
-    made = [_ranked(board, one) for one in _settings(board)]
-    pairs = [pair for one in made for pair in one.pairs]
-    corrected = iter(
-        replace(pair, p=p, needed=samples_needed(pair.change, len(pairs)))
-        for pair, p in zip(pairs, holm([pair.change.p for pair in pairs]), strict=True)
-    )
-    return tuple(_with_ranges(one, [next(corrected) for _ in one.pairs]) for one in made)
+    return tuple(_ranked(board, one) for one in _settings(board))
 
 
 def _settings(board: Board) -> list[Setting]:
@@ -159,15 +154,38 @@ def _ranked(board: Board, setting: Setting) -> Setting:
     )
     standings = [_standing(board, setting, name, aligned, m) for m, name in enumerate(names)]
     order = sorted(range(len(names)), key=lambda m: _place(standings[m]))
-    pairs = []
+    pairs = _versus(aligned, names, order)
+    better = np.zeros((len(names), len(names)), bool)
+    for pair in pairs:
+        better[names.index(pair.first), names.index(pair.second)] = pair.clear
+    low, high = rank_ranges(better)
+    ranked = tuple(replace(standings[m], low=int(low[m]), high=int(high[m])) for m in order)
+    return replace(setting, standings=ranked, pairs=pairs)
+
+
+def _versus(aligned: Aligned, names: Sequence[str], order: Sequence[int]) -> tuple[Versus, ...]:
+    """All pairs that were judged on common images, the more robust one of each first."""
+    found = []
     for one, other in combinations(order, 2):
         change = aligned.difference(one, other)
         if change is not None and change.value < 0:
             one, other = other, one
             change = aligned.difference(one, other)
         if change is not None:
-            pairs.append(Versus(names[one], names[other], change, change.p))
-    return replace(setting, standings=tuple(standings[m] for m in order), pairs=tuple(pairs))
+            found.append((one, other, change))
+    first, second = ([pair[place] for pair in found] for place in (0, 1))
+    both = aligned.known[first] & aligned.known[second]
+    # As `Aligned.difference`: without a budget, on which images the first needs more.
+    signs = np.sign(_finite(aligned.values[first]) - _finite(aligned.values[second]))
+    return tuple(
+        Versus(names[one], names[other], change, float(p), samples_needed(change, len(found)))
+        for (one, other, change), p in zip(found, corrected_p(signs, both), strict=True)
+    )
+
+
+def _finite(values: Numbers) -> Numbers:
+    """Values whose differences are numbers: infinite ones are the largest."""
+    return np.nan_to_num(values, posinf=np.finfo(np.float64).max)
 
 
 def _worst_case(
@@ -238,25 +256,6 @@ def _place(one: Standing) -> tuple[bool, bool, float, float]:
         return True, bool(one.stops), 0.0, 0.0
     value = one.robust.value if one.median is None else one.median
     return False, bool(one.stops), -value, -(one.clean.value if one.clean else 0.0)
-
-
-def _with_ranges(setting: Setting, pairs: list[Versus]) -> Setting:
-    """The setting with corrected pairs; a rank is sure where pairs are clear.
-
-    At least as many models are better than one as are clearly better, and at most all but those
-    that are clearly worse. Ranges made of corrected pairs hold for all models at once (Mogstad,
-    Romano, Shaikh and Wilhelm 2024).
-    """
-    names = [one.model for one in setting.standings]
-    better = np.zeros((len(names), len(names)), bool)
-    for pair in pairs:
-        if pair.clear:
-            better[names.index(pair.first), names.index(pair.second)] = True
-    low, high = 1 + better.sum(0), len(better) - better.sum(1)
-    standings = tuple(
-        replace(one, low=int(low[m]), high=int(high[m])) for m, one in enumerate(setting.standings)
-    )
-    return replace(setting, standings=standings, pairs=tuple(pairs))
 
 
 def medians_beside(board: Board, setting: Setting) -> dict[str, float]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
+from rich.table import Table
 from rich.text import Text
 
 from besiege.cli import screen
@@ -14,7 +16,7 @@ from besiege.cli.grammar import AsJson, Place, examples, flowing
 
 if TYPE_CHECKING:
     from besiege.studies.answers import Answer
-    from besiege.studies.study import Study
+    from besiege.studies.study import Grid, Study
 
 command = App(
     name="study",
@@ -57,11 +59,15 @@ def study(
     chosen = STUDIES.get(name)
     if run is None:
         return _explain(chosen, as_json)
-    answers = chosen.answers(import_module("besiege.bench.board").board_of(run))
+    from besiege.bench.board import board_of
+
+    board = board_of(run)
+    answers, tables = chosen.answers(board), chosen.shown(board)
     if as_json:
-        screen.print_json({"study": name, "answers": [one.plain() for one in answers]})
+        told = {"answers": [one.plain() for one in answers], "tables": [*map(asdict, tables)]}
+        screen.print_json({"study": name, **told})
     else:
-        _print(chosen, answers)
+        _print(chosen, answers, tables)
     return INCOMPLETE if any(one.verdict == "not run" for one in answers) else FINE
 
 
@@ -100,18 +106,31 @@ def _explain(chosen: Study, as_json: bool) -> int:
     return FINE
 
 
-def _print(chosen: Study, answers: tuple[Answer, ...]) -> None:
+def _print(chosen: Study, answers: tuple[Answer, ...], tables: Sequence[Grid]) -> None:
     console = screen.out()
     console.print(Text(chosen.title, "bold"))
+    console.print()
+    rows = Table.grid(padding=(0, 2, 0, 0))
+    shared = {one.caveat for one in answers} if len(answers) > 1 else set()
     for one in answers:
+        below = _sentences(one, caveat=len(shared) != 1)
+        text = Text(one.claim).append("".join(f"\n{each}" for each in below), "dim")
+        verdict = Text(one.verdict, _STYLES.get(one.verdict, "bold"), no_wrap=True)
+        rows.add_row(Text(one.id, "bold", no_wrap=True), verdict, text)
+    console.print(rows)
+    for grid in tables:
         console.print()
-        line = Text(f"{one.id}  {one.claim} ").append(one.verdict, _STYLES.get(one.verdict, "bold"))
-        screen.say(console, line)
-        for sentence in _sentences(one):
-            screen.say(console, Text(sentence, "dim"))
+        screen.say(console, Text(grid.title, "bold"))
+        table = screen.columns(*grid.columns, right=grid.columns[1:])
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table)
+    if len(shared) == 1 and (caveat := shared.pop()):
+        console.print()
+        screen.say(console, Text(caveat, "dim"))
 
 
-def _sentences(answer: Answer) -> list[str]:
+def _sentences(answer: Answer, caveat: bool) -> list[str]:
     """What an answer rests on."""
     from besiege.report.formats import p_value
 
@@ -127,4 +146,4 @@ def _sentences(answer: Answer) -> list[str]:
         found.append(f"These images cannot tell; about {answer.needed:,} would.")
     if answer.paper:
         found.append(f"Published: {answer.paper}")
-    return [*found, answer.caveat] if answer.caveat else found
+    return [*found, answer.caveat] if caveat and answer.caveat else found

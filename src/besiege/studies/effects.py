@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from besiege.bench.board import Board, BoardCell
 from besiege.core.errors import UnknownNameError, near
 from besiege.metrics.crossings import crossing
 from besiege.metrics.paired import Difference, samples_needed
 from besiege.studies.answers import Measured
-from besiege.studies.study import BoardLike, CellLike
 
 
 def advantage(
-    board: BoardLike, cell: str, better: str, worse: str, eps: float | None = None
+    board: Board, cell: str, better: str, worse: str, eps: float | None = None
 ) -> Measured:
     """How much more of the images one model withstands than another, on the same images.
 
@@ -46,7 +46,7 @@ def advantage(
 
 
 def least_advantage(
-    board: BoardLike, cell: str, better: str, worse: str, budgets: Sequence[float]
+    board: Board, cell: str, better: str, worse: str, budgets: Sequence[float]
 ) -> Measured:
     """How much more one model withstands than another at the budget where it is least.
 
@@ -70,7 +70,7 @@ def least_advantage(
     )
 
 
-def place_of(cell: CellLike, model: str) -> int:
+def place_of(cell: BoardCell, model: str) -> int:
     """The place of a model in a cell."""
     if model not in cell.models:
         raise UnknownNameError(
@@ -79,11 +79,11 @@ def place_of(cell: CellLike, model: str) -> int:
     return cell.models.index(model)
 
 
-def _must_have_images(both: np.ndarray, cell: CellLike) -> None:
+def _must_have_images(both: np.ndarray, cell: BoardCell) -> None:
     if not both.any():
         raise UnknownNameError(f"no image was judged for both models under '{cell.name}' yet")
 
 
-def _of_all(cell: CellLike, count: int) -> str:
+def _of_all(cell: BoardCell, count: int) -> str:
     total = cell.known.shape[1]
     return f"Only {count:,} of {total:,} images were judged for both." if count < total else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from besiege.core.errors import UnknownNameError
 from besiege.core.registry import Registry
@@ -13,32 +13,8 @@ from besiege.metrics.paired import holm
 from besiege.studies.answers import Answer, Measured, decide, images_needed
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from besiege.bench.board import Board
     from besiege.metrics.bands import Bands
-
-
-class CellLike(Protocol):
-    """The part of a board's cell that claims read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def models(self) -> tuple[str, ...]: ...
-    @property
-    def known(self) -> NDArray[np.bool_]: ...
-    @property
-    def smallest(self) -> NDArray[np.float64]: ...
-    def withstood(self, eps: float | None = None) -> NDArray[np.bool_]: ...
-
-
-class BoardLike(Protocol):
-    """The part of a board that claims read."""
-
-    @property
-    def cells(self) -> Sequence[CellLike]: ...
-    def cell(self, name: str) -> CellLike: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +38,7 @@ class Claim:
 
     id: str
     text: str
-    measure: Callable[[BoardLike], Measured]
+    measure: Callable[[Board], Measured]
     smallest: float = 0.01
     denied: float = 0.0
     paper: str = ""
@@ -109,10 +85,10 @@ class Study:
     source: str
     spec: Path
     claims: tuple[Claim, ...]
-    tables: Callable[[BoardLike], Sequence[Grid]] = lambda board: ()
-    figures: Callable[[BoardLike], Sequence[Curves]] = lambda board: ()
+    tables: Callable[[Board], Sequence[Grid]] = lambda board: ()
+    figures: Callable[[Board], Sequence[Curves]] = lambda board: ()
 
-    def answers(self, board: BoardLike) -> tuple[Answer, ...]:
+    def answers(self, board: Board) -> tuple[Answer, ...]:
         """The answers to all claims. P-values are corrected for the claims that were run (Holm)."""
         found = [_measured(claim, board) for claim in self.claims]
         ps = [one.p for one in found if isinstance(one, Measured) and one.p is not None]
@@ -122,8 +98,15 @@ class Study:
             for claim, one in zip(self.claims, found, strict=True)
         )
 
+    def shown(self, board: Board) -> Sequence[Grid]:
+        """The tables; none of a board without the cells and models that they are about."""
+        try:
+            return self.tables(board)
+        except UnknownNameError:
+            return ()
 
-def _measured(claim: Claim, board: BoardLike) -> Measured | str:
+
+def _measured(claim: Claim, board: Board) -> Measured | str:
     """What the board says, or why it says nothing."""
     try:
         return claim.measure(board)

@@ -95,7 +95,6 @@ def _model_page(site: Site, model: BoardModel) -> Page:
         "rules": site.warned([cell.evaluations[m] for cell, m in mine], notes=True),
         "standings": standings,
         "versus": [*_versus(site, name)],
-        "pairs": sum(len(one.pairs) for one in site.settings),
         "attacks": attacks,
     }
     return Page(site.model_page(name), "model", values)

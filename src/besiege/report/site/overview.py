@@ -101,7 +101,8 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
     attacks = sum(len(cell.attacks) for cell in cells)
     note = (
         "Ranks are ranges: models whose order these images cannot tell share one. "
-        f"Paired tests on the same {len(setting.samples):,} images, corrected for all pairs."
+        f"Paired tests on the same {len(setting.samples):,} images, corrected for all pairs of "
+        "this threat."
     )
     if medians:
         note += " Median size: of the smallest perturbations found by searches in this norm."
