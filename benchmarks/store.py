@@ -98,9 +98,15 @@ def plan(samples: int, attacks: int) -> Plan:
 
 
 def fill(
-    store: Store, asked: Plan, shape: tuple[int, ...] = SHAPE, broken: float = 0.5, seed: int = 0
+    store: Store,
+    asked: Plan,
+    shape: tuple[int, ...] = SHAPE,
+    broken: float = 0.5,
+    seed: int = 0,
+    largest: float = 0.03,
 ) -> None:
-    """Records as a real run leaves them, with rows and images of chance."""
+    """Records as a real run leaves them, with rows, distances and images of chance."""
+    about = {"versions": {"besiege": besiege.__version__}, "seconds": 1.0}
     chance = np.random.default_rng(seed)
     most = max(shard.count for shard in asked.shards)
     pictures = chance.integers(0, 256, (most, *shape), dtype=np.uint8)
@@ -117,7 +123,8 @@ def fill(
             "share": np.ones(size),
             "correct": right[ids],
         }
-        record = Record(task.identity, {"rows": size, "correct": int(right[ids].sum())})
+        totals = {"rows": size, "correct": int(right[ids].sum())}
+        record = Record(task.identity, totals, provenance=about)
         store.commit(record, rows, {IMAGES: save({"images": pictures[:size]})})
     parts = [part for stage in attacks for part in zip(stage.parts, stage.counts, strict=True)]
     for (crafting, judging), size in parts:
@@ -133,7 +140,8 @@ def fill(
             **{f"loss_{when}": chance.random(size) for when in ("first", "late", "best")},
         }
         kept: dict[str, Column] = {"images": images[:size][won], "rows": np.flatnonzero(won)}
-        key = store.commit(Record(crafting.identity, {"rows": size}), crafted, {IMAGES: save(kept)})
+        craft = Record(crafting.identity, {"rows": size}, provenance=about)
+        key = store.commit(craft, crafted, {IMAGES: save(kept)})
         made = store.read(key)
         assert made is not None
         judged: dict[str, Column] = {
@@ -146,12 +154,11 @@ def fill(
             "prediction": (ids + 1) % 10,
             "confidence": chance.random(size),
             # A misclassified image needs no perturbation.
-            **{n: chance.random(size) * 0.03 * right[ids] for n in ("linf", "l2", "l1", "l0")},
+            **{n: chance.random(size) * largest * right[ids] for n in ("linf", "l2", "l1", "l0")},
         }
         totals = {"rows": size, "correct": int(right[ids].sum()), "broken": int(won.sum())}
-        store.commit(
-            Record(judging.identity, totals, provenance={"judged": dict(made.files)}), judged
-        )
+        by = {**about, "judged": dict(made.files)}
+        store.commit(Record(judging.identity, totals, provenance=by), judged)
 
 
 def measured(*command: str) -> tuple[float, int]:

@@ -25,7 +25,7 @@ from besiege.bench.sweeps import sweeps_of
 from besiege.cli import main
 from besiege.core.errors import InputError
 from besiege.metrics.values import Picture
-from besiege.report.site import has_site, serving, write_site
+from besiege.report.site import curves, has_site, serving, write_site
 from besiege.report.site.choices import Choice, lacking, rules, tokens
 from besiege.report.site.serving import AGAIN, server
 from besiege.report.site.writing import shortened, site_files
@@ -80,10 +80,13 @@ def resolved(page: str, link: str) -> tuple[str, str]:
     return "/".join(clean), anchor
 
 
-def test_every_link_leads_to_a_page_and_its_place(
-    files: dict[str, bytes], seen: dict[str, Seen]
-) -> None:
-    assert len(seen) > 30
+def test_every_link_leads_to_a_page_and_its_place(files: dict[str, bytes]) -> None:
+    assert len([name for name in files if name.endswith(".html")]) > 30
+    must_be_linked(files)
+
+
+def must_be_linked(files: dict[str, bytes]) -> None:
+    seen = {name: Seen(text.decode()) for name, text in files.items() if name.endswith(".html")}
     for page, found in seen.items():
         assert len(set(found.ids)) == len(found.ids), page
         for link in found.links:
@@ -112,6 +115,26 @@ def test_pages_are_small(cells: int) -> None:
     assert max(pages.values()) <= 500_000, max(pages, key=lambda name: pages[name])
     assert sum(pages.values()) <= 40_000_000
     assert len(made["site.js"]) <= 8_000
+
+
+def test_curves_of_one_cell_are_on_several_pages_where_one_would_be_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    board = crowd(4, 4, 60)
+
+    def drawings(files: dict[str, bytes]) -> dict[str, list[str]]:
+        pages = {n: text.decode() for n, text in files.items() if n.startswith("curves")}
+        return {n: re.findall("<svg class=.panel.*?</svg>", text) for n, text in pages.items()}
+
+    every = sorted(svg for some in drawings(written(board)).values() for svg in some)
+    room = 4 * max(map(len, every))
+    monkeypatch.setattr(curves, "ROOM", room)
+    files = written(board)
+    must_be_linked(files)
+    split = drawings(files)
+    assert [name for name in split if "part-2" in name]
+    assert sorted(svg for some in split.values() for svg in some) == every
+    assert all(0 < sum(map(len, some)) <= room for some in split.values())
 
 
 def test_a_model_has_one_colour_and_dash_on_every_page(

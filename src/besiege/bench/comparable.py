@@ -97,9 +97,10 @@ def candidate_of(folder: Path, plan: Plan, figures: EvaluationFigures, source: o
 
 def _in_folder(folder: Path, history: bool) -> Iterator[Candidate]:
     store, run = open_run(folder)
-    summaries = [summary_of(store, plan) for plan in run.current]
-    for mine in summaries:
-        earlier = run.earlier(mine.plan) if history else ()
+    plans = run.histories()
+    summaries = [summary_of(store, plan) for plan, _ in plans]
+    for mine, (_, before) in zip(summaries, plans, strict=True):
+        earlier = before if history else ()
         for one in (mine, *(summary_of(store, plan) for plan in earlier)):
             yield _candidate(one, complete_figures(one, summaries), folder)
 

@@ -27,11 +27,12 @@ def summarise(folder: Path | str) -> RunFigures:
     A complete evaluation is computed once and cached in the folder (`besiege.bench.summaries`).
     """
     store, run = open_run(folder)
-    summaries = [summary_of(store, plan) for plan in run.current]
+    plans = run.histories()
+    summaries = [summary_of(store, plan) for plan, _ in plans]
     histories = _corrected(
         [
-            [_earlier(summary_of(store, old), mine) for old in run.earlier(mine.plan)]
-            for mine in summaries
+            [_earlier(summary_of(store, old), mine) for old in before]
+            for mine, (_, before) in zip(summaries, plans, strict=True)
         ]
     )
     evaluations = tuple(
@@ -41,7 +42,7 @@ def summarise(folder: Path | str) -> RunFigures:
     return RunFigures(
         SCHEMA,
         run.created,
-        run.current[-1].request.command if run.current else "",
+        plans[-1][0].request.command if plans else "",
         run.versions,
         all(evaluation.complete for evaluation in evaluations),
         evaluations,
@@ -99,7 +100,8 @@ def _earlier(old: Summary, mine: Summary) -> Earlier:
 def write_figures(folder: Path | str, figures: RunFigures | None = None) -> RunFigures:
     """Write ``figures.json`` into a run folder; without `figures` they are computed."""
     run = summarise(folder) if figures is None else figures
-    Store(folder).write_file(FILE, json.dumps(run.plain(), indent=1, allow_nan=False).encode())
+    # Without indentation: a large run has millions of numbers, which would take a line each.
+    Store(folder).write_file(FILE, json.dumps(run.plain(), allow_nan=False).encode())
     return run
 
 

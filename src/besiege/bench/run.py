@@ -58,13 +58,21 @@ class Run(Value):
     @property
     def current(self) -> tuple[Plan, ...]:
         """The newest evaluation of every request, in the order in which they were first made."""
-        newest = {plan.series: plan for plan in self.plans}
-        return tuple(newest.values())
+        return tuple(plan for plan, _ in self.histories())
+
+    def histories(self) -> list[tuple[Plan, tuple[Plan, ...]]]:
+        """The newest evaluation of every request, and those before it, the newest first."""
+        series: dict[object, list[Plan]] = {}
+        for plan in self.plans:
+            series.setdefault(plan.series, []).append(plan)
+        return [
+            (newest, tuple(old for old in reversed(before) if old.name != newest.name))
+            for *before, newest in series.values()
+        ]
 
     def earlier(self, plan: Plan) -> tuple[Plan, ...]:
         """Earlier evaluations of the same request, the newest first."""
-        before = [old for old in self.plans if old.series == plan.series and old.name != plan.name]
-        return tuple(reversed(before))
+        return next((before for one, before in self.histories() if one.series == plan.series), ())
 
     def with_plan(self, plan: Plan) -> Run:
         """The run with this evaluation as the current one of its request.

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -209,30 +210,7 @@ class Threat:
             return text
         if not isinstance(text, str):
             raise ThreatError(f"a threat is text such as 'linf:8/255', not {type(text).__name__}")
-        words = text.split()
-        if not words:
-            raise ThreatError("the threat is empty: write for example 'linf:8/255'")
-        text = short(text)  # as messages quote it
-        name, colon, budget = words[0].partition(":")
-        _must_have_norm(words[0], text)
-        norm = _member(Norm, name, "norm", f" in the threat '{text}'")
-        eps = _parse_eps(budget, text) if colon else None
-        goals = {g.value: g for g in Goal}
-        levels = {str(a): a for a in Access}
-        targets = {word: _class(word, text) for word in words[1:] if word.startswith(CLASS)}
-        for word in words[1:]:
-            if word not in goals and word not in levels and word not in targets:
-                raise ThreatError(
-                    f"'{short(word)}' in the threat '{text}' is neither a goal nor an access: "
-                    + near(word, [*goals, f"{CLASS}3", *levels])
-                )
-        chosen = [goals.get(word, Goal.GIVEN) for word in words[1:] if word not in levels]
-        granted = [levels[word] for word in words[1:] if word in levels]
-        if len(chosen) > 1 or len(granted) > 1:
-            raise ThreatError(f"the threat '{text}' names two goals or two accesses: choose one")
-        goal, access = [*chosen, Goal.UNTARGETED][0], [*granted, Access.GRADIENT][0]
-        target = next(iter(targets.values()), None)
-        return cls(norm, eps, goal, access, budget if colon else None, target)
+        return _parsed(text)
 
     def __str__(self) -> str:
         text = str(self.norm) if self.eps is None else f"{self.norm}:{self.written}"
@@ -300,6 +278,34 @@ class Threat:
             meant = _show(as_fraction(self.eps) / 255)
             advice = f"If it is in units of 1/255, write 'linf:{meant}' instead."
         return [Finding("W28", seen, advice)]
+
+
+@lru_cache(maxsize=256)  # a run asks for the threats of its plans again and again
+def _parsed(text: str) -> Threat:
+    words = text.split()
+    if not words:
+        raise ThreatError("the threat is empty: write for example 'linf:8/255'")
+    text = short(text)  # as messages quote it
+    name, colon, budget = words[0].partition(":")
+    _must_have_norm(words[0], text)
+    norm = _member(Norm, name, "norm", f" in the threat '{text}'")
+    eps = _parse_eps(budget, text) if colon else None
+    goals = {g.value: g for g in Goal}
+    levels = {str(a): a for a in Access}
+    targets = {word: _class(word, text) for word in words[1:] if word.startswith(CLASS)}
+    for word in words[1:]:
+        if word not in goals and word not in levels and word not in targets:
+            raise ThreatError(
+                f"'{short(word)}' in the threat '{text}' is neither a goal nor an access: "
+                + near(word, [*goals, f"{CLASS}3", *levels])
+            )
+    chosen = [goals.get(word, Goal.GIVEN) for word in words[1:] if word not in levels]
+    granted = [levels[word] for word in words[1:] if word in levels]
+    if len(chosen) > 1 or len(granted) > 1:
+        raise ThreatError(f"the threat '{text}' names two goals or two accesses: choose one")
+    goal, access = [*chosen, Goal.UNTARGETED][0], [*granted, Access.GRADIENT][0]
+    target = next(iter(targets.values()), None)
+    return Threat(norm, eps, goal, access, budget if colon else None, target)
 
 
 def _member(kind: type[E], name: object, what: str, where: str = "") -> E:

@@ -60,15 +60,33 @@ class CurvePages:
                 return level
         return len(_FACETS) + 1
 
-    def _key(self, place: int) -> tuple[str, ...]:
-        """The page of a cell: the values of the facets that are split, and beyond these its own."""
-        if self._level > len(_FACETS):
-            return (*self._facets(place), self.site.board.cells[place].name)
-        return self._facets(place)[: self._level]
+    @cached_property
+    def _parts(self) -> dict[tuple[int, str], int]:
+        """The attacks of each cell, and on which of its pages they are; one page if all fit."""
+        sizes: dict[tuple[int, str], int] = {}
+        for one in self.drawn:
+            key = one.sweep.cell, one.sweep.attack
+            sizes[key] = sizes.get(key, 0) + len(one.svg)
+        parts: dict[tuple[int, str], int] = {}
+        filled: dict[int, tuple[int, int]] = {}
+        for (cell, attack), size in sizes.items():
+            part, used = filled.get(cell, (1, 0))
+            part, used = (part + 1, 0) if used and used + size > ROOM else (part, used)
+            parts[cell, attack], filled[cell] = part, (part, used + size)
+        return parts
+
+    def _key(self, sweep: Sweep) -> tuple[str, ...]:
+        """The page of a sweep: facets that are split; beyond these its cell, and a part of that."""
+        facets = self._facets(sweep.cell)
+        if self._level <= len(_FACETS):
+            return facets[: self._level]
+        part = self._parts[sweep.cell, sweep.attack]
+        more = () if part == 1 else (f"part {part}",)
+        return (*facets, self.site.board.cells[sweep.cell].name, *more)
 
     @cached_property
     def _pages(self) -> dict[tuple[str, ...], str]:
-        keys = [*dict.fromkeys(self._key(n) for n in range(len(self.site.board.cells)))]
+        keys = [*dict.fromkeys(self._key(one.sweep) for one in self.drawn)]
         names = tokens(" ".join(key) for key in keys)
         return {
             key: "curves.html" if n == 0 else f"curves-{names[' '.join(key)]}.html"
@@ -77,9 +95,8 @@ class CurvePages:
 
     def page_of(self, place: int) -> str:
         """The address of a cell's curves; empty where it has none."""
-        if all(one.sweep.cell != place for one in self.drawn):
-            return ""
-        return f"{self._pages[self._key(place)]}#{self._anchor(place)}"
+        mine = next((one.sweep for one in self.drawn if one.sweep.cell == place), None)
+        return "" if mine is None else f"{self._pages[self._key(mine)]}#{self._anchor(place)}"
 
     def _anchor(self, place: int) -> str:
         return f"cell-{place}"
@@ -91,7 +108,7 @@ class CurvePages:
         ]
 
     def _page(self, key: tuple[str, ...], path: str) -> Page:
-        mine = [one for one in self.drawn if self._key(one.sweep.cell) == key]
+        mine = [one for one in self.drawn if self._key(one.sweep) == key]
         left = min(self._level, len(_FACETS))
         return Page(path, "curves", self._values(mine, key, _FACETS[left:]))
 

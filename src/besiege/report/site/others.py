@@ -101,8 +101,11 @@ def findings(site: Site) -> Page:
     for rule in site.rules:
         groups = []
         for group in rule.groups:
-            places = []
+            found: dict[int, list[str]] = {}
             for place, finding in group.found:
+                found.setdefault(place, []).append(finding.seen)
+            places = []
+            for place, seen in found.items():
                 if place in homes:
                     cell, m = homes[place]
                     places.append(
@@ -111,7 +114,8 @@ def findings(site: Site) -> Page:
                             "cell": cell.name,
                             "page": site.cell_page(cell.name),
                             "style": site.style(cell.models[m]),
-                            "seen": finding.seen if group.differ else "",
+                            "seen": seen[0] if group.differ else "",
+                            "more": len(seen) - 1,
                         }
                     )
             groups.append(

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
 from besiege.bench.sweeps import Line, Sweep
 from besiege.metrics.outcomes import Numbers
@@ -50,23 +49,27 @@ def _high(sweep: Sweep) -> float:
     return 1.05 * max(float(line.value.max(initial=0.0)) for line in sweep.lines) or 1.0
 
 
-def _across(values: Numbers, sweep: Sweep) -> NDArray[np.int64]:
-    """The columns of pixels of some values."""
-    part = values / sweep.end
+def _across(values: Numbers, sweep: Sweep) -> Numbers:
+    """Whole pixels from the left."""
     if sweep.axis == "passes":  # searches of very different lengths
         part = np.log10(1 + values) / np.log10(1 + sweep.end)
-    columns: NDArray[np.int64] = np.rint(_LEFT + np.minimum(part, 1.0) * (_RIGHT - _LEFT)).astype(
-        np.int64
-    )
-    return columns
+    else:
+        part = values / sweep.end
+    found: Numbers = np.rint(_LEFT + np.minimum(part, 1.0) * (_RIGHT - _LEFT))
+    return found
+
+
+def _down(values: Numbers, high: float) -> Numbers:
+    """Whole pixels from the top."""
+    return np.rint(_BOTTOM - values / high * (_BOTTOM - _TOP))
 
 
 def _x(value: float, sweep: Sweep) -> int:
-    return int(_across(np.array([value]), sweep)[0])
+    return int(_across(np.array(value), sweep))
 
 
 def _y(value: float, high: float) -> int:
-    return round(_BOTTOM - value / high * (_BOTTOM - _TOP))
+    return int(_down(np.array(value), high))
 
 
 def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
@@ -106,20 +109,14 @@ def _drawn(line: Line, sweep: Sweep, style: int, unit: int | None, high: float) 
 def _corners(line: Line, column: Numbers, sweep: Sweep, high: float) -> list[tuple[int, int]]:
     """The corners of a line in whole pixels; the last value of each column of pixels counts."""
     inside = line.x <= sweep.end
-    columns = _across(line.x[inside], sweep)
-    rows = np.rint(_BOTTOM - column[inside] / high * (_BOTTOM - _TOP)).astype(np.int64)
-    last = np.append(np.diff(columns) > 0, True)
-    found = [*zip(columns[last].tolist(), rows[last].tolist(), strict=True)]
-    if line.joined:
-        return found
-    corners: list[tuple[int, int]] = []
-    for x, y in found:
-        if corners and corners[-1][1] == y:
-            continue  # a flat stretch is one command
-        if corners:
-            corners.append((x, corners[-1][1]))
-        corners.append((x, y))
-    return [*corners, (_RIGHT if sweep.axis == "size" else found[-1][0], corners[-1][1])]
+    x, y = _across(line.x[inside], sweep), _down(column[inside], high)
+    last = np.append(x[1:] != x[:-1], True)
+    x, y = x[last], y[last]
+    if not line.joined:
+        end = _RIGHT if sweep.axis == "size" else x[-1]
+        rises = np.append(True, y[1:] != y[:-1])  # a flat stretch is one command
+        x, y = np.append(x[rises].repeat(2)[1:], end), y[rises].repeat(2)
+    return [*zip(x.astype(int).tolist(), y.astype(int).tolist(), strict=True)]
 
 
 def _thin(corners: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
