@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,12 @@ import pytest
 
 import besiege
 from besiege.bench import summaries
+from besiege.bench.benchmark import benchmark_of
 from besiege.bench.board import Board, board_of
-from besiege.bench.cell_groups import groups_of, is_benchmark
+from besiege.bench.cell_groups import groups_of
 from besiege.bench.evaluations import Evaluations
 from besiege.bench.overview import open_run
+from besiege.bench.run import RunEntry
 from besiege.core.errors import UnknownNameError
 
 MODELS = ["zoo:digits-natural", "zoo:digits-pgd-at"]
@@ -135,29 +136,30 @@ def test_arrays_are_cached_until_a_record_changes(
 
 
 def test_the_cells_of_a_benchmark_are_those_it_declares(folder: Path) -> None:
-    """Until runs carry a benchmark, one is made up beside the plans of a plain run."""
     _, run = open_run(folder)
-    plans = run.current
-    cells = [
-        SimpleNamespace(name="white", threat="linf:0.15"),
-        SimpleNamespace(name="search", threat="l2:0.5"),
-    ]
-    entries = [
-        SimpleNamespace(cell=cell, model=name, budget=budget, seed=seed, plan=plans[place].name)
-        for place, (cell, name, budget, seed) in enumerate(
-            [
-                ("white", "natural", "0.15", 0),
-                ("white", "trained", "0.15", 0),
-                ("search", "natural", None, 0),
-                ("search", "trained", None, 1),
-            ]
-        )
-    ]
-    declared: Any = SimpleNamespace(
-        current=plans, benchmark=SimpleNamespace(cells=cells), entries=entries
+    benchmark = benchmark_of(
+        {
+            "name": "made up",
+            "data": "digits",
+            "models": {"natural": "zoo:digits-natural", "trained": "zoo:digits-pgd-at"},
+            "cells": [
+                {"name": "white", "threat": "linf:0.15", "attacks": ["pgd"]},
+                {"name": "search", "threat": "l2:0.5", "attacks": ["fmn"], "budget": "search"},
+            ],
+        }
     )
+    listed = [
+        ("white", "natural", "0.15", 0),
+        ("white", "trained", "0.15", 0),
+        ("search", "natural", None, 0),
+        ("search", "trained", None, 1),
+    ]
+    entries = tuple(
+        RunEntry(cell=cell, model=name, budget=budget, seed=seed, plan=run.current[place].name)
+        for place, (cell, name, budget, seed) in enumerate(listed)
+    )
+    declared = run.model_copy(update={"benchmark": benchmark, "entries": entries})
     found = groups_of(declared)
     assert [one.name for one in found] == ["white", "search, seed 0", "search, seed 1"]
     assert found[0].models == ("natural", "trained") and found[0].plans == (0, 1)
     assert [(one.eps, one.eps_text) for one in found[1:]] == [(0.5, "0.5")] * 2
-    assert is_benchmark(declared) and not is_benchmark(run)

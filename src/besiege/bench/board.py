@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from besiege.bench.cell_groups import TRANSFER, Grouped, benchmark_of, groups_of
+from besiege.bench.cell_groups import TRANSFER, Grouped, groups_of
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
@@ -255,7 +255,7 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         for name, place in zip(group.models, group.plans, strict=True)
     }
     outcomes = {place: outcomes_of(store, plans[place]) for g in groups for place in g.plans}
-    benchmark = benchmark_of(run)
+    benchmark = run.benchmark
     tags = {} if benchmark is None else benchmark.tags
     return Board(
         store.folder.resolve().name if benchmark is None else benchmark.name,
@@ -263,7 +263,7 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         tuple(_cell(group, plans, outcomes) for group in groups),
         found,
         "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
-        tuple((one.cell, one.model, one.reason) for one in getattr(run, "unfit", ())),
+        tuple((one.cell, one.model, one.reason) for one in run.unfit),
     )
 
 

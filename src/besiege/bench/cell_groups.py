@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from besiege.bench.benchmark import Benchmark
 from besiege.bench.plan import Plan
 from besiege.bench.run import Run
 from besiege.bench.words import told_apart
@@ -33,27 +34,16 @@ class Grouped:
     eps_text: str | None = None
 
 
-def benchmark_of(run: Run) -> Any:
-    """The benchmark that a run was declared by; None for a plain run."""
-    return getattr(run, "benchmark", None)
-
-
-def is_benchmark(run: Run) -> bool:
-    """Whether a run was declared by a benchmark."""
-    return benchmark_of(run) is not None
-
-
 def groups_of(run: Run) -> list[Grouped]:
     """The cells of a run: those of its benchmark, or evaluations that differ in the model only."""
-    return _alike_groups(run) if benchmark_of(run) is None else _declared_groups(run)
+    return _alike_groups(run) if run.benchmark is None else _declared_groups(run, run.benchmark)
 
 
-def _declared_groups(run: Run) -> list[Grouped]:
+def _declared_groups(run: Run, benchmark: Benchmark) -> list[Grouped]:
     """The cells that a benchmark declares; every budget and every seed is one of its own."""
-    benchmark = benchmark_of(run)
     where = {plan.name: place for place, plan in enumerate(run.current)}
     groups: dict[tuple[str, str | None, int], dict[str, int]] = {}
-    for entry in getattr(run, "entries", ()):
+    for entry in run.entries:
         if entry.plan in where:
             key = entry.cell, entry.budget, entry.seed
             groups.setdefault(key, {})[entry.model] = where[entry.plan]
@@ -65,7 +55,7 @@ def _declared_groups(run: Run) -> list[Grouped]:
         words += [f"{budget}"] if len(budgets) > 1 else []
         words += [f"seed {seed}"] if len(seeds) > 1 else []
         # The budget of a search is the one at which tables show it.
-        threat = Threat.parse(next(c.threat for c in benchmark.cells if c.name == name))
+        threat = Threat.parse(benchmark.cell(name).threat)
         eps = None if threat.eps is None else float(threat.eps)
         places = tuple(group.values())
         found.append(Grouped(", ".join(words), tuple(group), places, eps, threat.written))

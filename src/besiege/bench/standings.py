@@ -173,7 +173,7 @@ def _versus(aligned: Aligned, names: Sequence[str], order: Sequence[int]) -> tup
             change = aligned.difference(one, other)
         if change is not None:
             found.append((one, other, change))
-    first, second = ([pair[place] for pair in found] for place in (0, 1))
+    first, second = [pair[0] for pair in found], [pair[1] for pair in found]
     both = aligned.known[first] & aligned.known[second]
     # As `Aligned.difference`: without a budget, on which images the first needs more.
     signs = np.sign(_finite(aligned.values[first]) - _finite(aligned.values[second]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from besiege.bench.cell_groups import is_benchmark
 from besiege.bench.overview import open_run
 from besiege.bench.pictures import pictures
 from besiege.bench.results import summarise, write_figures
@@ -28,7 +27,7 @@ def write_page(
     if path is None:
         write_figures(folder, run)
         site = write_site(folder, figures=run) if has_site(run) else None
-        if site is not None and is_benchmark(open_run(folder)[1]):
+        if site is not None and open_run(folder)[1].benchmark is not None:
             return site
     target = Path(folder) / "report.html" if path is None else Path(path)
     shown = [item for evaluation in run.evaluations for item in evaluation.gallery]
