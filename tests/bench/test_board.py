@@ -139,7 +139,7 @@ def test_the_cells_of_a_benchmark_are_those_it_declares(folder: Path) -> None:
     _, run = open_run(folder)
     benchmark = benchmark_of(
         {
-            "name": "made up",
+            "name": "made-up",
             "data": "digits",
             "models": {"natural": "zoo:digits-natural", "trained": "zoo:digits-pgd-at"},
             "cells": [
