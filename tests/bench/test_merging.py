@@ -9,10 +9,12 @@ import pytest
 from tests.bench.records import content
 from tests.conftest import SMALL_RUN
 
+from besiege.bench.benchmark import benchmark_of
+from besiege.bench.expanding import declared
 from besiege.bench.merging import joined_runs, merge
 from besiege.bench.overview import open_run, status
 from besiege.bench.results import summarise
-from besiege.bench.single import evaluate
+from besiege.bench.single import evaluate, measure
 from besiege.bench.store import Record, Store
 from besiege.cli import main
 from besiege.core.errors import StoreError
@@ -115,3 +117,36 @@ def test_the_command_says_what_was_joined(
     assert "3 records and 1 evaluations joined" in capsys.readouterr().out
     assert main(["merge", str(tmp_path / "both"), str(evaluated), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["known"] == 3
+
+
+def spec(folder: Path, *models: str, count: int = 6) -> Path:
+    benchmark = benchmark_of(
+        {
+            "name": "small",
+            "data": "digits",
+            "count": count,
+            "models": {name.removeprefix("digits-"): f"zoo:{name}" for name in models},
+            "cells": [
+                {"name": "one", "threat": "linf:0.1", "attacks": ["fgsm"], "examine": "none"}
+            ],
+        }
+    )
+    measure(declared(benchmark, Path()), out=folder)
+    return folder
+
+
+def test_runs_of_a_benchmark_are_joined_as_one(tmp_path: Path) -> None:
+    """Another machine may have run the same benchmark with more models, but not another one."""
+    few = spec(tmp_path / "few", "digits-natural")
+    more = spec(tmp_path / "more", "digits-natural", "digits-pgd-at")
+    for number, folders in enumerate(([few, more], [more, few])):
+        both = tmp_path / f"both{number}"
+        merge(both, folders)
+        _, run = open_run(both)
+        assert run.benchmark is not None and set(run.benchmark.models) == {"natural", "pgd-at"}
+        assert {entry.model for entry in run.entries} == {"natural", "pgd-at"}
+        assert content(both) == content(more) and summarise(both).complete
+    other = spec(tmp_path / "other", "digits-natural", count=7)
+    with pytest.raises(StoreError, match="change of count"):
+        merge(tmp_path / "none", [few, other])
+    assert not (tmp_path / "none").exists()

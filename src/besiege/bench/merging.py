@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from besiege.bench.benchmark import must_continue
 from besiege.bench.file_names import FOLDER as NAMES
 from besiege.bench.folder import run_folder
 from besiege.bench.overview import open_run
@@ -66,7 +67,9 @@ def merge(out: Path | str, others: Sequence[Path | str]) -> list[Merged]:
     for other, _ in opened:
         if os.path.realpath(other.folder) == os.path.realpath(store.folder):
             raise StoreError(f"{other.folder} cannot be merged into itself: name another folder")
-    read_run(store)  # an error before anything is written
+    run = read_run(store)  # errors before anything is written
+    for _, other_run in opened:
+        run = joined_runs(run, other_run)
     with store.writing():
         return [_joined(store, other, run) for other, run in opened]
 
@@ -105,7 +108,7 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
     Evaluations whose text was changed after it was written are left out.
     """
     theirs = [plan for plan in other.plans if not plan.changed]
-    run = mine or other.model_copy(update={"plans": ()})
+    run = other.model_copy(update={"plans": ()}) if mine is None else _declared(mine, other)
     for plan in theirs:
         same = [old for old in run.plans if old.series == plan.series]
         if any(old.name == plan.name and not old.undecided for old in same):
@@ -115,6 +118,23 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
         for old in newer:  # in their order: the newest is the last one again
             run = run.with_plan(old)
     return run
+
+
+def _declared(mine: Run, other: Run) -> Run:
+    """This run with the benchmark of both; one of them may have more models or cells."""
+    if other.benchmark is None:
+        return mine
+    whole, part = sorted((mine, other), key=lambda run: len(run.entries), reverse=True)
+    if part.benchmark is not None and whole.benchmark is not None:
+        must_continue(part.benchmark, whole.benchmark, "one of the folders")
+    entries = {one.key: one for one in (*part.entries, *whole.entries)}
+    return mine.model_copy(
+        update={
+            "benchmark": whole.benchmark or part.benchmark,
+            "entries": tuple(entries.values()),
+            "unfit": whole.unfit,
+        }
+    )
 
 
 def _made(plan: Plan) -> str:
