@@ -121,7 +121,7 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
 
 
 def _declared(mine: Run, other: Run) -> Run:
-    """This run with the benchmark of both; one of them may have more models or cells."""
+    """The first run with the benchmark of both; one may have more models or cells."""
     if other.benchmark is None:
         return mine
     whole, part = sorted((mine, other), key=lambda run: len(run.entries), reverse=True)
