@@ -21,7 +21,7 @@ from besiege.bench.recorded import must_answer_as_recorded
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, update_run
 from besiege.bench.runner import PAUSE
-from besiege.bench.spec import Machine
+from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.task import Task
 from besiege.bench.working import attempt
@@ -116,7 +116,7 @@ def import_images(
     store, run = open_run(folder)
     given = read_given(Path(source))
     plans = _chosen(run, model, threat)
-    prepared = prepare([(plan.request, None) for plan in plans], store.folder, run, how)
+    prepared = prepare([(_asked(plan), None) for plan in plans], store.folder, run, how)
     work, left_out = [], []
     problems: list[InputError | ThreatError] = []
     for plan, fresh, resolved in zip(plans, prepared.plans, prepared.resolved, strict=True):
@@ -162,6 +162,12 @@ def _chosen(run: Run, model: str | None, threat: str | None) -> list[Plan]:
                 "in memory, so that the images cannot be judged: evaluate a model of a file"
             )
     return plans
+
+
+def _asked(plan: Plan) -> Request:
+    """The request of a plan as it can be made again: a suite lists its attacks itself."""
+    listed = plan.request.attacks if plan.request.suite is None else None
+    return plan.request.model_copy(update={"attacks": listed})
 
 
 def _placed(
