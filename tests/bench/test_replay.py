@@ -242,7 +242,7 @@ def test_a_suite_and_a_stochastic_model(made: Path, tmp_path: Path) -> None:
     assert after.by_attack[found.attack] == after.robust == found.after
     noisy = tmp_path / "noisy"
     evaluate(
-        f"{MODEL}+noise(sigma=0.05)", "digits", out=noisy, **{**WEAK, "attacks": "averaged(fgsm)"}
+        f"{MODEL}+resize_pad", "digits", out=noisy, **{**WEAK, "attacks": "averaged(fgsm)"}
     )
     found = only(noisy, made / "images.npz")
     (after,) = read_evaluations(noisy)
