@@ -241,9 +241,7 @@ def test_a_suite_and_a_stochastic_model(made: Path, tmp_path: Path) -> None:
     (after,) = read_evaluations(run)
     assert after.by_attack[found.attack] == after.robust == found.after
     noisy = tmp_path / "noisy"
-    evaluate(
-        f"{MODEL}+resize_pad", "digits", out=noisy, **{**WEAK, "attacks": "averaged(fgsm)"}
-    )
+    evaluate(f"{MODEL}+resize_pad", "digits", out=noisy, **{**WEAK, "attacks": "averaged(fgsm)"})
     found = only(noisy, made / "images.npz")
     (after,) = read_evaluations(noisy)
     chance = after.figures.chance
@@ -297,3 +295,12 @@ def test_plans_of_before_have_none(weak: Path) -> None:
     path.write_text(json.dumps(run))
     read = read_run(Store(weak))
     assert read is not None and read.plans[0].replays == ()
+
+
+def test_a_plan_that_is_written_again_keeps_them(made: Path, weak: Path) -> None:
+    only(weak, made / "images.npz")
+    run = read_run(Store(weak))
+    assert run is not None
+    (plan,) = run.plans
+    begun_before = plan.model_copy(update={"replays": ()})
+    assert plan.replays and run.with_plan(begun_before).plans[0].replays == plan.replays
