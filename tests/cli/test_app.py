@@ -17,7 +17,7 @@ from tests.cli.conftest import Besiege
 from besiege.attacks.suites import SUITES
 from besiege.bench.request import DEFAULT, DEFAULT_TRANSFER
 from besiege.cli import main
-from besiege.cli.app import _COMMANDS, APP
+from besiege.cli.app import _COMMANDS, _MODULES, APP
 
 COMMANDS = (
     "evaluate",
@@ -31,6 +31,7 @@ COMMANDS = (
     "serve",
     "history",
     "export",
+    "import",
     "merge",
     "compare",
     "spec",
@@ -52,7 +53,7 @@ def test_every_command_is_there() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_list_of_commands_has_the_first_sentence_of_each(command: str) -> None:
     listed = next(names[command] for names in _COMMANDS.values() if command in names)
-    module = import_module(f"besiege.cli.{command}")
+    module = import_module(f"besiege.cli.{_MODULES.get(command, command)}")
     assert (module.command.default_command.__doc__ or "").splitlines()[0] == listed
 
 

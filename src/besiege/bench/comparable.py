@@ -302,7 +302,8 @@ def is_temporary(folder: Path) -> bool:
 def attacks_of(one: Candidate) -> str:
     """The attacks of an evaluation in a few words."""
     plan = one.plan
-    listed = ", ".join(spec.title for spec in plan.attacks)
-    words = f"suite {plan.request.suite}" if plan.request.suite else listed
+    some = plan.judged[len(plan.attacks) if plan.request.suite else 0 :]
+    suite = [f"suite {plan.request.suite}"] if plan.request.suite else []
+    words = ", ".join([*suite, *(spec.title for spec in some)])
     several = " and ".join(plan.request.substitute)
     return f"{words}, crafted on {several}" if several else words

@@ -390,5 +390,5 @@ def _notes(
 
 def _spelled(one: Candidate) -> str:
     """All that decides the attacks of an evaluation, as one text."""
-    parts = [[spec.spelled, spec.source, spec.advice, spec.starts] for spec in one.plan.attacks]
+    parts = [[spec.spelled, spec.source, spec.advice, spec.starts] for spec in one.plan.judged]
     return str((parts, one.plan.chained))

@@ -55,6 +55,8 @@ class Context:
         Rows per call of a model, and whether twins are compiled; changes no result.
     fresh : callable, optional
         Returns a copy of the victim that was never queried.
+    given : dict
+        Images made elsewhere, and the ids of their samples, by digest.
     """
 
     store: Store
@@ -66,6 +68,7 @@ class Context:
     threat: Threat
     how: Machine
     fresh: Callable[[], Victim] | None = None
+    given: Mapping[str, tuple[Column, Column]] = field(default_factory=dict)
     watching: Watching = lambda task: None
     unwatched: Exception | None = None
     """The error that the watcher raised, which is no failure of an attack."""

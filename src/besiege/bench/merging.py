@@ -111,8 +111,10 @@ def joined_runs(mine: Run | None, other: Run) -> Run:
     run = other.model_copy(update={"plans": ()}) if mine is None else _declared(mine, other)
     for plan in theirs:
         same = [old for old in run.plans if old.series == plan.series]
-        if any(old.name == plan.name and not old.undecided for old in same):
-            continue  # it is there, and complete
+        there = next((old for old in same if old.name == plan.name and not old.undecided), None)
+        if there is not None:  # and complete, but for images that were added to one of them
+            run = run.with_plan(there.replaying(plan.replays)) if plan.replays else run
+            continue
         newer = [old for old in same if _made(old) > _made(plan) and old.name != plan.name]
         run = run.with_plan(plan)
         for old in newer:  # in their order: the newest is the last one again

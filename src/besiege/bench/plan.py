@@ -17,6 +17,7 @@ from besiege.bench.spec import (
     DataSpec,
     Guard,
     ModelSpec,
+    Replay,
     Request,
     Searches,
     Shard,
@@ -49,6 +50,8 @@ class Plan(Value):
     """Attacks without gradients, on a few of the samples that withstood all attacks."""
     guarded: Literal["some", "all"] | None = None
     """Whether the guards broke none of these few, or run on all such samples; None until known."""
+    replays: tuple[Replay, ...] = ()
+    """Images made elsewhere, which were added to the evaluation; they are no part of its name."""
     made: str | None = None
     """When it was requested; earlier releases did not write it."""
     commit: str | None = None
@@ -104,6 +107,17 @@ class Plan(Value):
             }
         )
         return request, "" if request.textual else self.data.digest
+
+    @property
+    def judged(self) -> tuple[AttackSpec, ...]:
+        """The attacks and the images made elsewhere, which together decide robust accuracy."""
+        return (*self.attacks, *(replay.attack for replay in self.replays))
+
+    def replaying(self, replays: Sequence[Replay]) -> Plan:
+        """The plan with these images made elsewhere, too; those it has stay, and come first."""
+        known = {replay.attack.text: replay for replay in (*replays, *self.replays)}
+        texts = dict.fromkeys(replay.attack.text for replay in (*self.replays, *replays))
+        return self.model_copy(update={"replays": tuple(known[text] for text in texts)})
 
     def stages(self) -> list[Stage]:
         """All tasks known so far, in stages; each task follows those it needs.

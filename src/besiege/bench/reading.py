@@ -194,6 +194,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         stage.guard,
         spec.spelled["name"] == AT_RANDOM,
         elsewhere,
+        stage.given,
     )
 
 

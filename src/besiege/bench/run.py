@@ -77,10 +77,14 @@ class Run(Value):
     def with_plan(self, plan: Plan) -> Run:
         """The run with this evaluation as the current one of its request.
 
-        It replaces one of the same name in its series, and one whose text was changed. Others are
-        kept: another request may have the same answer, and goes on having it.
+        It replaces one of the same name in its series, whose images made elsewhere stay, and one
+        whose text was changed. Others are kept: another request may have the same answer, and goes
+        on having it.
         """
         series = plan.series
+        for old in self.plans:
+            if (old.series, old.name) == (series, plan.name) and not old.changed:
+                plan = plan.replaying(old.replays)
         kept = [
             old
             for old in self.plans

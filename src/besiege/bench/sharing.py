@@ -148,10 +148,14 @@ def _new() -> Run:
 
 
 def _dated(plan: Plan, run: Run) -> Plan:
-    """The plan with its date and commit: those of now, or as written if it is the current one."""
+    """The plan with its date and commit: those of now, or as written if it is the current one.
+
+    Images that were added to it are judged like those of its attacks.
+    """
     for old in run.current:
         if old.name == plan.name and not old.changed:
-            return plan.model_copy(update={"made": old.made, "commit": old.commit})
+            dates = {"made": old.made, "commit": old.commit}
+            return plan.replaying(old.replays).model_copy(update=dates)
     return plan.model_copy(update={"made": origin.now(), "commit": origin.commit()})
 
 

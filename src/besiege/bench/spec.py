@@ -218,6 +218,18 @@ class Guard(Value):
     """The largest number of samples per shard."""
 
 
+class Replay(Value):
+    """Images that were made elsewhere, which are judged like those of an attack.
+
+    For every shard ``images`` has the digest of its images, empty without any, and ``counts`` their
+    number.
+    """
+
+    attack: AttackSpec
+    images: tuple[str, ...]
+    counts: tuple[int, ...]
+
+
 class Searches(Value):
     """The searches for a curve, of which that of the strongest attack is run.
 

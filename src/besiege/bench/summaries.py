@@ -184,7 +184,7 @@ def differing(one: Plan, other: Plan) -> str:
 def attacked_alike(one: Plan, other: Plan) -> bool:
     """Whether two plans attack in the same way, seeds and starting points apart."""
     ways = [
-        [[a.spelled, a.threat, a.queries, a.source, a.advice] for a in plan.attacks]
+        [[a.spelled, a.threat, a.queries, a.source, a.advice] for a in plan.judged]
         for plan in (one, other)
     ]
     return ways[0] == ways[1] and one.chained == other.chained

@@ -57,6 +57,8 @@ class Stage:
         Whether it is the search for the smallest perturbation.
     guard : bool
         Whether it is a guard: it tests the attacks on some of the samples that they left.
+    given : bool
+        Whether its images were made elsewhere. It has the shards of which there are images.
     """
 
     name: str
@@ -65,6 +67,12 @@ class Stage:
     attack: AttackSpec | None = None
     curve: bool = False
     guard: bool = False
+    given: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether it is meant for some of the samples only."""
+        return self.guard or self.given
 
 
 @dataclass(frozen=True)

@@ -197,5 +197,5 @@ class _Counts:
 
 
 def _is_attack(stage: PlannedStage) -> bool:
-    """Whether a stage is one of the attacks, neither a guard nor a search for the curve."""
-    return stage.attack is not None and not (stage.curve or stage.guard)
+    """Whether a stage is an attack on all samples, and no search for the curve."""
+    return stage.attack is not None and not (stage.curve or stage.partial)

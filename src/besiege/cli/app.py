@@ -48,6 +48,7 @@ _COMMANDS = {
         "merge": "Join run folders into one: of machines that share no disk, or of runs that were "
         "made apart.",
         "export": "Write the results of a run into a file for other programs.",
+        "import": "Judge adversarial images made elsewhere as part of a run.",
     },
     _LOOK: {
         "spec": "Check the file of a benchmark, or show what it would run.",
@@ -63,6 +64,8 @@ _COMMANDS = {
         "version": "Print the installed versions, for a bug report.",
     },
 }
+_MODULES = {"import": "importing"}
+"""Commands whose word cannot be the name of a module."""
 _NAMES = [name for commands in _COMMANDS.values() for name in commands]
 
 
@@ -84,7 +87,11 @@ def _app() -> App:
     for group, commands in _COMMANDS.items():
         for place, (name, help) in enumerate(commands.items()):
             app.command(
-                f"besiege.cli.{name}:command", name=name, help=help, group=group, sort_key=place
+                f"besiege.cli.{_MODULES.get(name, name)}:command",
+                name=name,
+                help=help,
+                group=group,
+                sort_key=place,
             )
     for flag in ("--help", "--version"):
         app[flag].group = (_OTHER,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -57,24 +57,27 @@ def from_npz(
     no array is read before its header shows that it fits into memory. If the file is not
     `labelled`, every label is -1.
     """
-    must_be_file(path)
-    try:
-        # Opened here, because numpy does not close a file that it cannot read.
-        with path.open("rb") as content:
-            part, held = _read(content, split, path, labelled)
-    except (DataError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # a damaged archive can raise almost anything
-        raise DataError(
-            f"{path} is damaged or not an .npz file ({type(error).__name__}): write it again"
-        ) from None
+    part = ""
+
+    def chosen(members: Collection[str]) -> Mapping[str, str]:
+        nonlocal part
+        part = _part(members, split)
+        absent = [repr(k + part) for k in ("xy" if labelled else "x") if k + part not in members]
+        if absent:
+            raise DataError(
+                f"{path} has no {' and no '.join(absent)}; it holds {_listed(members)}: {_WRITTEN}"
+            )
+        keys = {"x": "x" + part, "y": "y" + part, "ids": "ids" + part, "names": "class_names"}
+        return keys if labelled else {"x": keys["x"]}  # ids and names belong to labels
+
+    held = read_arrays(path, chosen)
     images = held["x"]
     if not labelled:  # placeholders for the checks below, replaced afterwards
         held["y"] = np.broadcast_to(np.int64(0), images.shape[:1])
     try:
         data = _samples(
             path.stem,
-            part,
+            part[1:] or "all",
             images,
             held["y"],
             ids=held.get("ids"),
@@ -109,30 +112,46 @@ def from_bytes(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(images)
 
 
+def read_arrays(
+    path: Path, choose: Callable[[Collection[str]], Mapping[str, str]]
+) -> dict[str, NDArray[Any]]:
+    """Some arrays of an ``.npz`` file, under other names.
+
+    `choose` gets the names in the file, and returns those to read, by their new names; it may
+    raise an error. Names that the file does not have are left out.
+    """
+    must_be_file(path)
+    try:
+        # Opened here, because numpy does not close a file that it cannot read.
+        with path.open("rb") as content:
+            return _read(content, choose, path)
+    except (DataError, KeyboardInterrupt):
+        raise
+    except Exception as error:  # a damaged archive can raise almost anything
+        raise DataError(
+            f"{path} is damaged or not an .npz file ({type(error).__name__}): write it again"
+        ) from None
+
+
+def _listed(members: Collection[str]) -> str:
+    return ", ".join(sorted(members)[:20]) or "nothing"
+
+
 def _read(
-    content: IO[bytes], split: str, path: Path, labelled: bool
-) -> tuple[str, dict[str, NDArray[Any]]]:
-    """The name of the split, and its arrays."""
+    content: IO[bytes], choose: Callable[[Collection[str]], Mapping[str, str]], path: Path
+) -> dict[str, NDArray[Any]]:
     if content.read(6) == npy.MAGIC_PREFIX:
         raise DataError(f"{path} holds only one array: {_WRITTEN}")
     with zipfile.ZipFile(content) as file:
         members = {info.filename.removesuffix(".npy"): info for info in file.infolist()}
-        part = _part(members, split)
-        absent = [repr(k + part) for k in ("xy" if labelled else "x") if k + part not in members]
-        if absent:
-            raise DataError(
-                f"{path} has no {' and no '.join(absent)}; it holds "
-                f"{', '.join(sorted(members)[:20]) or 'nothing'}: {_WRITTEN}"
-            )
-        keys = {"x": "x" + part, "y": "y" + part, "ids": "ids" + part, "names": "class_names"}
-        keys = keys if labelled else {"x": keys["x"]}  # ids and names belong to labels
+        keys = choose(members)
         wanted = {short: members[key] for short, key in keys.items() if key in members}
         _fits({short: _claimed(file, info, path) for short, info in wanted.items()}, path)
         arrays = {}
         for short, info in wanted.items():
             with file.open(info) as array:
                 arrays[short] = npy.read_array(array, allow_pickle=False)
-    return part[1:] or "all", arrays
+    return arrays
 
 
 def _claimed(file: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> int:
@@ -189,7 +208,7 @@ def _samples(
     pixels = as_pixels(images, layout, box)
     rows = len(pixels)
     classified = as_labels(labels, rows)
-    numbers = np.arange(rows) if ids is None else _whole(_as_array(ids, "ids"), "ids", rows)
+    numbers = np.arange(rows) if ids is None else as_whole(_as_array(ids, "ids"), "ids", rows)
     if len(np.unique(numbers)) != rows:
         raise InputError("the ids are not unique: every sample needs an id of its own")
     names = names_of(classified, class_names)
@@ -240,7 +259,7 @@ def as_pixels(
 
 def as_labels(values: Any, rows: int) -> NDArray[np.int64]:
     """Labels of a tensor, an array or a list, checked: int64 ``[rows]``."""
-    return _whole(_as_array(values, "labels"), "labels", rows)
+    return as_whole(_as_array(values, "labels"), "labels", rows)
 
 
 def _as_array(values: Any, name: str) -> NDArray[Any]:
@@ -322,7 +341,8 @@ def _channels_first(array: NDArray[Any], layout: str | None, usual: str | None) 
     return array if layout == "nchw" else np.moveaxis(array, 3, 1)
 
 
-def _whole(array: NDArray[Any], name: str, rows: int) -> NDArray[np.int64]:
+def as_whole(array: NDArray[Any], name: str, rows: int) -> NDArray[np.int64]:
+    """Whole numbers, one for each image, checked."""
     if array.dtype.kind not in "iu":
         raise InputError(
             f"{name} are {array.dtype}, but whole numbers are expected: convert them to int64"

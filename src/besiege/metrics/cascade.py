@@ -75,14 +75,15 @@ def cascade_figures(
 ) -> tuple[Stage, ...]:
     """For every attack in order: unbroken samples before it, broken ones, and unbroken ones after.
 
-    ``before`` is ``broken + left + unknown``; unknown are samples it was not judged on.
+    ``before`` is ``broken + left + unknown``; unknown are samples it was not judged on, although it
+    was meant for them.
     ``queries_to_break`` is the median of its own queries over the samples that it broke first.
     """
     place, stages = first_place(evidence), []
     for number, trial in enumerate(evidence.trials):
         before = evidence.right & ((place < 0) | (place >= number))
         left = before & (place != number)
-        unknown = left & ~evidence.covered(trial)
+        unknown = left & ~evidence.covered(trial) & (not trial.partial)
         mine = np.isin(trial.rows["sample"], evidence.clean["sample"][place == number])
         asked = trial.rows["first_query"][mine]
         asked = asked[asked >= 0]

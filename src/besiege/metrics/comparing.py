@@ -32,7 +32,8 @@ class Outline:
     threat, norm, eps
         Its threat, as text and in parts.
     accuracy : mapping
-        The accuracy under each attack that was judged on some sample.
+        The accuracy under each attack that was judged on some sample; without images made
+        elsewhere, whose name says little about them.
     searched : bool
         Whether an attack searched for the smallest perturbation.
     smallest : Rows
@@ -65,7 +66,7 @@ class Outline:
         """The outline of an evaluation."""
         known = evidence.covered_by_all()
         ids, ends = evidence.smallest()
-        trials = [trial for trial in evidence.trials if trial.rows.count]
+        trials = [trial for trial in evidence.trials if trial.rows.count and not trial.given]
         return cls(
             threat,
             evidence.norm,

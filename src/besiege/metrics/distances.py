@@ -112,15 +112,16 @@ def distance_figures(evidence: Evidence) -> Distances | None:
     """Sizes of the smallest perturbations, by each attack and by the best of all.
 
     All are over the same samples, those that every attack was judged on; a sample that was
-    misclassified when clean counts as 0. None with a budget.
+    misclassified when clean counts as 0. Attacks that were meant for some samples only count among
+    the best of all, and have no sizes of their own. None with a budget.
     """
     ids, best = evidence.smallest()
     if evidence.eps is not None or not len(ids):
         return None
     end = fall(best)
     sizes = []
-    traces = [_trace(evidence, trial, ids) for trial in evidence.trials]
-    for trial, trace in zip(evidence.trials, traces, strict=True):
+    traces = [_trace(evidence, trial, ids) for trial in evidence.attacks]
+    for trial, trace in zip(evidence.attacks, traces, strict=True):
         mine = evidence.smallest([trial])[1]
         sizes.append(
             AttackSizes(

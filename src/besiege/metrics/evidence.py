@@ -55,6 +55,8 @@ class Trial:
         Whether its points do not depend on the model: noise, and blends with other images.
     elsewhere : array, optional
         For images crafted on a substitute: which of them the substitute misclassifies.
+    given : bool
+        Whether its images were made elsewhere, of some of the samples: what they cost is not known.
     """
 
     text: str
@@ -72,6 +74,15 @@ class Trial:
     guard: bool = False
     random: bool = False
     elsewhere: Mask | None = None
+    given: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether it was meant for some samples only: others are neither missing nor robust to it.
+
+        Its successes count like those of any attack.
+        """
+        return self.guard or self.given
 
     @property
     def sees(self) -> bool:
@@ -128,8 +139,8 @@ class Evidence:
 
     @property
     def attacks(self) -> Sequence[Trial]:
-        """The trials without the guards that test them."""
-        return [trial for trial in self.trials if not trial.guard]
+        """The trials that were meant for all samples: without guards and images made elsewhere."""
+        return [trial for trial in self.trials if not trial.partial]
 
     @property
     def count(self) -> int:
@@ -170,16 +181,20 @@ class Evidence:
     def before(self, trial: Trial) -> Sequence[Trial]:
         """The attacks of a suite, or those that a guard tests, before this one; none otherwise."""
         places = [place for place, other in enumerate(self.trials) if other is trial]
-        return self.trials[: places[0]] if (self.chained or trial.guard) and places else ()
+        return self.trials[: places[0]] if self._follows(trial) and places else ()
+
+    def _follows(self, trial: Trial) -> bool:
+        """Whether an attack is counted together with those before it."""
+        return self.chained or trial.guard
 
     def covered(self, trial: Trial) -> Mask:
         """Which samples an attack was judged on; in a suite also those broken before it.
 
         Samples broken before count only in shards where the attack was judged on the unbroken
-        ones: otherwise all samples of an unfinished shard would count as broken. A guard covers
-        what the attacks cover that it tests.
+        ones: otherwise all samples of an unfinished shard would count as broken. A guard, or
+        another partial attack after a suite, covers what the attacks before it cover.
         """
-        if trial.guard:
+        if trial.partial and self._follows(trial):
             return self.covered_by_all()
         tried: Mask = np.isin(self.clean["sample"], trial.rows["sample"])
         earlier = self.before(trial)

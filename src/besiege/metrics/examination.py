@@ -51,7 +51,7 @@ def _without_gradients(evidence: Evidence) -> Check:
     """Whether attacks without gradients break what gradient-based ones left."""
     name = "attacks without gradients find no more"
     seeing = [trial for trial in evidence.trials if trial.sees]
-    blind = [trial for trial in evidence.trials if not trial.sees]
+    blind = [trial for trial in evidence.trials if not (trial.sees or trial.given)]
     if not seeing:
         return Check(name, "not applicable", seen="no attack uses gradients")
     if not blind:

@@ -53,7 +53,8 @@ def expected_accuracy(evidence: Evidence) -> float | None:
     ids = evidence.clean["sample"][known]
     worst = np.zeros(len(ids))
     for trial in evidence.trials:
-        worst = np.maximum(worst, trial.rows["share"][places(trial.rows["sample"], ids)])
+        where = places(ids, trial.rows["sample"])
+        np.maximum.at(worst, where[where >= 0], trial.rows["share"][where >= 0])
     return float(1 - worst.mean())
 
 
@@ -89,6 +90,7 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
         text not in case.unfinished and text not in case.failures,
         case.failures.get(text),
         trial.guard,
+        trial.given,
     )
 
 
@@ -169,9 +171,9 @@ def budget_curves(evidence: Evidence) -> tuple[AttackCurve, ...]:
 
     The samples are those of the curve of all attacks; none for a single attack.
     """
-    if evidence.eps is not None or len(evidence.trials) < 2:
+    if evidence.eps is not None or len(evidence.attacks) < 2:
         return ()
-    curves = [(trial, against_budget(evidence, [trial])) for trial in evidence.trials]
+    curves = [(trial, against_budget(evidence, [trial])) for trial in evidence.attacks]
     return tuple(
         AttackCurve(t.text, **columns_of(curve)) for t, curve in curves if curve is not None
     )

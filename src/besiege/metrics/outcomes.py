@@ -42,7 +42,7 @@ class Outcomes:
         the attack did not break the sample. NaN where the attack was not run.
     first_step, first_query, queries, forwards, backwards : array ``[a, n]``
         Step and query of the first success, -1 where there was none, and the cost; -1 where the
-        attack was not run.
+        attack was not run, or its images were made elsewhere.
     """
 
     samples: Ids
@@ -76,7 +76,7 @@ class Outcomes:
             success[number, where] = evidence.broken(trial)
             distance[number, where] = _distances(evidence, trial)
             for name, column in counted.items():
-                if name in trial.rows:
+                if name in trial.rows and not trial.given:
                     column[number, where] = trial.rows[name]
             if evidence.eps is None:
                 distance[number, covered[number] & ~evidence.right] = 0.0

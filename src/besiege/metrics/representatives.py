@@ -25,9 +25,9 @@ def representatives(evidence: Evidence) -> Rows:
             where = places(samples, mine)
             trial[where], row[where] = number, places(one.rows["sample"], mine)
     else:
-        order = sorted(
-            range(len(evidence.trials)), key=lambda place: evidence.accuracy(evidence.trials[place])
-        )
+        known = evidence.covered_by_all()
+        left = [int(evidence.left_by(one)[known].sum()) for one in evidence.trials]
+        order = sorted(range(len(left)), key=left.__getitem__)
         for number in reversed(order):  # the strongest attack is written last
             one = evidence.trials[number]
             broken = np.flatnonzero(evidence.broken(one))

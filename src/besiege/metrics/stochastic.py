@@ -41,7 +41,9 @@ def chance_figures(evidence: Evidence, draws: int) -> Draws | None:
         rows = rows[rows >= 0]
         mine[rows] = _stronger(mine[rows], own, half) if evidence.chained else own
         worst = _stronger(worst, mine, half)
-        attacks.append(AttackSpread(*_spread(mine, known, half), trial.text))
+        tried = known & evidence.covered(trial)
+        if tried.any():
+            attacks.append(AttackSpread(*_spread(mine, tried, half), trial.text))
     clean_spread, robust = (Spread(*_spread(wins, known, half)) for wins in (~clean, worst))
     return Draws(draws - half, clean_spread, robust, tuple(attacks))
 

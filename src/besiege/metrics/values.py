@@ -53,7 +53,8 @@ class BudgetCurve:
 class AttackFigures:
     """Result and cost of one attack; ``accuracy`` is None where no image was judged.
 
-    A ``guard`` tests the other attacks on some of the images that they left.
+    A ``guard`` tests the other attacks on some of the images that they left. Images that were
+    ``given`` were made elsewhere, of some samples, and nothing is known about their cost.
     """
 
     text: str
@@ -71,6 +72,7 @@ class AttackFigures:
     complete: bool
     failure: str | None
     guard: bool = False
+    given: bool = False
 
 
 @dataclass(frozen=True)

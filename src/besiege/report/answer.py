@@ -33,7 +33,8 @@ def strongest(evaluation: Evaluation) -> list[AttackFigures]:
     shown = counted(evaluation)
     if (sizes := evaluation.distances) is not None and any(a.broken for a in shown):
         areas = {attack.text: attack.area for attack in sizes.attacks}
-        least = min(areas[attack.text] for attack in shown)
+        shown = [attack for attack in shown if attack.text in areas]
+        least = min((areas[attack.text] for attack in shown), default=0.0)
         return [attack for attack in shown if areas[attack.text] == least]
     most = max((attack.broken for attack in shown), default=0)
     return [attack for attack in shown if attack.broken == most] if most else []
@@ -68,7 +69,8 @@ def median_change(evaluation: Evaluation) -> float | None:
 
 def counted_in(evaluation: Evaluation) -> str:
     """What the cost of attacks is counted in: queries, or passes where one uses gradients."""
-    return "queries" if len(evaluation.queries) == len(evaluation.attacks) else "passes"
+    paid = sum(not attack.given for attack in evaluation.attacks)
+    return "queries" if len(evaluation.queries) == paid else "passes"
 
 
 def typical(evaluation: Evaluation, attack: AttackFigures) -> float | None:

@@ -156,6 +156,8 @@ def _legend(evaluations: Sequence[Evaluation], width: int) -> str:
     words += [meaning for name, meaning in meanings.items() if name in shown]
     suites = {e.suite: origin(e.suite) for e in evaluations if e.suite}
     words += [f"{name}: {text.split('. ')[0]}." for name, text in suites.items() if text]
+    if any(attack.given for evaluation in evaluations for attack in evaluation.attacks):
+        words.append("replay: images made elsewhere; accuracy on these only.")
     if any(descent(evaluation, "1") for evaluation in evaluations):
         words.append("median after: '-' where fewer than half of the images were broken.")
     return " ".join(words)
@@ -320,7 +322,8 @@ def _columns(evaluation: Evaluation, width: int) -> _Columns:
     for place, (attack, stage) in enumerate(zip(evaluation.attacks, stages, strict=True)):
         shown = _cells(attack, typical(evaluation, attack), stage, unit, narrow)
         spent = [column[place] for column in costs.values()]
-        cells.append([*shown, *spent, _short(seconds(attack.seconds))])
+        took = _NONE if attack.given else _short(seconds(attack.seconds))
+        cells.append([*shown, *spent, took])
     return _fitting(headings, cells, width)
 
 
@@ -350,7 +353,7 @@ def _costs(evaluation: Evaluation) -> dict[str, list[str]]:
     for attack in evaluation.attacks:
         rate, mine = attack.accuracy, asked.get(attack.text)
         spent = each(attack.forwards + attack.backwards, rate.count) if rate else _NONE
-        passes.append(spent if mine is None else _NONE)
+        passes.append(spent if mine is None and not attack.given else _NONE)
         queries.append(_NONE if mine is None else f"{number(mine.mean)} ({number(mine.median)})")
     columns = {"passes": passes, "queries": queries}
     return {name: cells for name, cells in columns.items() if {*cells} != {_NONE}}

@@ -16,6 +16,7 @@ from numpy.lib import format as npy
 from besiege.bench.exports import EXPORTS, Export
 from besiege.bench.file_names import with_file_names
 from besiege.bench.pictures import stored_images
+from besiege.bench.plan import Plan
 from besiege.bench.reading import gather
 from besiege.bench.store import Store
 from besiege.core.errors import InputError, StoreError, UnknownNameError, near
@@ -45,7 +46,7 @@ def to_npz(wanted: Export, file: BinaryIO) -> None:
     store, plan = Store(found.folder), found._plan
     evidence = gather(store, plan).evidence
     chosen = with_file_names(broken_images(evidence, wanted.attack), store, plan.data.digest)
-    originals = evidence.clean.where(places(evidence.clean["sample"], chosen["sample"]))
+    originals = _originals(evidence, chosen)
     shape = plan.data.shape
     with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         _write_images(archive, "x", shape, _shards(chosen, originals), store)
@@ -65,6 +66,23 @@ def to_npz(wanted: Export, file: BinaryIO) -> None:
             with archive.open(_member(name), "w") as member:
                 npy.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
         _write_images(archive, "clean", shape, _shards(originals, originals), store)
+
+
+def chosen_images(store: Store, plan: Plan) -> tuple[Rows, Column, Column]:
+    """The rows of `broken_images` of an evaluation, their images, and the clean images."""
+    evidence = gather(store, plan).evidence
+    rows = broken_images(evidence)
+    clean = _originals(evidence, rows)
+    shards = zip(_shards(rows, clean), _shards(clean, clean), strict=True)
+    parts = [(_images(mine, store), _images(theirs, store)) for mine, theirs in shards]
+    nothing = np.zeros((0, *plan.data.shape), np.float32)
+    images, originals = zip(*parts, strict=True) if parts else ([nothing], [nothing])
+    return rows, np.concatenate(images), np.concatenate(originals)
+
+
+def _originals(evidence: Evidence, rows: Rows) -> Rows:
+    """The clean rows of the samples of some rows."""
+    return evidence.clean.where(places(evidence.clean["sample"], rows["sample"]))
 
 
 def broken_images(evidence: Evidence, attack: str | None = None) -> Rows:

@@ -232,6 +232,7 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
                 "passes": each(one.forwards + one.backwards, judged),
                 "queries": each(one.queries, judged),
                 "seconds": one.seconds,
+                "given": one.given,
             }
 
 

@@ -1,0 +1,266 @@
+"""Adds images made elsewhere to the evaluations of a run, and judges them like those of attacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from besiege.bench.claims import Claims
+from besiege.bench.context import Context, context_of
+from besiege.bench.given import Given, Placed, must_fit, place, read_given
+from besiege.bench.kinds.replay import image_task
+from besiege.bench.overview import open_run
+from besiege.bench.plan import Plan
+from besiege.bench.preparing import prepare
+from besiege.bench.reading import gather
+from besiege.bench.recorded import must_answer_as_recorded
+from besiege.bench.results import write_figures
+from besiege.bench.run import Run, update_run
+from besiege.bench.runner import PAUSE
+from besiege.bench.spec import Machine, Request
+from besiege.bench.store import Store
+from besiege.bench.task import Task
+from besiege.bench.working import attempt
+from besiege.core.errors import (
+    ChangedError,
+    InputError,
+    StoreError,
+    ThreatError,
+    UnknownNameError,
+    VictimError,
+    near,
+)
+from besiege.metrics.distances import quantile
+from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.figures import rate
+from besiege.metrics.intervals import Rate
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What images made elsewhere changed in one evaluation.
+
+    Attributes
+    ----------
+    model, threat, attack : str
+        The evaluation, and what its tables call the images.
+    images : int
+        The number of images.
+    broken : int
+        Those that broke the model within the threat, of samples that it classifies correctly.
+    new : int
+        Of these, images of samples that withstood every attack before; without a budget, those
+        with a smaller perturbation than any before.
+    outside : int
+        Images beyond the budget, which are no successes.
+    before, after : Rate, optional
+        Robust accuracy without and with them; None where no sample was judged under every attack.
+    median_before, median_after : float, optional
+        Without a budget, the median of the smallest perturbations.
+    """
+
+    model: str
+    threat: str
+    attack: str
+    images: int
+    broken: int
+    new: int
+    outside: int
+    before: Rate | None
+    after: Rate | None
+    median_before: float | None = None
+    median_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Import:
+    """The evaluations that took the images, and in words why others did not."""
+
+    taken: tuple[Imported, ...]
+    left_out: tuple[str, ...]
+
+
+def import_images(
+    folder: Path | str,
+    source: Path | str,
+    *,
+    model: str | None = None,
+    threat: str | None = None,
+    how: Machine | None = None,
+) -> Import:
+    """Judge images made elsewhere as part of the evaluations of a run that have their samples.
+
+    Everything is read and checked before anything is written. An import that was killed resumes.
+
+    Parameters
+    ----------
+    folder : path
+        The run folder.
+    source : path
+        An ``.npz`` file with ``images`` (or ``x``) and ``ids``, or another run folder.
+    model, threat : str, optional
+        Only the evaluations of this model, or against this threat.
+    how : Machine, optional
+        Where it is computed.
+
+    Returns
+    -------
+    Import
+        What the images broke.
+    """
+    how = how or Machine()
+    store, run = open_run(folder)
+    given = read_given(Path(source))
+    plans = _chosen(run, model, threat)
+    prepared = prepare([(_asked(plan), None) for plan in plans], store.folder, run, how)
+    work, left_out = [], []
+    problems: list[InputError | ThreatError] = []
+    for plan, fresh, resolved in zip(plans, prepared.plans, prepared.resolved, strict=True):
+        if fresh.name != plan.name:
+            raise ChangedError(
+                f"the model '{plan.model.name}', its data or its attacks changed since the "
+                f"evaluation against {plan.threat}: evaluate it again first"
+            )
+        context = context_of(store, resolved, plan, how)
+        found, why = _placed(plan, given, context)
+        if found:
+            must_answer_as_recorded(store, plan, context)
+            work.append((plan, context, found))
+        else:
+            problems += why
+            left_out.append(f"{plan.model.name} against {plan.threat}: {why[0]}")
+    if not work:
+        raise problems[0]
+    taken: list[Imported] = []
+    with store.writing(), Claims(store) as claims:
+        for plan, context, found in work:
+            plan = _judged(store, plan, context, found, claims)
+            taken += _changes(store, plan, found)
+    write_figures(store.folder)
+    return Import(tuple(taken), tuple(left_out))
+
+
+def _chosen(run: Run, model: str | None, threat: str | None) -> list[Plan]:
+    """The evaluations of a model and a threat; an error with near matches without any."""
+    # Another request may have the same answer: it takes the images, too.
+    plans = list({plan.name: plan for plan in run.current}.values())
+    for what, name in (("model", model), ("threat", threat)):
+        names = [plan.model.name if what == "model" else plan.threat for plan in plans]
+        if name is not None and name not in names:
+            raise UnknownNameError(f"no {what} of this run is '{name}': {near(name, names)}")
+        plans = [plan for plan, one in zip(plans, names, strict=True) if name in (None, one)]
+    for plan in plans:
+        if plan.changed:
+            raise StoreError(f"{plan.damage[0]}: its own command writes it again")
+        if not plan.request.textual:
+            raise InputError(
+                f"the model or the data of '{plan.model.name}' against {plan.threat} existed only "
+                "in memory, so that the images cannot be judged: evaluate a model of a file"
+            )
+    return plans
+
+
+def _asked(plan: Plan) -> Request:
+    """The request of a plan as it can be made again: a suite lists its attacks itself."""
+    listed = plan.request.attacks if plan.request.suite is None else None
+    return plan.request.model_copy(update={"attacks": listed})
+
+
+def _placed(
+    plan: Plan, given: Sequence[Given], context: Context
+) -> tuple[list[Placed], list[InputError | ThreatError]]:
+    """All images that belong to the samples of a plan; why not, if there are none."""
+    found: list[Placed] = []
+    why: list[InputError | ThreatError] = []
+    for one in given:
+        try:
+            must_fit(plan, one)
+            placed = place(plan, one, context)
+        except (InputError, ThreatError) as problem:
+            why.append(problem)
+        else:
+            found.append(placed)
+            plan = plan.replaying([placed.replay])  # others must not take its name
+    return found, why
+
+
+def _judged(
+    store: Store, plan: Plan, context: Context, found: Sequence[Placed], claims: Claims
+) -> Plan:
+    """Store the images, add them to the plan, and judge them; the plan with them.
+
+    The images come first: a plan never names images that are not in the folder.
+    """
+    context.given = {digest: arrays for one in found for digest, arrays in one.arrays.items()}
+    replays = [one.replay for one in found]
+    for replay in replays:
+        for number, digest in enumerate(replay.images):
+            if digest:
+                _done(image_task(plan, replay, number), context, claims)
+
+    def add(run: Run | None) -> Run:
+        same = [] if run is None else [one for one in run.current if one.name == plan.name]
+        if run is None or not same:
+            raise StoreError(f"the evaluation was removed from {store.folder} meanwhile")
+        for one in same:
+            run = run.with_plan(one.replaying(replays))
+        return run
+
+    now = next(one for one in update_run(store, add).current if one.name == plan.name)
+    texts = {replay.attack.text for replay in replays}
+    for stage in now.stages_of("replay"):
+        if stage.name in texts:
+            for tasks in stage.parts:
+                _done(tasks[-1], context, claims)
+    return now
+
+
+def _done(task: Task, context: Context, claims: Claims) -> None:
+    """Do a task, or wait until another process has done it."""
+    pause, most = PAUSE
+    while attempt(task, context, claims) == "held":
+        time.sleep(pause)
+        pause = min(2 * pause, most)
+    record = context.store.read(task.key)
+    if record is not None and record.failure is not None:
+        raise VictimError(f"the images could not be judged: {record.failure['message']}")
+
+
+def _changes(store: Store, plan: Plan, found: Sequence[Placed]) -> list[Imported]:
+    """What images changed in an evaluation, each beside all other attacks."""
+    evidence = gather(store, plan).evidence
+    mine = {one.replay.attack.text for one in found}
+    return [_change(plan, evidence, trial) for trial in evidence.trials if trial.text in mine]
+
+
+def _change(plan: Plan, evidence: Evidence, trial: Trial) -> Imported:
+    others = [other for other in evidence.trials if other is not trial]
+    known, broken = evidence.covered_by_all(), evidence.broken(trial)
+    before, after = (
+        rate(int(evidence.standing(some)[known].sum()), int(known.sum()))
+        for some in (others, evidence.trials)
+    )
+    stood = evidence.clean["sample"][evidence.standing(others)]
+    new = int(np.isin(evidence.broken_ids(trial), stood).sum())
+    medians: list[float | None] = [None, None]
+    if evidence.eps is None and evidence.curve is not None and known.any():
+        sizes = [evidence.smallest(some)[1] for some in (others, evidence.trials)]
+        new = int((sizes[1] < sizes[0]).sum())
+        medians = [quantile(size) for size in sizes]
+    rows = trial.rows
+    return Imported(
+        plan.model.name,
+        plan.threat,
+        trial.text,
+        rows.count,
+        int(broken.sum()),
+        new,
+        int((~(rows["valid"].astype(bool) & rows["within"].astype(bool))).sum()),
+        before,
+        after,
+        *medians,
+    )
