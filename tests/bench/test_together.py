@@ -21,12 +21,16 @@ from torch import nn
 
 import besiege
 from besiege import Attack, Siege
-from besiege.bench import runner, working
+from besiege.bench import context, runner, working
 from besiege.bench.claims import Claims
 from besiege.bench.context import Context
 from besiege.bench.kinds.craft import Craft
+from besiege.bench.planning import plan_of
+from besiege.bench.request import requested, resolve
+from besiege.bench.spec import Machine
 from besiege.bench.store import Record, Store
-from besiege.bench.work_estimate import Event
+from besiege.bench.work_estimate import Event, WorkEstimate
+from besiege.core.samples import Samples
 
 NATURAL = "zoo:digits-natural"
 ASK: dict[str, Any] = {"threat": "linf:0.1", "count": 22, "shard": 6, "curve": False}
@@ -167,8 +171,8 @@ def test_as_many_as_memory_and_a_minute_allow(tmp_path: Path) -> None:
 def test_only_a_gpu_is_filled(device: str, metered: bool, side: int, most: int) -> None:
     victim = SimpleNamespace(device=torch.device(device), metered=metered)
     around = SimpleNamespace(images=torch.zeros(1, 3, side, side))
-    context: Any = SimpleNamespace(victim=lambda digest: victim, around=around)
-    assert Context.most_together(context, "digest") == most
+    ours: Any = SimpleNamespace(victim=lambda digest: victim, around=around)
+    assert Context.most_together(ours, "digest") == most
 
 
 def test_seconds_are_shared_by_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,3 +294,29 @@ def test_progress_counts_all_parts_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert left[-1] == round(found.robust.value * found.robust.count)
     assert min(left) >= left[-1], "no sample counts as broken twice"
     assert all(event.done <= event.total for event in events)
+
+
+@pytest.mark.parametrize(
+    ("suite", "count", "compiled"),
+    [("quick", 1_000, False), ("standard", 1_000, False), ("standard", 10_000, True)],
+)
+def test_a_long_plan_pays_for_compiling(
+    suite: str, count: int, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = resolve(*requested(NATURAL, "digits", threat="linf:0.1", suite=suite, count=4))
+    plan = plan_of(resolved)
+    device = SimpleNamespace(type="cuda")
+    shard = plan.shards[0].model_copy(update={"count": count})
+    many = plan.model_copy(update={"shards": (shard,)})
+
+    def chosen(how: Machine) -> bool | None:
+        with monkeypatch.context() as patch:
+            estimate = WorkEstimate(many)
+            patch.setattr(context, "WorkEstimate", lambda plan: estimate)
+            patch.setattr(type(resolved.victim), "device", device)
+            patch.setattr(Samples, "to", lambda self, device: self)
+            return context.context_of(Store(tmp_path), resolved, plan, how).how.compile
+
+    assert chosen(Machine()) is compiled
+    assert [chosen(Machine(compile=one)) for one in (True, False)] == [True, False]
+    assert context.context_of(Store(tmp_path), resolved, plan, Machine()).how.compile is None
