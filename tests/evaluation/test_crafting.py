@@ -432,6 +432,29 @@ def test_successes_hold_in_the_company_in_which_they_are_judged(
     assert torch.equal(made.distance, distances(made.images - samples.images, threat.norm))
 
 
+def test_successes_hold_in_the_parts_in_which_they_are_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    samples, threat, counts = data(24), Threat.parse("l2"), [8, 9, 7]
+    crowd = Classifier(Crowd(victim().module))
+    before = Oracle.__init__
+
+    def init(self: Oracle, *args: Any, **given: Any) -> None:
+        before(self, *args, **given)
+        self.batch_sensitive, self.pad = True, 1
+
+    monkeypatch.setattr(Oracle, "__init__", init)
+
+    def lost(parts: list[int] | None) -> int:
+        made = craft(crowd, parse("deepfool"), samples, threat, pad=False, parts=parts)
+        assert made.success.all()
+        several = zip(made.split(counts), torch.split(torch.arange(24), counts), strict=True)
+        judged = [judge(crowd, one, samples.at(rows), threat) for one, rows in several]
+        return sum(int((~verdicts.success).sum()) for verdicts in judged)
+
+    assert lost(None) > 3 and lost(counts) == 0
+
+
 def test_what_does_not_hold_in_company_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = data(24)
     crowd = Classifier(Crowd(victim().module))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from besiege.models import Classifier, load, twin
 from besiege.models.residual import resnet20
 from besiege.models.small import digits_cnn
-from besiege.models.twins import fold_batch_norm, overwrite_in_relu
+from besiege.models.twins import fold_batch_norm, keep_compiled, overwrite_in_relu
 
 PROBE = torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
@@ -218,3 +219,14 @@ def test_the_twin_of_a_trained_network() -> None:
     assert copy is not None
     assert norms(copy.module) == 0
     assert (copy(x) - original(x)).norm() <= 1e-5 * original(x).norm()
+
+
+def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(name, "elsewhere")
+    keep_compiled()
+    assert os.environ[name] == "elsewhere"
+    monkeypatch.delenv(name)
+    keep_compiled()
+    assert Path(os.environ[name]).is_relative_to(tmp_path)

@@ -74,6 +74,11 @@ class Attack(ABC):
         """Whether success need not grow with the budget, so that a search must scan."""
         return False
 
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether a sample's result depends on the samples that are attacked with it."""
+        return False
+
     def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
         """The most queries it can use for one image of this shape; None where that is not known."""
         return None

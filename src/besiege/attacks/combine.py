@@ -58,6 +58,10 @@ class Combined(Attack):
     def one_step(self) -> bool:
         return any(part.one_step for part in self.parts)
 
+    @property
+    def mixes_rows(self) -> bool:
+        return any(part.mixes_rows for part in self.parts)
+
     def cost(self, shape: tuple[int, ...], classes: int) -> int | None:
         """The sum of its parts' costs, times the most runs."""
         costs = [part.cost(shape, classes) for part in self.parts]

@@ -106,6 +106,10 @@ class UAP(Attack):
     def one_step(self) -> bool:
         return True
 
+    @property
+    def mixes_rows(self) -> bool:
+        return self.tensor is None
+
     def run(self, siege: Siege) -> None:
         v = self.tensor
         if v is None:

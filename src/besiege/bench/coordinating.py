@@ -100,7 +100,7 @@ class Coordinator:
         planned, task = self._running[slot]
         if outcome["state"] == "during":
             planned.frontier.during(
-                task.key, outcome["share"], outcome["claimed"], outcome["seconds"]
+                [task.key], outcome["share"], outcome["claimed"], outcome["seconds"]
             )
             return
         del self._running[slot]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from besiege.bench.plan import Plan, is_done, needed_again
@@ -81,6 +81,20 @@ class Frontier:
             if task.key in self._open and all(map(self._exists, task.needs)):
                 yield task
 
+    def beside(self, task: Task) -> Iterator[tuple[Task, int]]:
+        """The ready tasks of the same kind and stage, itself first, and their samples' numbers."""
+        number, first = self._part_of(task.key)
+        stage = self._estimate.stages[number]
+        for part in (*range(first, len(stage.parts)), *range(first)):
+            for other in stage.parts[part]:
+                open_ = other.kind == task.kind and other.key in self._open
+                if open_ and all(map(self._exists, other.needs)):
+                    yield other, stage.counts[part]
+
+    def passes(self, task: Task) -> float:
+        """The estimated work of a task, in forward passes."""
+        return self._estimate.passes(task, self._part_of(task.key))
+
     def attack_of(self, key: str) -> AttackSpec | None:
         """The attack that a task belongs to, if there is one."""
         return self._estimate.stages[self._part_of(key)[0]].attack
@@ -108,10 +122,14 @@ class Frontier:
             if key in self._open and (self._is_over(task) or self._failed_since(key)):
                 self.settle(key, made=False)
 
-    def during(self, key: str, share: float, claimed: int, seconds: float) -> None:
-        """Tell that a share of a task is done, with the successes that its attack claims."""
+    def during(self, keys: Sequence[str], share: float, claimed: int, seconds: float) -> None:
+        """Tell that a share of tasks is done, with the successes that their attack claims.
+
+        They are of one stage, and done together.
+        """
         if self._watch is not None:
-            self._watch(self._estimate.during(self._part_of(key), share, claimed, seconds))
+            parts = [self._part_of(key) for key in keys]
+            self._watch(self._estimate.during(parts, share, claimed, seconds))
 
     def stopped(self, key: str) -> None:
         """Take notice that a task is not under way any more, although it is not over."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 from besiege.bench.claims import Claims
 from besiege.bench.context import Context
 from besiege.bench.frontier import Frontier
+from besiege.bench.kinds import KINDS
 from besiege.bench.plan import Plan
 from besiege.bench.task import Task
 from besiege.bench.work_estimate import Watch
-from besiege.bench.working import attempt, reporting
+from besiege.bench.working import Ended, attempt, reporting
 from besiege.core import record as core_record
 
+LOST = 60.0
+"""Seconds of work, by the estimate, that a killed run may lose: tasks done together take less."""
 PAUSE = 0.05, 2.0
 """Seconds to wait for other processes at first, and at most."""
 
@@ -55,6 +59,8 @@ class Runner:
         self._watch = watch
         self._options = watch, decided, start, ended
         self._frontier: Frontier | None = None
+        self._pace = math.inf
+        """The fewest seconds of an estimated pass so far: the first passes on a GPU are slow."""
 
     @property
     def plan(self) -> Plan:
@@ -91,22 +97,44 @@ class Runner:
         while again:
             again = False
             for task in frontier.ready():
-                ended = attempt(task, self._context, self._claims)
-                if ended != "held":
-                    frontier.settle(task.key, made=ended == "made")
-                    advanced = again = True
+                for key, ended in self._done(frontier, self._group(frontier, task)).items():
+                    if ended != "held":
+                        frontier.settle(key, made=ended == "made")
+                        advanced = again = True
         return advanced
 
-    def _watching(self, task: Task) -> Callable[[core_record.Record], None] | None:
+    def _group(self, frontier: Frontier, task: Task) -> list[Task]:
+        """A task, with those of its stage that are done together with it."""
+        most = KINDS.get(task.kind).most_together(task, self._context)
+        if not most:
+            return [task]
+        group, samples, seconds = list[Task](), 0, 0.0
+        for other, count in frontier.beside(task):
+            samples += count
+            passes = frontier.passes(other)
+            seconds += passes * self._pace if passes else 0.0
+            if group and (samples > most or seconds > LOST):
+                break
+            group.append(other)
+        return group
+
+    def _done(self, frontier: Frontier, tasks: Sequence[Task]) -> dict[str, Ended]:
+        begin, passes = time.perf_counter(), sum(map(frontier.passes, tasks))
+        ended = attempt(tasks, self._context, self._claims)
+        if passes and set(ended.values()) == {"made"}:
+            self._pace = min(self._pace, (time.perf_counter() - begin) / passes)
+        return ended
+
+    def _watching(self, tasks: Sequence[Task]) -> Callable[[core_record.Record], None] | None:
         frontier = self._frontier
         assert frontier is not None, "tasks are done in a turn"
-        spec = frontier.attack_of(task.key)
+        spec = frontier.attack_of(tasks[0].key)
         if self._watch is None or spec is None:
             return None
 
         def tell(share: float, claimed: int, seconds: float) -> None:
             try:
-                frontier.during(task.key, share, claimed, seconds)
+                frontier.during([task.key for task in tasks], share, claimed, seconds)
             except Exception as problem:
                 self._context.unwatched = problem
                 raise

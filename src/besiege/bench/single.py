@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
     split: str
     shard: int | None
     batch: int | None
-    compile: bool
+    compile: bool | None
     device: str | None
     workers: int | None
     substitute: Model | Sequence[Model] | None
@@ -113,7 +113,7 @@ def evaluate(
     split: str = "test",
     shard: int | None = None,
     batch: int | None = None,
-    compile: bool = False,
+    compile: bool | None = None,
     device: str | None = None,
     workers: int | None = None,
     substitute: Model | Sequence[Model] | None = None,
@@ -177,9 +177,10 @@ def evaluate(
         Number of processes that share the work, with one torch thread each; without it, this
         process does all of it. They read models and data by their texts, so that objects in memory
         are refused.
-    compile : bool
+    compile : bool, optional
         On a GPU, compile the copy that attacks search on: up to a minute at first, then a third
-        faster. Results change only by rounding.
+        faster; by default where there is enough work to pay for it. Results change only by
+        rounding.
     substitute : model or sequence of models, optional
         A model whose gradients the attacker has. Attacks that need gradients are crafted on it,
         keep their last point, and are judged on the victim (transfer); ``prgf`` uses its gradients

@@ -250,13 +250,14 @@ class Machine:
         Device of the model.
     batch : int, optional
         Rows per call of the model.
-    compile : bool
-        Whether to compile the copies that attacks search on, on a GPU.
+    compile : bool, optional
+        Whether to compile the copies that attacks search on, on a GPU; by default where the plan
+        is long enough to pay for it.
     threads : int, optional
         CPU threads of every worker, 1 by default; without workers the caller sets them.
     """
 
     device: str | None = None
     batch: int | None = None
-    compile: bool = False
+    compile: bool | None = None
     threads: int | None = None

@@ -9,6 +9,7 @@ from besiege.bench.kinds import KINDS
 from besiege.bench.plan import Plan
 from besiege.bench.store import Record
 from besiege.bench.task import Stage as PlannedStage
+from besiege.bench.task import Task
 from besiege.core.errors import Finding
 
 
@@ -109,11 +110,18 @@ class WorkEstimate:
         )
         return max(1.0, self.done + left)
 
+    def passes(self, task: Task, at: Part) -> float:
+        """The estimated work of one task of a part, in forward passes."""
+        stage = self.stages[at[0]]
+        return KINDS.get(task.kind).estimate(task, stage) * self._worked_on(at)
+
     def _weight(self, at: Part) -> float:
+        return self._each[at[0]] * self._worked_on(at)
+
+    def _worked_on(self, at: Part) -> int:
         number, part = at
         stage = self.stages[number]
-        samples = self._samples(at) if _is_attack(stage) else stage.counts[part]
-        return self._each[number] * samples
+        return self._samples(at) if _is_attack(stage) else stage.counts[part]
 
     def _samples(self, at: Part) -> int:
         """The samples of an attack's part that are not broken when it begins."""
@@ -145,15 +153,16 @@ class WorkEstimate:
         self._reported |= set(seen)
         return self._event(number, 0, 0.0, new)
 
-    def during(self, at: Part, share: float, claimed: int, seconds: float) -> Event:
-        """The event that a share of a part is done, with the attack's claimed successes."""
-        number, part = at
+    def during(self, parts: Sequence[Part], share: float, claimed: int, seconds: float) -> Event:
+        """The event that a share of parts of a stage is done, with the successes claimed in all."""
+        number = parts[0][0]
         stage = self.stages[number]
-        wrong = stage.counts[part] - self._standing[part] if _is_attack(stage) else 0
+        wrong = sum(stage.counts[part] - self._standing[part] for _, part in parts)
+        wrong = wrong if _is_attack(stage) else 0
         # The first attack of a suite also runs on misclassified samples, and claims them.
         first = stage is next(s for s in self.stages if s.attack is not None)
         broken = max(0, claimed - wrong) if first or not self._chained else claimed
-        self._running[at] = 0.99 * share * self._weight(at)
+        self._running |= {at: 0.99 * share * self._weight(at) for at in parts}
         return self._event(number, broken, seconds)
 
     def stopped(self, at: Part) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -75,7 +75,7 @@ class Worker:
                 self._claims = Claims(self.store).__enter__()
             context = self.context(job)
             context.watching = _watching(job, tell)
-            return {"key": task.key, "state": attempt(task, context, self._claims)}
+            return {"key": task.key, "state": attempt([task], context, self._claims)[task.key]}
         except Exception as problem:
             return refusal(task.key, problem)
 
@@ -123,15 +123,15 @@ _ERRORS = BesiegeError.__module__
 
 def _watching(
     job: Job, tell: Callable[[Outcome], None] | None
-) -> Callable[[Task], Callable[[core_record.Record], None] | None]:
+) -> Callable[[Sequence[Task]], Callable[[core_record.Record], None] | None]:
     spec = job.get("attack")
     if spec is None or tell is None:
-        return lambda task: None
+        return lambda tasks: None
 
-    def watching(task: Task) -> Callable[[core_record.Record], None]:
+    def watching(tasks: Sequence[Task]) -> Callable[[core_record.Record], None]:
         told: Told = lambda share, claimed, seconds: tell(  # noqa: E731
             {
-                "key": task.key,
+                "key": job["key"],
                 "state": "during",
                 "share": share,
                 "claimed": claimed,

@@ -1,4 +1,4 @@
-"""Doing one task: its work, and what surrounds it in a folder that several processes share."""
+"""Doing tasks: their work, and what surrounds it in a folder that several processes share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -46,14 +47,17 @@ class Finished:
     files: Mapping[str, bytes]
 
 
-def work(task: Task, context: Context) -> Finished:
-    """Do a task; an attack that raises an error gives the record of a failure."""
+def work(tasks: Sequence[Task], context: Context) -> Iterator[Finished]:
+    """Do tasks of one stage; an attack that raises an error gives the record of a failure.
+
+    Tasks that cannot be done together are done one by one: only those fail that fail alone, too.
+    """
     begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-    failure, made = None, TaskResult({}, {})
-    victim = task.identity["victim"]
+    failure, made, kind = None, [TaskResult({}, {})], tasks[0].kind
+    victim = tasks[0].identity["victim"]
     try:
-        with accounted(context.victim(victim), task.kind):
-            made = KINDS.get(task.kind).run(task, context)
+        with accounted(context.victim(victim), kind):
+            made = KINDS.get(kind).run_together(tasks, context)
     except (StoreError, InputError, ThreatError, EndpointError):
         raise  # not a failure of the attack
     except (Exception, SystemExit) as problem:
@@ -61,36 +65,51 @@ def work(task: Task, context: Context) -> Finished:
             raise
         # A failed attack is recorded, and the other attacks still run.
         failure = {"type": type(problem).__name__, "message": str(problem)[:2000]}
-    context.must_be_unchanged(task)
+    if failure and len(tasks) > 1:
+        for task in tasks:
+            yield from work([task], context)
+        return
+    context.must_be_unchanged(tasks[0])
     provenance = {
         "started": started,
-        "seconds": time.perf_counter() - begin,
         "device": str(context.victim(victim).device),
         "threads": torch.get_num_threads(),
         "batch": context.how.batch,
         "searched": context.searched(victim),
         "versions": versions(),
-        **made.provenance,
+        **({"together": len(tasks)} if len(tasks) > 1 else {}),
     }
-    record = Record(task.identity, made.totals, tuple(made.findings), provenance, failure)
-    return Finished(record, None if failure else made.rows, made.files)
+    seconds, rows = time.perf_counter() - begin, [int(one.totals.get("rows", 0)) for one in made]
+    for task, one, count in zip(tasks, made, rows, strict=True):
+        share = count / sum(rows) if sum(rows) else 1 / len(rows)
+        besides = {**provenance, "seconds": seconds * share, **one.provenance}
+        record = Record(task.identity, one.totals, tuple(one.findings), besides, failure)
+        yield Finished(record, None if failure else one.rows, one.files)
 
 
-def attempt(task: Task, context: Context, claims: Claims) -> Ended:
-    """Do a task and store its record, unless another process does it now or has done it."""
-    if not claims.take(task.key):
-        return "held"
-    try:
-        # A record whose images were let go is attempted only where these are needed again.
-        if is_done(task, context.store) and not context.store.released(task.key):
-            return "kept"
-        make_room(task, context.store)
-        done = work(task, context)
-        context.store.commit(done.record, done.rows, done.files)
-        note(context.store, done.record)
-        return "made"
-    finally:
-        claims.release(task.key)
+def attempt(tasks: Sequence[Task], context: Context, claims: Claims) -> dict[str, Ended]:
+    """Do tasks of one stage and store their records; how it ended, by their keys.
+
+    Tasks that another process does now, or has done, are left out.
+    """
+    ended: dict[str, Ended] = dict.fromkeys((task.key for task in tasks), "held")
+    with ExitStack() as claimed:
+        left = []
+        for task in tasks:
+            if not claims.take(task.key):
+                continue
+            claimed.callback(claims.release, task.key)
+            # A record whose images were let go is attempted only where these are needed again.
+            if is_done(task, context.store) and not context.store.released(task.key):
+                ended[task.key] = "kept"
+            else:
+                make_room(task, context.store)
+                left.append(task)
+        for done in work(left, context) if left else ():
+            context.store.commit(done.record, done.rows, done.files)
+            note(context.store, done.record)
+            ended[done.record.key] = "made"
+    return ended
 
 
 def make_room(task: Task, store: Store) -> None:

@@ -23,6 +23,7 @@ from besiege.cli.grammar import (
     Accesses,
     AsJson,
     Channels,
+    Choice,
     Count,
     Curves,
     DataSource,
@@ -105,7 +106,7 @@ def evaluate(
     layout: Layout = None,
     shard: Count = None,
     batch: Count = None,
-    compile: Flag = False,
+    compile: Choice = None,
     device: Device = None,
     threads: Threads = None,
     workers: Count = None,
@@ -178,7 +179,8 @@ def evaluate(
     batch
         Images per call of the model; changes no result.
     compile
-        On a GPU, search on a compiled copy of the model: up to a minute at first, then faster.
+        On a GPU, search on a compiled copy of the model: up to a minute at first, then faster. By
+        default where there is enough work to pay for it.
     workers
         Number of processes that share the work, one CPU thread each unless --threads says
         otherwise; by default this process does all of it.
@@ -227,7 +229,7 @@ def evaluate(
     named = None if out is None and len(requests) == 1 else folder
     requests = [one.model_copy(update={"command": command_of(one, named)}) for one in requests]
     checks = gating(gates, threat, folder)
-    if (device, threads, batch, compile) == (None, None, None, False):
+    if (device, threads, batch, compile) == (None, None, None, None):
         from besiege.bench.answered import answered  # slow to import, for a help page
 
         known = [one for one in (answered(folder, asked) for asked in requests) if one is not None]

@@ -204,6 +204,7 @@ Model = Annotated[str, Parameter(completer=known_models, validator=_may_be_shown
 DataSource = Annotated[str, Parameter(completer=known_data, metavar="DATA")]
 ThreatText = Annotated[str, Parameter(metavar="THREAT")]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+Choice = Annotated[bool | None, Parameter(show_default=False)]
 Whole = Annotated[int, counted(1), Parameter(metavar="N")]
 FromZero = Annotated[int, counted(0), Parameter(metavar="N")]
 Count = Annotated[int | None, counted(1), Parameter(metavar="N")]

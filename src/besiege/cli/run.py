@@ -14,7 +14,17 @@ from besiege.bench.spec import Machine
 from besiege.cli import screen
 from besiege.cli.evaluate import RUNS
 from besiege.cli.gates import gating
-from besiege.cli.grammar import AsJson, Count, Device, Flag, Place, Threads, examples, flowing
+from besiege.cli.grammar import (
+    AsJson,
+    Choice,
+    Count,
+    Device,
+    Flag,
+    Place,
+    Threads,
+    examples,
+    flowing,
+)
 from besiege.cli.resuming import resumable
 from besiege.cli.spec import Spec, part_of, read_spec, shown
 from besiege.core.shell import shell
@@ -48,7 +58,7 @@ def run(
     ray: Annotated[str | None, Parameter(metavar="ADDRESS")] = None,
     devices: Literal["all"] | None = None,
     batch: Count = None,
-    compile: Flag = False,
+    compile: Choice = None,
     device: Device = None,
     threads: Threads = None,
     dry_run: Flag = False,
@@ -79,7 +89,8 @@ def run(
     batch
         Images per call of the model; changes no result.
     compile
-        On a GPU, search on a compiled copy of the model: up to a minute at first, then faster.
+        On a GPU, search on a compiled copy of the model: up to a minute at first, then faster. By
+        default where there is enough work to pay for it.
     dry_run
         Run nothing; show tasks, hours and gigabytes, as besiege spec show does.
     """

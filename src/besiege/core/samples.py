@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -57,6 +58,16 @@ class Samples:
         """Some of the samples."""
         targets = None if self.targets is None else self.targets[rows]
         return Samples(self.images[rows], self.labels[rows], self.ids[rows], targets)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """The samples of several parts, one after the other; their ids must differ."""
+        images, labels, ids = (
+            torch.cat([getattr(part, name) for part in parts])
+            for name in ("images", "labels", "ids")
+        )
+        aims = [part.targets for part in parts if part.targets is not None]
+        return cls(images, labels, ids, torch.cat(aims) if aims else None)
 
     def to(self, device: torch.device) -> Samples:
         """The same samples on a device."""

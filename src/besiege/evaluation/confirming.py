@@ -7,7 +7,7 @@ within that distance of the boundary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -49,12 +49,15 @@ class Confirmation:
         The attacked samples, and the threat.
     crafted : Crafted
         The result of the search, whose tensors are updated.
+    parts : sequence of int, optional
+        Numbers of consecutive samples that the judge will judge at once; by default all.
     """
 
     oracle: Oracle
     samples: Samples
     threat: Threat
     crafted: Crafted
+    parts: Sequence[int] | None = None
 
     @property
     def ball(self) -> Ball:
@@ -97,7 +100,8 @@ class Confirmation:
         if len(rows) and self.oracle.batch_sensitive:
             # In the same batch in which the judge will query them.
             batch = crafted.images.index_copy(0, rows, x)
-            logits = self.oracle.logits(batch)[rows]
+            parts = torch.split(batch, list(self.parts or [len(batch)]))
+            logits = torch.cat([self.oracle.logits(part) for part in parts])[rows]
         else:
             logits = self.oracle.logits(x)
         labels = logits.argmax(1)
@@ -130,17 +134,18 @@ def confirmed(
     climbs: tuple[float, ...],
     run: Callable[[Samples], Crafted] | None,
     leave: Leave = "success",
+    parts: Sequence[int] | None = None,
 ) -> Crafted:
     """The result of a search, with only those successes that the victim confirms.
 
     Rows that it does not confirm are attacked again by `run`, on the victim itself. Where the
     batch matters, the new successes are confirmed, too.
     """
-    again = Confirmation(oracle, samples, threat, crafted)(pushes, climbs)
+    again = Confirmation(oracle, samples, threat, crafted, parts)(pushes, climbs)
     if len(again) and run is not None:
         crafted = _redone(crafted, again, run(samples.at(again)))
         if oracle.batch_sensitive:
-            again = Confirmation(oracle, samples, threat, crafted)(pushes)
+            again = Confirmation(oracle, samples, threat, crafted, parts)(pushes)
         else:
             again = again[:0]
     crafted.success[again] = False
@@ -177,5 +182,5 @@ def _redone(crafted: Crafted, again: Tensor, redone: Crafted) -> Crafted:
     return replace(
         crafted,
         padding=crafted.padding + redone.padding,
-        findings=tuple(dict.fromkeys(crafted.findings + redone.findings)),
+        general=tuple(dict.fromkeys(crafted.general + redone.general)),
     )

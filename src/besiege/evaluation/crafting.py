@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +41,7 @@ class Crafted:
     quarters of them and at the end. ``descent`` is the smallest distance claimed within each number
     of passes of `besiege.core.record.COSTS`, where the smallest perturbation is kept. ``no_start``
     says where an attack found no starting point, and ``substitute_passes`` counts gradients of a
-    substitute.
+    substitute. ``general`` are findings about the victim and the threat.
     """
 
     images: Tensor
@@ -55,11 +57,50 @@ class Crafted:
     ascent: Tensor | None
     padding: int
     seconds: float
-    findings: tuple[Finding, ...]
+    general: tuple[Finding, ...]
     zero_share: Tensor | None = None
     descent: Tensor | None = None
     no_start: Tensor | None = None
     substitute_passes: Tensor | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings: the general ones, and those about samples that were not broken."""
+        return (*self.general, *_left_open(self))
+
+    def split(self, counts: Sequence[int]) -> list[Crafted]:
+        """The results of consecutive samples, so many each.
+
+        Padding and seconds belong to whole batches: each part gets the share of its samples.
+        """
+        rows: dict[str, Any] = {
+            one.name: torch.split(value, list(counts))
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), Tensor)
+        }
+        padding, seconds = shares(self.padding, counts), sum(counts) or 1
+        return [
+            replace(
+                self,
+                **{name: parts[place] for name, parts in rows.items()},
+                padding=padding[place],
+                seconds=self.seconds * count / seconds,
+            )
+            for place, count in enumerate(counts)
+        ]
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """A whole number divided in proportion to weights, without a rest.
+
+    Examples
+    --------
+    >>> shares(10, [1, 1, 2])
+    [2, 3, 5]
+    """
+    whole = sum(weights) or 1
+    ends = [total * end // whole for end in accumulate(weights)]
+    return [end - begin for begin, end in pairwise([0, *ends])]
 
 
 def craft(
@@ -77,6 +118,7 @@ def craft(
     pad: bool = True,
     watch: Callable[[Record], None] | None = None,
     knowledge: Knowledge | None = None,
+    parts: Sequence[int] | None = None,
 ) -> Crafted:
     """Run an attack; the victim and the caller's tensors stay unchanged.
 
@@ -111,6 +153,9 @@ def craft(
     knowledge : Knowledge, optional
         What the attack may use besides the victim: images to start from, and a substitute whose
         gradients are no queries.
+    parts : sequence of int, optional
+        Numbers of consecutive samples that are judged at once, where not all are. On a GPU the
+        last bits of logits depend on the batch: successes are confirmed in those of the judge.
     """
     samples = samples.toward(threat.target)
     keep, leave = keep_and_leave(victim, attack, threat, keep, leave)
@@ -140,13 +185,17 @@ def craft(
         if searcher is None:
             crafted = run(victim, samples)
             if judged.batch_sensitive:
-                crafted = confirmed(judged, samples, threat, crafted, pushes, climbs, None, leave)
+                crafted = confirmed(
+                    judged, samples, threat, crafted, pushes, climbs, None, leave, parts
+                )
         else:
             with searcher.held(), nullcontext() if smallest else allow_tf32():
                 crafted = run(searcher, samples)
 
             again = partial(run, victim)
-            crafted = confirmed(judged, samples, threat, crafted, pushes, climbs, again, leave)
+            crafted = confirmed(
+                judged, samples, threat, crafted, pushes, climbs, again, leave, parts
+            )
     return replace(crafted, seconds=time.perf_counter() - begin)
 
 
@@ -212,7 +261,6 @@ def _run(
     if terms.leave == "success":  # failures return the clean image
         lost = ~record.success
         record.images[lost] = record.clean[lost]
-    findings += _left_open(record)
     return Crafted(
         record.images,
         record.success,
@@ -235,12 +283,14 @@ def _run(
     )
 
 
-def _left_open(record: Record) -> list[Finding]:
+def _left_open(crafted: Crafted) -> list[Finding]:
     """Findings about samples that were not broken, and may still not be robust."""
-    many = len(record.labels)
-    gone = int((record.vanished & ~record.success).sum())
+    many = len(crafted.success)
+    gone = int((crafted.vanished & ~crafted.success).sum())
     findings = [*rules.vanished(gone, f"of {many} samples that were not broken")]
-    idle = record.no_start & ~record.success
+    if crafted.no_start is None:
+        return findings
+    idle = crafted.no_start & ~crafted.success
     if bool(idle.any()):
         findings.append(
             Finding(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import operator
+import os
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from besiege.core.ball import ball
 from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
+from besiege.core.files import cache_folder
 from besiege.core.oracle import allow_tf32
 from besiege.core.samples import Samples
 from besiege.core.threat import Linf, Threat
@@ -26,6 +29,7 @@ _LOGITS_AGREE = 1e-3
 _GRADIENTS_AGREE = 5e-2
 # Factors for bfloat16 (8 bits of precision instead of 24) and for TF32 on a GPU (11 bits).
 _ROUGHER, _ROUGH = 50.0, 10.0
+_INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def twin(
@@ -109,8 +113,22 @@ def alike(victim: Classifier, module: Any) -> Classifier:
     )
 
 
+def keep_compiled() -> None:
+    """Have torch keep what it compiles in the user's cache, for later runs.
+
+    Its default is a folder of temporary files. A folder that the environment names stays.
+    """
+    cache = cache_folder()
+    if cache is None or _INDUCTOR in os.environ:
+        return
+    with suppress(OSError):  # a folder that cannot be written: torch keeps its default
+        (cache / "inductor").mkdir(parents=True, exist_ok=True)
+        os.environ[_INDUCTOR] = str(cache / "inductor")
+
+
 def _compiled(module: ChannelsLast) -> nn.Module:
     """The module with its inner network compiled, once for any number of rows."""
+    keep_compiled()
     # Not the `ChannelsLast` around it: all twins share its code, and torch limits recompilations
     # per code object. Padding of matrices would recompile for other numbers of rows.
     module.inner = torch.compile(module.inner, dynamic=True, options={"shape_padding": False})

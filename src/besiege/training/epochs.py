@@ -20,7 +20,7 @@ from besiege.core.oracle import Oracle
 from besiege.core.siege import Siege
 from besiege.data.dataset import Data
 from besiege.models.classifier import Classifier
-from besiege.models.twins import alike
+from besiege.models.twins import alike, keep_compiled
 from besiege.training.augmentation import augmented
 from besiege.training.averaging import Average
 from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_optimiser
@@ -82,6 +82,7 @@ class Training:
         passes = plan.epochs * len(self.labels) * (1 + getattr(plan.attack, "steps", 0))
         self.asked = victim
         if compiled or (compiled is None and cuda and passes >= _WORTH_COMPILING):
+            keep_compiled()
             self.asked = alike(victim, torch.compile(self.module))
         self.inner = Inner(self.asked, plan, cuda, self._precision)
 

@@ -53,9 +53,20 @@ class Kind:
         """Whether a record was computed from the records that exist now."""
         return True
 
+    def most_together(self, task: Task, context: Context) -> int:
+        """The most samples of tasks of one stage that are done together; 0 for one at a time.
+
+        Their records must be those of tasks done one by one.
+        """
+        return 0
+
     def run(self, task: Task, context: Context) -> TaskResult:
         """Do the work."""
         raise NotImplementedError
+
+    def run_together(self, tasks: Sequence[Task], context: Context) -> list[TaskResult]:
+        """Do the work of several tasks of one stage, which differ in their shards."""
+        return [self.run(task, context) for task in tasks]
 
 
 def base_identity(kind: str, victim: str, seed: int) -> dict[str, Any]:

@@ -60,23 +60,35 @@ class Craft(Kind):
         # A backward pass costs about as much as two forward passes.
         return stage.attack.passes * (3.0 if stage.attack.access == "gradient" else 1.0)
 
+    def most_together(self, task: Task, context: Context) -> int:
+        about = task.identity
+        if context.attack(about["text"], about["attack"]).mixes_rows:
+            return 0
+        return context.most_together(about["victim"])
+
     def run(self, task: Task, context: Context) -> TaskResult:
+        (result,) = self.run_together((task,), context)
+        return result
+
+    def run_together(self, tasks: Sequence[Task], context: Context) -> list[TaskResult]:
+        """Craft the samples of all tasks at once: no sample's result depends on the others."""
         from besiege.bench.columns import empty
+        from besiege.core.samples import Samples
         from besiege.core.threat import Threat
         from besiege.evaluation.crafting import craft
 
-        about = task.identity
-        victim = context.victim(about["victim"])
-        attack, samples = context.attack(about["text"], about["attack"]), context.standing(task)
-        if "guard" in about and len(samples):
-            samples = _affordable(task, context, attack, samples)
-        if not len(samples):
-            return TaskResult(empty(self.columns), {"rows": 0})
-        threat = Threat.parse(about["threat"])
+        about = tasks[0].identity
+        attack = context.attack(about["text"], about["attack"])
+        attacked = [_attacked(task, context, attack) for task in tasks]
+        some = [samples for samples in attacked if len(samples)]
+        nothing = TaskResult(empty(self.columns), {"rows": 0})
+        if not some:
+            return [nothing for _ in tasks]
+        threat, counts = Threat.parse(about["threat"]), list(map(len, some))
         crafted = craft(
-            victim,
+            context.victim(about["victim"]),
             attack,
-            samples,
+            Samples.joined(some),
             threat,
             seed=about["seed"],
             keep=about["keep"],
@@ -84,10 +96,17 @@ class Craft(Kind):
             queries=about["queries"],
             twin=context.twin(about["victim"]),
             batch=context.how.batch,
-            watch=context.watching(task),
+            watch=context.watching(tasks),
             knowledge=context.knowledge(about),
+            parts=counts,
         )
-        return _result(samples, crafted, about["leave"], threat.eps is None)
+        parts = iter(crafted.split(counts))
+        return [
+            _result(samples, next(parts), about["leave"], threat.eps is None)
+            if len(samples)
+            else nothing
+            for samples in attacked
+        ]
 
 
 def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
@@ -109,6 +128,14 @@ def _guards(plan: Plan, after: Sequence[tuple[str, ...]]) -> Iterator[Stage]:
             name = f"{guard.attack.spelled['name']}{where} (guard)"
             yield Stage(name, tuple(parts), counts, guard.attack, guard=True)
             after = [(*keys, tasks[-1].key) for keys, tasks in zip(after, parts, strict=True)]
+
+
+def _attacked(task: Task, context: Context, attack: Attack) -> Samples:
+    """The samples that a task attacks."""
+    samples = context.standing(task)
+    if "guard" in task.identity and len(samples):
+        return _affordable(task, context, attack, samples)
+    return samples
 
 
 def _affordable(task: Task, context: Context, attack: Attack, samples: Samples) -> Samples:

@@ -33,6 +33,11 @@ class Judge(Kind):
     def is_of(self, record: Record, needed: Sequence[Record]) -> bool:
         return record.provenance.get("judged") == dict(needed[0].files)
 
+    def most_together(self, task: Task, context: Context) -> int:
+        # Each shard has its own forward passes: on a GPU the last bits of logits depend on the
+        # batch, and verdicts must not depend on which shards are judged together.
+        return context.most_together(task.identity["victim"])
+
     def run(self, task: Task, context: Context) -> TaskResult:
         from besiege.bench.columns import empty
         from besiege.bench.tables import stored
