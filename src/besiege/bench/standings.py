@@ -173,7 +173,7 @@ def _versus(aligned: Aligned, names: Sequence[str], order: Sequence[int]) -> tup
             change = aligned.difference(one, other)
         if change is not None:
             found.append((one, other, change))
-    first, second = ([pair[place] for pair in found] for place in (0, 1))
+    first, second = [one for one, _, _ in found], [other for _, other, _ in found]
     both = aligned.known[first] & aligned.known[second]
     # As `Aligned.difference`: without a budget, on which images the first needs more.
     signs = np.sign(_finite(aligned.values[first]) - _finite(aligned.values[second]))
@@ -242,10 +242,9 @@ def _is_missed(board: Board, cell: BoardCell, name: str) -> bool:
 
 def left_by(cell: BoardCell, m: int, a: int, eps: float | None) -> float:
     """What an attack leaves of a model: the accuracy, or without a budget the median distance."""
-    covered = cell.covered[m, a]
     if eps is None:
-        return quantile(np.nan_to_num(cell.distance[m, a][covered], nan=np.inf))
-    return float(cell.left_by(a, eps)[m][covered].mean())
+        return quantile(cell.sizes(m, a))
+    return float(cell.left_by(a, eps)[m][cell.covered[m, a]].mean())
 
 
 def _place(one: Standing) -> tuple[bool, bool, float, float]:

@@ -82,11 +82,11 @@ def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
 
 
 def _drawn(line: Line, sweep: Sweep, style: int, unit: int | None, high: float) -> str:
-    corners = _corners(line, line.value, sweep, high)
+    corners = _corners(line, line.x, line.value, sweep, high)
     band = ""
     if sweep.measure != "size":
-        upper = _thin(_corners(line, line.high, sweep, high))
-        lower = _thin(_corners(line, line.low, sweep, high))
+        upper = _thin(_corners(line, line.at, line.high, sweep, high))
+        lower = _thin(_corners(line, line.at, line.low, sweep, high))
         band = f'<path class="b" d="{_short([*upper, *reversed(lower)])}Z"/>'
     title = escape(_words(line, sweep, unit))
     return (
@@ -95,10 +95,12 @@ def _drawn(line: Line, sweep: Sweep, style: int, unit: int | None, high: float) 
     )
 
 
-def _corners(line: Line, column: Numbers, sweep: Sweep, high: float) -> list[tuple[int, int]]:
+def _corners(
+    line: Line, points: Numbers, column: Numbers, sweep: Sweep, high: float
+) -> list[tuple[int, int]]:
     """The corners of a line in whole pixels; the last value of each column of pixels counts."""
     found: dict[int, int] = {}
-    for x, value in zip(line.x.tolist(), column.tolist(), strict=True):
+    for x, value in zip(points.tolist(), column.tolist(), strict=True):
         if x <= sweep.end:
             found[_x(x, sweep)] = _y(value, high)
     if line.joined:
