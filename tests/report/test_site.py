@@ -272,6 +272,19 @@ def test_budgets_that_were_declared_are_points_of_one_curve() -> None:
     assert line.value.tolist() == pytest.approx(expected)
 
 
+def test_the_page_of_a_model_says_where_the_order_changes() -> None:
+    board = crowd(2, 2, 400)
+    cell = board.cells[1]
+    sizes = np.stack([np.full(400, 0.4), np.tile([0.1, 0.9], 200)])
+    planted = replace(cell, searched=sizes, distance=np.repeat(sizes[:, None], 5, 1))
+    files = dict(site_files(replace(board, cells=(planted,)), pictures))
+    page = next(text for name, text in files.items() if name.startswith("models/"))
+    assert b"Order along the budget" in page and b"<td>changes near 0.4</td>" in page
+    files = dict(site_files(replace(board, cells=board.cells[:1]), pictures))
+    page = next(text for name, text in files.items() if name.startswith("models/"))
+    assert b"Order along the budget" not in page
+
+
 def test_the_band_of_a_curve_is_that_of_the_metrics() -> None:
     board = crowd(3, 2, 80)
     cell = board.cells[1]

@@ -12,8 +12,8 @@ from html import escape
 import numpy as np
 
 from besiege.bench.sweeps import Line, Sweep
+from besiege.metrics.intervals import round_numbers
 from besiege.metrics.outcomes import Numbers
-from besiege.report.drawing import nice_ticks
 from besiege.report.formats import distance, number
 from besiege.report.strokes import path
 
@@ -62,7 +62,7 @@ def _y(value: float, high: float) -> int:
 
 
 def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if sweep.measure != "size" else nice_ticks(0, high, 4)
+    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if sweep.measure != "size" else round_numbers(0, high, 4)
     grid = "".join(f"M{_LEFT} {_y(tick, high)}H{_RIGHT}" for tick in ticks if tick)
     yield f'<path class="grid" d="{grid}"/><path class="axis" d="M{_LEFT} {_BOTTOM}H{_RIGHT}"/>'
     for tick in ticks:
@@ -72,7 +72,7 @@ def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
     if sweep.axis == "passes":
         marks = [0.0, *(10.0**k for k in range(1, 1 + int(np.log10(1 + sweep.end))))]
     else:
-        marks = nice_ticks(0, sweep.end * scale, 4)
+        marks = round_numbers(0, sweep.end * scale, 4)
     for mark in marks:
         x = _x(mark / scale, sweep)
         yield f'<text class="c" x="{x}" y="{_BOTTOM + 16}">{number(mark)}</text>'
