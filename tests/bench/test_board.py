@@ -114,6 +114,28 @@ def test_a_search_answers_for_every_budget(board: Board) -> None:
     assert 0 < cell.withstood(0.3).sum() < cell.withstood(0.0).sum()
 
 
+def test_the_best_so_far_is_that_of_the_figures(board: Board, found: Evaluations) -> None:
+    """Medians within numbers of passes, and what the whole search found."""
+    cell = board.cell("l2")
+    assert cell.best.shape == (2, 1, 40, len(cell.passes)) and cell.passes[:3].tolist() == [1, 2, 5]
+    for m in range(2):
+        distances = board.evaluation(cell, m).distances
+        assert distances is not None
+        cost = distances.attacks[0].cost
+        assert cost is not None
+        medians = dict(zip(cost.passes, cost.median, strict=True))
+        for place, mark in enumerate(cell.passes.tolist()):
+            median = np.sort(cell.best[m, 0, :, place])[19]
+            if mark in medians:
+                assert (None if np.isinf(median) else median) == pytest.approx(medians[mark])
+        assert np.array_equal(cell.best[m, 0, :, -1], cell.distance[m, 0].astype(np.float32))
+        assert (cell.best[m, 0, :, 1:] <= cell.best[m, 0, :, :-1]).all()
+        assert np.isinf(cell.best[m, 0, cell.correct[m], 0]).all(), "one pass finds nothing"
+        assert (cell.best[m, 0, ~cell.correct[m]] == 0).all()
+        assert np.array_equal(cell.searched[m], cell.smallest[m])
+    assert board.cells[0].best.shape[-1] == 0 and np.isnan(board.cells[0].searched).all()
+
+
 def test_arrays_are_cached_until_a_record_changes(
     folder: Path, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +155,9 @@ def test_arrays_are_cached_until_a_record_changes(
     assert np.array_equal(summaries.outcomes_of(store, plan).robust, again.robust)
     (folder / "figures" / f"{plan.name}.safetensors").write_bytes(b"damaged")
     assert np.array_equal(summaries.outcomes_of(store, plan).distance, again.distance, True)
+    search = next(plan for plan in run.current if plan.threat == "l2")
+    kept, cell = summaries.outcomes_of(store, search), board.cell("l2")
+    assert np.array_equal(kept.best, cell.best[0]) and np.array_equal(kept.passes, cell.passes)
 
 
 def test_the_cells_of_a_benchmark_are_those_it_declares(folder: Path) -> None:

@@ -30,7 +30,9 @@ from besiege.core.errors import (
     StoreError,
     UnknownNameError,
 )
+from besiege.metrics.comparing import Aligned
 from besiege.metrics.paired import Difference, holm, samples_needed
+from besiege.metrics.rows import Rows
 from besiege.models.catalogue import ZOO
 from besiege.report.comparison import ComparisonTable
 
@@ -154,6 +156,39 @@ def test_without_a_budget_the_smallest_perturbations_are_compared(place: Path) -
     assert two.figures.eps_curve is not None
     assert group.evaluations[0].median == two.figures.eps_curve.median
     assert "needs larger perturbations than" in repr(one.compare(two))
+    assert pair.crossing is not None and pair.crossing.count == 25
+    for x, value in zip(pair.crossing.x, pair.crossing.value, strict=True):
+        gap = (theirs["distance"] > x).mean() - (mine["distance"] > x).mean()
+        assert value == pytest.approx(gap)
+    assert "these 25 images cannot tell; about" in repr(one.compare(two)).splitlines()[1]
+
+
+def test_evaluations_with_curves_are_compared_along_the_budget(
+    place: Path, pair: tuple[Evaluation, Evaluation]
+) -> None:
+    """The curve of an evaluation is a search; one without a curve has no distances."""
+    words: dict[str, Any] = {"threat": "linf:8/255", "attacks": "pgd(steps=5)", "count": 25}
+    one, two = besiege.evaluate(MODELS[:2], "digits", **words)
+    (found,) = one.compare(two).pairs
+    assert found.crossing is not None
+    sizes = {each.figures.model.name: each.smallest["distance"] for each in (one, two)}
+    x = found.crossing.x
+    assert np.allclose(x * 255, np.round(x * 255, 1))
+    for at in (1, 5, 15):
+        held = [(sizes[name] > x[at]).mean() for name in (found.first, found.second)]
+        assert found.crossing.value[at] == pytest.approx(held[0] - held[1])
+    (without,) = pair[0].compare(pair[1]).pairs
+    assert without.crossing is None
+
+
+def test_distances_are_measured_in_widths_of_the_range(candidate: Change) -> None:
+    from besiege.bench.comparison import _distances
+
+    one, other = candidate(number=0), candidate(number=1, model={"box": (0.0, 255.0)})
+    sizes = Rows({"sample": one.outline.outcomes["sample"], "distance": np.full(60, 51.0)})
+    other = replace(other, outline=replace(other.outline, smallest=sizes))
+    found = _distances([one, other], Aligned.of([one.outline, other.outline]))
+    assert np.isnan(found[0]).all() and np.allclose(found[1], 0.2)
 
 
 # Folders.

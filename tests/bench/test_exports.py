@@ -496,6 +496,18 @@ def test_the_board_has_a_row_for_each_cell_model_and_attack(
                 assert row["success_rate"] == pytest.approx(broken.sum() / right)
 
 
+def test_the_board_has_median_and_area_of_searches(tmp_path: Path) -> None:
+    models = ["zoo:digits-natural", "zoo:digits-pgd-at"]
+    found = besiege.evaluate(models, "digits", threat="l2", attacks="deepfool", count=20)
+    rows = json.loads(found.export(tmp_path / "board.json", board=True).read_text())
+    assert len(rows) == 4 and len({row["area_to"] for row in rows}) == 1
+    for row in rows:
+        (mine,) = [one for one in found if one.figures.model.name == row["model"]]
+        sizes = np.sort(mine.smallest["distance"])
+        assert row["median"] == sizes[9] and row["median_per_value"] == pytest.approx(sizes[9] / 8)
+        assert row["area"] == pytest.approx(np.minimum(sizes, row["area_to"]).mean())
+
+
 def test_the_board_for_a_paper_ranks_the_models_under_each_threat(
     several: besiege.Evaluations, tmp_path: Path
 ) -> None:

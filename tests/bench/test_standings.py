@@ -92,6 +92,21 @@ def test_a_search_without_a_budget_is_ranked_by_its_median() -> None:
     assert medians_beside(beside, settings_of(beside)[0]) == pytest.approx(medians)
 
 
+def test_pairs_of_searches_say_whether_the_order_changes_with_the_budget() -> None:
+    board = crowd(2, 2, 400)
+    cell = board.cells[1]
+    sizes = np.stack([np.full(400, 0.4), np.tile([0.1, 0.9], 200)])
+    planted = replace(cell, searched=sizes, distance=np.repeat(sizes[:, None], 5, 1))
+    (setting,) = settings_of(replace(board, cells=(planted,)))
+    (pair,) = setting.pairs
+    assert pair.crossing is not None and pair.crossing.verdict == "crossing"
+    (change,) = pair.crossing.changes
+    assert change.leader == (pair.first == cell.models[0]) and change.at == 0.4
+    assert change.before < 0.4 == change.after
+    (fixed,) = settings_of(replace(board, cells=board.cells[:1]))
+    assert fixed.pairs[0].crossing is None
+
+
 def test_what_must_not_be_quoted_is_last_and_what_is_missing_is_named() -> None:
     from besiege.core.errors import Finding
 

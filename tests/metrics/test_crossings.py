@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from besiege.core.errors import InputError
-from besiege.metrics.crossings import Change, Crossing, crossing, crossings
+from besiege.metrics.crossings import Change, Crossing, along_budget, crossing, crossings
 from besiege.metrics.paired import paired_interval
 from besiege.metrics.resampling import Resampling
 
@@ -180,3 +180,34 @@ def test_values_that_do_not_fit_are_refused() -> None:
         crossings(np.ones((2, 5)), np.ones((2, 6)), [0.1])
     with pytest.raises(InputError, match="ascending"):
         crossing(np.ones(5), np.ones(5), [0.2, 0.1])
+
+
+def test_budgets_are_round_and_reach_most_of_what_is_broken() -> None:
+    sizes = draw(BETTER, 500, 1)[:, 0]
+    (found,) = along_budget(sizes, [(0, 1)])
+    assert found is not None and found.x[0] == 0 and 20 <= len(found.x) <= 45
+    assert np.allclose(found.x, np.round(found.x, 3))
+    assert 0.9 < (sizes[0] <= found.x[-1]).mean() < 1
+    for budget in (0.02, 0.05, 0.1):
+        at = int(np.flatnonzero(np.isclose(found.x, budget))[0])
+        gap = (sizes[0] > budget).mean() - (sizes[1] > budget).mean()
+        assert found.value[at] == pytest.approx(gap)
+    (eighths,) = along_budget(sizes, [(0, 1)], unit=255)
+    assert eighths is not None and np.allclose(eighths.x * 255, np.round(eighths.x * 255, 1))
+
+
+def test_pairs_without_common_images_have_no_crossing() -> None:
+    sizes = np.array([[0.1, 0.2, np.nan], [0.1, 0.3, np.nan], [np.nan, np.nan, 0.1]])
+    both, none = along_budget(sizes, [(1, 0), (0, 2)])
+    assert both is not None and both.count == 2 and none is None
+    assert along_budget(np.full((2, 3), np.inf), [(0, 1)]) == (None,), "nothing was broken"
+    assert along_budget(np.zeros((2, 3)), [(0, 1)]) == (None,)
+
+
+def test_what_the_images_suggest_is_told_apart_from_what_they_show() -> None:
+    found = one_pair(PLANTED, 60, seed=3)
+    assert found.verdict == "cannot tell" and not found.changes
+    assert found.suggested and found.suggested[0].leader
+    assert found.value[np.isclose(BUDGETS, found.suggested[0].before)] >= 0.01
+    assert found.value[np.isclose(BUDGETS, found.suggested[0].after)] <= -0.01
+    assert one_pair(MUCH_BETTER, 1000).suggested == ()

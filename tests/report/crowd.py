@@ -72,6 +72,7 @@ def _cell(
     left = correct[:, None] & ~broken
     steps = np.where(broken, random.integers(0, 40, shape), -1).astype(np.int32)
     spent = np.full(shape, 40, np.int32)
+    passes = np.array([1, 2, 5, 10, 20, 50] if search else [], np.int64)
     return BoardCell(
         f"{text}, number {place}",
         text,
@@ -103,6 +104,11 @@ def _cell(
         spent,
         spent,
         spent,
+        distance.min(1) if search else np.full_like(distance[:, 0], np.nan),
+        passes,
+        np.where(correct[:, None, :, None], distance[..., None] * (1 + 4 / passes), 0.0).astype(
+            np.float32
+        ),
     )
 
 

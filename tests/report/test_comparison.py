@@ -15,9 +15,16 @@ from tests.report.sample import DATA, evaluation, threat
 
 from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
 from besiege.core.errors import Finding, Level
+from besiege.metrics.crossings import along_budget
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference, samples_needed
-from besiege.report.comparison import ComparisonTable, in_words, pair_sentence, told
+from besiege.report.comparison import (
+    ComparisonTable,
+    crossing_sentence,
+    in_words,
+    pair_sentence,
+    told,
+)
 
 NAMES = ("pgd-at", "resnet20-pgd-at", "natural", "trades", "mart", "awp", "free")
 
@@ -107,6 +114,65 @@ def test_more_images_than_there_are() -> None:
 def test_how_many_would_tell_is_rounded(needed: int, shown: str) -> None:
     data = {"data": replace(DATA, count=50, total=10**9)}
     assert f"about {shown} would" in said(pair("a", "b", 3, 1, 50, needed=needed), **data)
+
+
+def crossed(first: Any, second: Any, unit: float = 1, **changes: Any) -> str:
+    """The sentence about two models that need perturbations of these sizes."""
+    (found,) = along_budget([first, second], [(0, 1)], unit=unit)
+    one = pair("a", "b", 30, 10, crossing=found)
+    return crossing_sentence(one, group([compared("a", 46), compared("b", 40)], [one], **changes))
+
+
+def test_where_the_order_changes() -> None:
+    linf: dict[str, Any] = {"threat": threat("linf:0.1", 0.1, "0.1")}
+    narrow, wide = np.full(400, 0.07), np.tile([0.05, 0.1], 200)
+    assert crossed(narrow, wide, **linf) == (
+        "a withstands more up to linf 0.065, b beyond 0.07: the order changes (certain)."
+    )
+    assert crossed(wide, narrow, **linf).startswith("b withstands more up to linf 0.065, a beyond")
+    eighths = crossed(narrow, wide, 255, threat=threat("linf:8/255", 8 / 255, "8/255"))
+    assert "a withstands more up to linf 17/255, b beyond 18/255" in eighths
+    fragile, wrong = np.full(400, 1e-6), np.tile([0.0, 0.1], 200)
+    assert crossed(fragile, wrong, **linf).startswith("a withstands more without an attack, b beyo")
+
+
+def test_a_change_that_the_images_cannot_tell_says_how_many_would() -> None:
+    linf: dict[str, Any] = {"threat": threat("linf:0.1", 0.1, "0.1")}
+    generator = np.random.default_rng(3)
+    hard = generator.lognormal(-3, 0.5, 60)
+    first, second = (hard * generator.lognormal(0, own, 60) for own in (0.2, 0.8))
+    text = crossed(first, second, **linf)
+    assert text.startswith("a withstands more up to linf 0.0") and ", b beyond 0.0" in text
+    assert ": these 60 images cannot tell; about " in text and text.endswith(" would.")
+
+
+def test_an_order_that_does_not_change() -> None:
+    linf: dict[str, Any] = {"threat": threat("linf:0.1", 0.1, "0.1")}
+    generator = np.random.default_rng(4)
+    first = generator.uniform(0.05, 0.1, 4000)
+    assert crossed(first, first, **linf) == (
+        "The order of a and b does not change by a point or more, up to linf 0.095 (certain)."
+    )
+    few = crossed(first[:20], first[:20] / 2, **linf)
+    assert few.startswith("Whether the order of a and b changes with the budget, up to linf 0.")
+    assert "these 20 images cannot tell; about" in few
+
+
+def test_the_sentence_follows_its_pair_and_without_distances_there_is_none() -> None:
+    (found,) = along_budget([np.full(400, 0.07), np.tile([0.05, 0.1], 200)], [(0, 1)])
+    one = pair("a", "b", 30, 10, crossing=found)
+    both = group([compared("a", 46), compared("b", 40)], [one])
+    lines = in_words(PairedComparison((both,), ())).splitlines()
+    assert lines[0].startswith("a withstands more than b") and "(certain)" in lines[1]
+    assert "the order changes (certain)" in " ".join(printed(PairedComparison((both,), ())).split())
+    content = one.plain()["crossing"]
+    assert content["verdict"] == "crossing" and content["needed"] is None
+    (change,) = content["changes"]
+    assert (change["from"], change["to"], change["before"]) == ("a", "b", 0.065)
+    assert len(content["budgets"]) == len(content["low"]) == len(content["difference"])
+    without = replace(both, pairs=(replace(one, crossing=None),))
+    assert len(in_words(PairedComparison((without,), ())).splitlines()) == 1
+    assert without.pairs[0].plain()["crossing"] is None
 
 
 def test_no_difference() -> None:

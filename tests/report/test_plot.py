@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tests.report.sample import crowded, curve, eight, evaluation, four, threat
 
+from besiege.metrics.intervals import round_numbers
 from besiege.metrics.values import AttackCurve
 from besiege.report.charts import charts, together
-from besiege.report.drawing import nice_ticks
 from besiege.report.grouping import grouped
 from besiege.report.plot import DRAWN, Chart, Curve, Mark, thinned
 
@@ -230,7 +230,7 @@ def test_a_short_curve_is_left_alone() -> None:
 
 @pytest.mark.parametrize("high", [0.0137, 0.21, 1.0, 7.3, 40.0, 1234.0])
 def test_ticks_are_round_and_inside(high: float) -> None:
-    ticks = nice_ticks(0, high, 6)
+    ticks = round_numbers(0, high, 6)
     assert ticks[0] == 0 and ticks[-1] <= high * (1 + 1e-9)
     assert 3 <= len(ticks) <= 8
     step = ticks[1] - ticks[0]

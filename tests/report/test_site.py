@@ -21,9 +21,10 @@ from tests.report.sample import pictures
 import besiege
 from besiege.bench.board import Board, board_of
 from besiege.bench.standings import settings_of
-from besiege.bench.sweeps import sweeps_of
+from besiege.bench.sweeps import TOGETHER, sweeps_of
 from besiege.cli import main
 from besiege.core.errors import InputError
+from besiege.metrics.bands import success_bands
 from besiege.metrics.values import Picture
 from besiege.report.site import curves, has_site, serving, write_site
 from besiege.report.site.choices import Choice, lacking, rules, tokens
@@ -294,6 +295,58 @@ def test_budgets_that_were_declared_are_points_of_one_curve() -> None:
     assert line.value.tolist() == pytest.approx(expected)
 
 
+def test_the_page_of_a_model_says_where_the_order_changes() -> None:
+    board = crowd(2, 2, 400)
+    cell = board.cells[1]
+    sizes = np.stack([np.full(400, 0.4), np.tile([0.1, 0.9], 200)])
+    planted = replace(cell, searched=sizes, distance=np.repeat(sizes[:, None], 5, 1))
+    files = dict(site_files(replace(board, cells=(planted,)), pictures))
+    page = next(text for name, text in files.items() if name.startswith("models/"))
+    assert b"Order along the budget" in page and b"<td>changes near 0.4</td>" in page
+    files = dict(site_files(replace(board, cells=board.cells[:1]), pictures))
+    page = next(text for name, text in files.items() if name.startswith("models/"))
+    assert b"Order along the budget" not in page
+
+
+def test_the_band_of_a_curve_is_that_of_the_metrics() -> None:
+    board = crowd(3, 2, 80)
+    cell = board.cells[1]
+    (sweep,) = [s for s in sweeps_of(board) if (s.cell, s.attack, s.against, s.measure) == (
+        1, cell.attacks[2], "budget", "success")]  # fmt: skip
+    found = success_bands(cell.distance[:, 2], sweep.lines[0].at, cell.correct)
+    for m, line in enumerate(sweep.lines):
+        assert np.array_equal(line.low, found.lowest[m])
+        assert np.array_equal(line.high, found.highest[m])
+
+
+def test_curves_against_strength_are_those_of_a_few_lines() -> None:
+    board = crowd(3, 2, 80)
+    seen = set()
+    for sweep in sweeps_of(board):
+        if sweep.against == "budget" or sweep.measure == "size":
+            continue
+        cell = board.cells[sweep.cell]
+        a = cell.attacks.index(sweep.attack)
+        assert [line.model for line in sweep.lines] == list(cell.models)
+        for m, line in enumerate(sweep.lines):
+            right = cell.correct[m]
+            for x in (0, 5, 20):
+                value = line.value[int(np.searchsorted(line.x, x, side="right")) - 1]
+                if sweep.axis == "steps":
+                    broken = cell.success[m, a] & (cell.first_step[m, a] <= x)
+                else:
+                    place = cell.passes.tolist().index(x) if x else None
+                    best = np.inf if place is None else cell.best[m, a, :, place]
+                    broken = right & (best <= 0.5)
+                left = (right & ~broken).sum()
+                share = 1 - left / right.sum() if sweep.measure == "success" else left / 80
+                assert value == pytest.approx(share)
+                assert line.count == (right.sum() if sweep.measure == "success" else 80)
+        seen.add((sweep.cell, sweep.axis, sweep.measure))
+    axes = ((0, "steps"), (1, "passes"))
+    assert seen == {(*axis, m) for axis in axes for m in ("accuracy", "success")}
+
+
 # A real run.
 
 
@@ -319,6 +372,28 @@ def test_report_writes_the_site_and_the_page_links_to_it(
     assert len(shown) >= 30 and all((folder / "site" / one[3:]).is_file() for one in shown)
     assert main(["report", str(folder), "--out", str(folder.parent / "page.html")]) == 0
     assert "site  " not in capsys.readouterr().out
+
+
+def test_curves_of_a_run_are_those_of_its_figures(folder: Path) -> None:
+    """Also those of the search that an evaluation with a budget adds."""
+    board = board_of(folder)
+    axes = set()
+    for sweep in sweeps_of(board):
+        if sweep.measure != "accuracy":
+            continue
+        cell = board.cells[sweep.cell]
+        for line in sweep.lines:
+            figures = board.evaluation(cell, cell.models.index(line.model))
+            every = [*figures.steps_curve, *figures.queries_curve]
+            given = next((one for one in every if one.attack == sweep.attack), None)
+            known = given if sweep.against == "strength" else figures.eps_curve
+            assert known is not None and known.count == line.count
+            for x, value in zip(known.x, known.value, strict=True):
+                if x <= sweep.end:
+                    at = int(np.searchsorted(line.x, x, side="right")) - 1
+                    assert line.value[at] == pytest.approx(value)
+            axes.add((sweep.axis, sweep.attack == TOGETHER))
+    assert axes == {("steps", False), ("size", True), ("size", False)}
 
 
 def test_a_site_is_replaced_as_a_whole(folder: Path) -> None:

@@ -24,7 +24,7 @@ from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
-from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes
+from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes, Single
 from besiege.metrics.rows import places
 from besiege.metrics.searches import ROUNDING
 from besiege.metrics.values import EvaluationFigures, RunFigures
@@ -95,6 +95,10 @@ class BoardCell:
         As in `Outcomes`. Samples that a model was not evaluated on are not known.
     covered, left, success, distance, first_step, first_query, queries_used, forwards, backwards
         Arrays ``[m, a, n]``, as in `Outcomes`.
+    searched : array ``[m, n]``
+        As in `Outcomes`.
+    passes, best : array ``[k]`` and ``[m, a, n, k]``
+        As in `Outcomes`: the smallest perturbations within numbers of passes.
     """
 
     name: str
@@ -127,6 +131,9 @@ class BoardCell:
     queries_used: Counts
     forwards: Counts
     backwards: Counts
+    searched: Numbers
+    passes: Ids
+    best: Single
 
     @property
     def knowledge(self) -> str:
@@ -148,9 +155,7 @@ class BoardCell:
         """The median distance of every model and attack, ``[m, a]``; NaN where none was judged."""
         found = np.full(self.distance.shape[:2], np.nan)
         for m, a in zip(*np.nonzero(self.covered.any(2)), strict=True):
-            found[m, a] = quantile(
-                np.nan_to_num(self.distance[m, a][self.covered[m, a]], nan=np.inf)
-            )
+            found[m, a] = quantile(self.sizes(m, a))
         return found
 
     def withstood(self, eps: float | None = None) -> Mask:
@@ -168,6 +173,11 @@ class BoardCell:
             return self.left[:, attack]
         beyond = np.nan_to_num(self.distance[:, attack], nan=0.0) > eps * (1 + ROUNDING)
         return self.covered[:, attack] & beyond
+
+    def sizes(self, model: int, attack: int) -> Numbers:
+        """The perturbations of a search, over the samples that it was judged on."""
+        found = self.distance[model, attack][self.covered[model, attack]]
+        return np.where(np.isnan(found), np.inf, found)
 
     def accuracy(self, model: int, attack: int) -> Rate | None:
         """Accuracy under an attack over the samples it was judged on; None without any."""
@@ -281,8 +291,8 @@ def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Mapping[int, Outcomes
     attacks = tuple(dict.fromkeys(text for one in mine for text in one.attacks))
     where = [places(one.samples, samples) for one in mine]
     one_row = {
-        name: np.stack([_placed(getattr(mine[m], name), at, False) for m, at in enumerate(where)])
-        for name in ("correct", "known", "robust")
+        name: np.stack([_placed(getattr(mine[m], name), at, empty) for m, at in enumerate(where)])
+        for name, empty in _ROWS.items()
     }
     return BoardCell(
         group.name,
@@ -305,9 +315,12 @@ def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Mapping[int, Outcomes
         group.plans,
         **one_row,
         **_stacked(mine, where, attacks),
+        **_descents(mine, where, attacks),
     )
 
 
+_ROWS: Mapping[str, Any] = {"correct": False, "known": False, "robust": False, "searched": np.nan}
+"""The arrays of samples, and what they hold where a model was not evaluated."""
 _LAYERS: Mapping[str, Any] = {
     **dict.fromkeys(("covered", "left", "success"), False),
     "distance": np.nan,
@@ -331,9 +344,24 @@ def _stacked(
     return found
 
 
+def _descents(
+    outcomes: Sequence[Outcomes], where: Sequence[Ids], attacks: Sequence[str]
+) -> dict[str, Any]:
+    """Numbers of passes, those of the longest search, and the best distances within each."""
+    passes = max((one.passes for one in outcomes), key=len)
+    best = np.full((len(outcomes), len(attacks), len(where[0]), len(passes)), np.nan, np.float32)
+    for layer, one, at in zip(best, outcomes, where, strict=True):
+        if len(one.passes):
+            # A search that ended before finds no more.
+            last = np.minimum(np.arange(len(passes)), len(one.passes) - 1)
+            for table, text in zip(one.best, one.attacks, strict=True):
+                layer[attacks.index(text)] = _placed(table[:, last], at, np.nan)
+    return {"passes": passes, "best": best}
+
+
 def _placed(row: NDArray[Any], where: Ids, nothing: Any) -> NDArray[Any]:
-    """The values of a row at the places of the cell's samples."""
-    placed = np.full(len(where), nothing, row.dtype)
+    """The values of a row, one or several a sample, at the places of the cell's samples."""
+    placed = np.full((len(where), *row.shape[1:]), nothing, row.dtype)
     placed[where >= 0] = row[where[where >= 0]]
     return placed
 

@@ -133,14 +133,18 @@ class Terms(NamedTuple):
 
 def terms_of(one: Candidate) -> Terms:
     """The terms of an evaluation."""
-    threat = Threat.parse(one.plan.threat)
-    low, high = one.plan.model.box
-    width = 1.0 if threat.norm is Norm.L0 else high - low
+    threat, width = Threat.parse(one.plan.threat), width_of(one)
     queries = one.plan.request.queries
     if threat.eps is None:
         return Terms(threat.norm, None, width, threat.aim, threat.access, queries)
     eps = Fraction(threat.eps) / Fraction(width)
     return Terms(threat.norm, eps, 1.0, threat.aim, threat.access, queries)
+
+
+def width_of(one: Candidate) -> float:
+    """The width of the range of a pixel value, in which distances are measured; 1 of counts."""
+    low, high = one.plan.model.box
+    return 1.0 if Threat.parse(one.plan.threat).norm is Norm.L0 else high - low
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,15 +19,19 @@ from besiege.bench.comparable import (
     names_of,
     same_pixels,
     sort_out,
+    width_of,
 )
 from besiege.bench.file_names import with_file_names
 from besiege.bench.incomparable import must_meet
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
 from besiege.core.errors import Finding
-from besiege.metrics.comparing import Aligned, Ids
+from besiege.core.threat import written_unit
+from besiege.metrics.comparing import Aligned, Ids, distances_of
+from besiege.metrics.crossings import Crossing, along_budget
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
+from besiege.metrics.outcomes import Numbers
 from besiege.metrics.paired import LEVEL, Difference, holm, samples_needed
 from besiege.metrics.rows import Rows, places
 from besiege.metrics.values import DataFigures, EvaluationFigures, ThreatFigures, plain
@@ -113,6 +117,9 @@ class Pair:
     only_first, only_second : array of int
         Ids of the samples that only the first, and only the second, withstands; without a budget,
         those for which it needs the larger perturbation.
+    crossing : Crossing, optional
+        Whether the order of the two changes with the budget, where searches found the smallest
+        perturbations of both. Its band holds for all pairs of the group together.
     """
 
     first: str
@@ -122,6 +129,7 @@ class Pair:
     needed: int | None
     only_first: Ids
     only_second: Ids
+    crossing: Crossing | None = None
 
     @property
     def clear(self) -> bool:
@@ -138,7 +146,31 @@ class Pair:
             "corrected_p": self.p,
             "clear": self.clear,
             "needed": self.needed,
+            "crossing": None if self.crossing is None else self._crossing(self.crossing),
             **({"images": ids} if images else {}),
+        }
+
+    def _crossing(self, found: Crossing) -> dict[str, Any]:
+        """The crossing as JSON, with names instead of places."""
+        changes = {
+            name: [
+                {
+                    "from": self.first if one.leader else self.second,
+                    "to": self.second if one.leader else self.first,
+                    **{"before": one.before, "after": one.after, "at": one.at},
+                }
+                for one in some
+            ]
+            for name, some in (("changes", found.changes), ("suggested", found.suggested))
+        }
+        curves = {"budgets": found.x, "difference": found.value, "low": found.low}
+        curves["high"] = found.high
+        return {
+            "verdict": found.verdict,
+            **changes,
+            "needed": found.needed,
+            "count": found.count,
+            **{name: column.tolist() for name, column in curves.items()},
         }
 
 
@@ -304,20 +336,36 @@ def _group(
     shown = [_compared(one, aligned, n, names[n]) for n, one in enumerate(candidates)]
     order = sorted(range(len(shown)), key=lambda place: _rank(shown[place]))
     ranked = [shown[place] for place in order]
-    pairs = tuple(
+    paired = [
         pair
         for one, other in combinations(order, 2)
         if (chosen is None or _plans(candidates[one], candidates[other]) in chosen)
         and (pair := _pair(aligned, names, one, other)) is not None
-    )
+    ]
+    where = [(names.index(pair.first), names.index(pair.second)) for pair in paired]
+    threat = candidates[0].figures.threat
+    unit = written_unit(threat.norm, threat.eps_text) or 1
+    crossed = along_budget(_distances(candidates, aligned), where, unit=unit)
+    pairs = tuple(replace(pair, crossing=one) for pair, one in zip(paired, crossed, strict=True))
     smallest = min(candidates, key=lambda one: one.plan.data.count)
     return Group(
-        candidates[0].figures.threat,
+        threat,
         smallest.figures.data,
         len(aligned.samples),
         tuple(ranked),
         pairs,
         tuple(_notes(candidates, names, len(aligned.samples) if common else None)),
+    )
+
+
+def _distances(candidates: Sequence[Candidate], aligned: Aligned) -> Numbers:
+    """The smallest perturbations of all evaluations, in the unit of the first one's budget."""
+    widths = [width_of(one) for one in candidates]
+    return np.stack(
+        [
+            distances_of(one.outline, aligned.samples) * (widths[0] / width)
+            for one, width in zip(candidates, widths, strict=True)
+        ]
     )
 
 

@@ -222,7 +222,7 @@ def _judged(
 def _done(task: Task, context: Context, claims: Claims) -> None:
     """Do a task, or wait until another process has done it."""
     pause, most = PAUSE
-    while attempt(task, context, claims) == "held":
+    while attempt([task], context, claims)[task.key] == "held":
         time.sleep(pause)
         pause = min(2 * pause, most)
     record = context.store.read(task.key)

@@ -15,7 +15,9 @@ from itertools import combinations
 import numpy as np
 
 from besiege.bench.board import Board, BoardCell
+from besiege.core.threat import written_unit
 from besiege.metrics.comparing import Aligned
+from besiege.metrics.crossings import Crossing, along_budget
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import Ids, Numbers
@@ -68,7 +70,9 @@ class Versus:
     """Two models under a setting; the first is the more robust one.
 
     ``p`` is corrected for all pairs of the setting (`besiege.metrics.ranks.corrected_p`);
-    ``needed`` is about how many images would show a difference of this size.
+    ``needed`` is about how many images would show a difference of this size. ``crossing`` says
+    whether the order of the two changes with the budget, where searches found the smallest
+    perturbations of both.
     """
 
     first: str
@@ -76,6 +80,7 @@ class Versus:
     change: Difference
     p: float
     needed: int | None = None
+    crossing: Crossing | None = None
 
     @property
     def clear(self) -> bool:
@@ -155,6 +160,10 @@ def _ranked(board: Board, setting: Setting) -> Setting:
     standings = [_standing(board, setting, name, aligned, m) for m, name in enumerate(names)]
     order = sorted(range(len(names)), key=lambda m: _place(standings[m]))
     pairs = _versus(aligned, names, order)
+    where = [(names.index(pair.first), names.index(pair.second)) for pair in pairs]
+    unit = written_unit(setting.norm, setting.eps_text) or 1
+    crossed = along_budget(_searched(setting, cells, names), where, unit=unit)
+    pairs = tuple(replace(pair, crossing=one) for pair, one in zip(pairs, crossed, strict=True))
     better = np.zeros((len(names), len(names)), bool)
     for pair in pairs:
         better[names.index(pair.first), names.index(pair.second)] = pair.clear
@@ -173,7 +182,7 @@ def _versus(aligned: Aligned, names: Sequence[str], order: Sequence[int]) -> tup
             change = aligned.difference(one, other)
         if change is not None:
             found.append((one, other, change))
-    first, second = [pair[0] for pair in found], [pair[1] for pair in found]
+    first, second = [one for one, _, _ in found], [other for _, other, _ in found]
     both = aligned.known[first] & aligned.known[second]
     # As `Aligned.difference`: without a budget, on which images the first needs more.
     signs = np.sign(_finite(aligned.values[first]) - _finite(aligned.values[second]))
@@ -201,6 +210,16 @@ def _worst_case(
             values = np.fmin(values, mine)
             known &= cell.known[m]
     return np.where(known, values, 0.0), known
+
+
+def _searched(setting: Setting, cells: Sequence[BoardCell], names: Sequence[str]) -> Numbers:
+    """The smallest perturbations that any search found, ``[models, samples]``; NaN without one."""
+    found = np.full((len(names), len(setting.samples)), np.nan)
+    for cell in cells:
+        for m, name in enumerate(cell.models):
+            mine = names.index(name)
+            found[mine] = np.fmin(found[mine], cell.searched[m])
+    return found
 
 
 def _standing(board: Board, setting: Setting, name: str, aligned: Aligned, place: int) -> Standing:

@@ -1,44 +1,54 @@
 """Curves of a board: accuracy and success rate against the budget and against strength.
 
 Against the budget they are exact, from the distance of each sample. Strength is the steps or the
-queries of an attack with a budget, and the passes of a search, whose median distance falls.
+queries of an attack with a budget, and the passes of a search: accuracy at the cell's budget, and
+the median distance, after so many passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from besiege.bench.board import Board, BoardCell
-from besiege.metrics.curves import Curve, bands, survival
+from besiege.bench.board import Board, BoardCell, Mask
+from besiege.metrics.bands import Bands, accuracy_bands, share_bands, success_bands
 from besiege.metrics.distances import quantile
 from besiege.metrics.optimality import area
 from besiege.metrics.outcomes import Numbers
-from besiege.metrics.values import AttackCurve, AttackSizes, BudgetCurve
+from besiege.metrics.resampling import Resampling
+from besiege.metrics.searches import ROUNDING
+from besiege.metrics.strength import broken_at, left_after
+from besiege.metrics.values import AttackCurve, AttackSizes, EvaluationFigures
 
 TOGETHER = "all attacks together"
 """The curve of an evaluation's smallest perturbations by any attack."""
 SHARE, ROOM = 0.95, 1.1
 """A budget axis ends where all but a few of the samples of every model are broken."""
+POINTS = 24
+"""Points of the band of a curve, which is drawn with few corners."""
 
 Against = Literal["budget", "strength"]
 Measure = Literal["accuracy", "success", "size"]
+MEASURES: tuple[Measure, Measure] = ("accuracy", "success")
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
     """The curve of one model: a share of ``count`` samples, or a median size.
 
-    ``joined`` says whether points are joined by lines; otherwise a value holds until the next one.
-    ``median`` and ``area`` are those of the distances, up to the end of the axis.
+    ``low`` and ``high`` are the simultaneous 95 % band at the points ``at``, which covers the whole
+    curve. ``joined`` says whether points are joined by lines; otherwise a value holds until the
+    next one. ``median`` and ``area`` are those of the distances, up to the end of the axis.
     """
 
     model: str
     x: Numbers
     value: Numbers
+    at: Numbers
     low: Numbers
     high: Numbers
     count: int
@@ -83,15 +93,21 @@ def sweeps_of(board: Board) -> Iterator[Sweep]:
     """All curves of a board, cell by cell."""
     for place, cell in enumerate(board.cells):
         found = (
-            (_searched(cell, place), _descents(board, cell, place))
+            (_searched(cell, place), _passed(cell, place), _descents(board, cell, place))
             if cell.search
             else (
                 _declared(board, place),
-                _curves_beside(board, cell, place),
+                _beside(cell, place),
                 _progress(board, cell, place),
             )
         )
         yield from (sweep for some in found for sweep in some if sweep.lines)
+
+
+@lru_cache(maxsize=1)
+def _resampling(count: int) -> Resampling:
+    """The resamples of all curves of so many samples: models stay paired."""
+    return Resampling.of(count)
 
 
 # Against the budget.
@@ -99,37 +115,75 @@ def sweeps_of(board: Board) -> Iterator[Sweep]:
 
 def _searched(cell: BoardCell, place: int) -> Iterator[Sweep]:
     """The exact curves of a search, from the smallest perturbation of each sample."""
-    end = _end(cell)
+    end = end_of(cell)
     for a, attack in enumerate(cell.attacks):
-        for measure in ("accuracy", "success"):
-            lines = [_exact(cell, m, a, measure == "success", end) for m in range(len(cell.models))]
-            drawn = tuple(line for line in lines if line is not None)
-            yield Sweep(place, attack, "budget", measure, "size", end, drawn)
+        sizes = np.where(np.isnan(cell.distance[:, a]), np.inf, cell.distance[:, a])
+        yield from _sized(cell, place, attack, sizes, cell.covered[:, a], end)
 
 
-def _end(cell: BoardCell) -> float:
-    sizes = [row[np.isfinite(row)] for row in cell.smallest]
-    ends = [quantile(row, SHARE) for row in sizes if len(row)]
+def _beside(cell: BoardCell, place: int) -> Iterator[Sweep]:
+    """The curves of the search that an evaluation with a budget adds."""
+    known = ~np.isnan(cell.searched)
+    if known.any():
+        end = _end(cell.searched, cell)
+        yield from _sized(cell, place, TOGETHER, cell.searched, known, end)
+
+
+def _sized(
+    cell: BoardCell, place: int, attack: str, sizes: Numbers, known: Mask, end: float
+) -> Iterator[Sweep]:
+    for measure in MEASURES:
+        lines = tuple(_exact(cell, sizes, known, end, measure))
+        yield Sweep(place, attack, "budget", measure, "size", end, lines)
+
+
+def end_of(cell: BoardCell) -> float:
+    """Where curves against the budget end, and with them all areas of a search."""
+    return _end(cell.smallest, cell)
+
+
+def _end(sizes: Numbers, cell: BoardCell) -> float:
+    """Where the axis of these sizes, ``[m, n]``, ends."""
+    broken = [row[np.isfinite(row)] for row in sizes]
+    ends = [quantile(row, SHARE) for row in broken if len(row)]
     return max([*(ROOM * end for end in ends), 1.5 * (cell.eps or 0.0)]) or 1.0
 
 
-def _exact(cell: BoardCell, m: int, a: int, success: bool, end: float) -> Line | None:
-    chosen = cell.covered[m, a] & (cell.correct[m] | (not success))
-    if not chosen.any():
-        return None
-    sizes = np.nan_to_num(cell.distance[m, a][chosen], nan=np.inf)
-    points = np.unique(np.concatenate(([0.0], sizes[sizes <= end], [end])))
-    curve = survival(points, sizes, len(sizes))
-    median = quantile(sizes)
-    line = _line(cell.models[m], curve, success)
-    return replace(line, median=median, area=area(sizes, end))
+def _exact(
+    cell: BoardCell,
+    ends: Numbers,
+    known: Mask,
+    end: float,
+    measure: Measure,
+    whole: bool = False,
+) -> Iterator[Line]:
+    """The curves of all models by where each sample is broken, ``[m, n]``.
 
-
-def _line(model: str, curve: Curve, success: bool) -> Line:
-    """A curve of accuracy, or of the success rate, which is what it lacks to 1."""
-    if not success:
-        return Line(model, curve.x, curve.value, curve.low, curve.high, curve.count)
-    return Line(model, curve.x, 1 - curve.value, 1 - curve.high, 1 - curve.low, curve.count)
+    `whole` says that these are whole numbers: steps or queries, which have no median and area.
+    """
+    among = known & cell.correct if measure == "success" else known
+    models = np.flatnonzero(among.any(1)).tolist()
+    if not models:
+        return
+    at = np.linspace(0, end, POINTS + 1)
+    at = np.unique(np.rint(at)) if whole else at
+    banded = success_bands if measure == "success" else accuracy_bands
+    found = banded(ends[models], at, among[models], resampling=_resampling(ends.shape[1]))
+    for place, m in enumerate(models):
+        mine = np.sort(ends[m][among[m]])
+        x = np.unique(np.concatenate(([0.0], mine[mine <= end], [end])))
+        broken = np.searchsorted(mine, x, side="right") / len(mine)
+        yield Line(
+            cell.models[m],
+            x,
+            broken if measure == "success" else 1 - broken,
+            at,
+            found.lowest[place],
+            found.highest[place],
+            len(mine),
+            median=None if whole else quantile(mine),
+            area=None if whole else area(mine, end),
+        )
 
 
 def _declared(board: Board, place: int) -> Iterator[Sweep]:
@@ -140,15 +194,14 @@ def _declared(board: Board, place: int) -> Iterator[Sweep]:
     cells = sorted((board.cells[n] for n in alike), key=lambda cell: cell.eps or 0.0)
     if place != alike[0] or len(cells) < 2:
         return
-    end = 1.05 * (cells[-1].eps or 0.0)
-    for attack in cells[0].attacks:
-        for measure in ("accuracy", "success"):
-            lines = [
-                line
-                for model in cells[0].models
-                if (line := _through(cells, model, attack, measure == "success")) is not None
-            ]
-            yield Sweep(place, attack, "budget", measure, "size", end, tuple(lines))
+    first, end = cells[0], 1.05 * (cells[-1].eps or 0.0)
+    x = np.array([0.0, *(cell.eps or 0.0 for cell in cells)])
+    for a, attack in enumerate(first.attacks):
+        judged = np.logical_and.reduce([cell.covered[:, a] for cell in cells])
+        left = np.stack([first.correct, *(cell.left[:, a] for cell in cells)], 1)
+        for measure in MEASURES:
+            lines = tuple(_at_points(first, left, x, judged, measure, joined=True))
+            yield Sweep(place, attack, "budget", measure, "size", end, lines)
 
 
 def _family(cell: BoardCell) -> tuple[object, ...]:
@@ -157,67 +210,66 @@ def _family(cell: BoardCell) -> tuple[object, ...]:
     return (*about, cell.data, cell.attacks, cell.sources, cell.models, cell.samples.tobytes())
 
 
-def _through(cells: Sequence[BoardCell], model: str, attack: str, success: bool) -> Line | None:
-    m, a = cells[0].models.index(model), cells[0].attacks.index(attack)
-    judged = np.logical_and.reduce([cell.covered[m, a] for cell in cells])
-    if not judged.any():
-        return None
-    right = judged & cells[0].correct[m]
-    count = int(right.sum()) if success else int(judged.sum())
-    left = np.array([int(right.sum()), *(int(cell.left[m, a][judged].sum()) for cell in cells)])
-    hits = right.sum() - left if success else left
-    low, high = bands(hits, max(count, 1))
-    x = np.array([0.0, *(cell.eps or 0.0 for cell in cells)])
-    return Line(model, x, hits / max(count, 1), low, high, count, joined=True)
-
-
-def _curves_beside(board: Board, cell: BoardCell, place: int) -> Iterator[Sweep]:
-    """The curve of the strongest attack that an evaluation with a budget adds."""
-    given = [(m, board.evaluation(cell, m).eps_curve) for m in range(len(cell.models))]
-    known = [(m, curve) for m, curve in given if curve is not None and curve.count]
-    if not known:
+def _at_points(
+    cell: BoardCell, left: Mask, x: Numbers, known: Mask, measure: Measure, joined: bool = False
+) -> Iterator[Line]:
+    """The curves of all models by the samples that are left at each point, ``[m, points, n]``."""
+    among = known & cell.correct if measure == "success" else known
+    models = np.flatnonzero(among.any(1)).tolist()
+    if not models:
         return
-    end = max(ROOM * max(_last(curve) for _, curve in known), 1.5 * (cell.eps or 0.0))
-    lines = tuple(_of_figures(cell.models[m], curve, None) for m, curve in known)
-    yield Sweep(place, TOGETHER, "budget", "accuracy", "size", end, lines)
-
-
-def _last(curve: BudgetCurve) -> float:
-    """Where a curve has fallen to a few percent of its samples, or its end."""
-    low = [x for x, value in zip(curve.x, curve.value, strict=True) if value <= 1 - SHARE]
-    return low[0] if low else curve.x[-1]
-
-
-def _of_figures(model: str, curve: AttackCurve | BudgetCurve, right: int | None) -> Line:
-    """A curve of the figures; with the number of correct samples, as a success rate of these."""
-    x, value = np.array(curve.x), np.array(curve.value)
-    if right is None:
-        return Line(model, x, value, np.array(curve.low), np.array(curve.high), curve.count)
-    broken = right - np.rint(value * curve.count).astype(np.int64)
-    low, high = bands(broken, right)
-    return Line(model, x, broken / right, low, high, right)
+    held = ~left if measure == "success" else left
+    resampling = _resampling(left.shape[-1])
+    found: Bands = share_bands(held[models], x, among[models], resampling=resampling)
+    for place, m in enumerate(models):
+        band = found.lowest[place], found.highest[place], int(found.count[place])
+        yield Line(cell.models[m], x, found.value[place], x, *band, joined)
 
 
 # Against strength.
 
 
 def _progress(board: Board, cell: BoardCell, place: int) -> Iterator[Sweep]:
-    """Curves against the steps or the queries of attacks with a budget."""
+    """Curves against the steps or the queries of attacks with a budget, at their full budget."""
+    figures = [board.evaluation(cell, m) for m in range(len(cell.models))]
     for a, attack in enumerate(cell.attacks):
-        for axis in ("steps", "queries"):
-            found = []
-            for m in range(len(cell.models)):
-                figures = board.evaluation(cell, m)
-                curves = figures.steps_curve if axis == "steps" else figures.queries_curve
-                right = int((cell.covered[m, a] & cell.correct[m]).sum())
-                found += [(m, one, right) for one in curves if one.attack == attack and one.x]
-            if found and max(one.x[-1] for _, one, _ in found) > 0:
-                end = max(one.x[-1] for _, one, _ in found)
-                lines = [_of_figures(cell.models[m], one, None) for m, one, _ in found]
-                yield Sweep(place, attack, "strength", "accuracy", axis, end, tuple(lines))
-                lines = [_of_figures(cell.models[m], one, n) for m, one, n in found if n]
-                yield Sweep(place, attack, "strength", "success", axis, end, tuple(lines))
-                break  # query-based attacks have curves against queries; others against steps
+        # The figures have curves against queries of query-based attacks, against steps of others.
+        ends = {
+            axis: [
+                one.x[-1] for f in figures for one in curves(f) if one.attack == attack and one.x
+            ]
+            for axis, curves in _AXES.items()
+        }
+        axis = next((axis for axis, found in ends.items() if max(found, default=0) > 0), None)
+        if axis is None:
+            continue
+        seen = cell.first_step if axis == "steps" else cell.first_query
+        end, known = max(ends[axis]), cell.covered[:, a]
+        broken = broken_at(seen[:, a], cell.success[:, a], cell.left[:, a], end)
+        for measure in MEASURES:
+            lines = tuple(_exact(cell, broken, known, end, measure, whole=True))
+            yield Sweep(place, attack, "strength", measure, axis, end, lines)
+
+
+_AXES: Mapping[str, Callable[[EvaluationFigures], Sequence[AttackCurve]]] = {
+    "steps": lambda figures: figures.steps_curve,
+    "queries": lambda figures: figures.queries_curve,
+}
+
+
+def _passed(cell: BoardCell, place: int) -> Iterator[Sweep]:
+    """Curves against the passes of a search, at the budget of the cell."""
+    if cell.eps is None or not len(cell.passes):
+        return
+    x = np.array([0.0, *cell.passes.tolist()])
+    for a, attack in enumerate(cell.attacks):
+        table = cell.best[:, a]
+        known = cell.covered[:, a] & ~np.isnan(table).any(-1)
+        left = left_after(table, cell.eps * (1 + ROUNDING))
+        left = np.concatenate((cell.correct[:, None], left), 1)
+        for measure in MEASURES:
+            lines = tuple(_at_points(cell, left, x, known, measure))
+            yield Sweep(place, attack, "strength", measure, "passes", float(x[-1]), lines)
 
 
 def _descents(board: Board, cell: BoardCell, place: int) -> Iterator[Sweep]:
@@ -243,4 +295,4 @@ def _descent(model: str, sizes: AttackSizes, count: int) -> Line:
     ]
     x, value = (np.array(column, float) for column in zip(*known, strict=True)) if known else (
         np.zeros(0), np.zeros(0))  # fmt: skip
-    return Line(model, x, value, value, value, count, joined=True, median=sizes.median)
+    return Line(model, x, value, x, value, value, count, joined=True, median=sizes.median)

@@ -370,6 +370,17 @@ def as_fraction(eps: Fraction | float) -> Fraction:
         ) from None
 
 
+def written_unit(norm: str, written: str | None) -> int | None:
+    """The denominator of distances: 255 where the budget was written that way.
+
+    Examples
+    --------
+    >>> written_unit("linf", "8/255"), written_unit("linf", "0.1"), written_unit("l2", "128/255")
+    (255, None, None)
+    """
+    return 255 if norm == "linf" and (written or "").endswith("/255") else None
+
+
 def _about(eps: Fraction) -> str:
     try:
         return f"{float(eps):.3g}"

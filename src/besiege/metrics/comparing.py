@@ -164,19 +164,25 @@ class Aligned:
         return ids
 
 
+def distances_of(outline: Outline, samples: Ids) -> NDArray[np.float64]:
+    """The smallest perturbations that searches found for some samples; NaN where none was made."""
+    found = np.full(len(samples), np.nan)
+    where = places(samples, outline.smallest["sample"])
+    found[where[where >= 0]] = outline.smallest["distance"][where >= 0]
+    return found
+
+
 def _valued(outline: Outline, samples: Ids) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """The values of some samples, and whether they are known."""
+    if outline.eps is None:
+        sizes = distances_of(outline, samples)
+        return np.where(np.isnan(sizes), 0.0, sizes), ~np.isnan(sizes)
     table = outline.outcomes
     values, known = np.zeros(len(samples)), np.zeros(len(samples), bool)
-    if outline.eps is None:
-        table, column = outline.smallest, "distance"
-        judged = np.ones(table.count, bool)
-    else:
-        column, judged = "robust", table["known"]
     where = places(samples, table["sample"])
     there = where >= 0
-    values[where[there]] = table[column][there]
-    known[where[there]] = judged[there]
+    values[where[there]] = table["robust"][there]
+    known[where[there]] = table["known"][there]
     return values, known
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
@@ -12,12 +13,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
-from besiege.metrics.intervals import two_digits
+from besiege.metrics.distances import quantile
+from besiege.metrics.intervals import round_numbers, two_digits
 from besiege.metrics.paired import POWER, paired_intervals
 from besiege.metrics.resampling import Numbers, Resampling, blocks, critical, known_images
 
 SMALLEST = 0.01
 """The smallest difference that counts as one: a percentage point."""
+
+_BUDGETS, _BROKEN = 40, 0.95
+"""About how many budgets are compared, and the share of the broken images that they reach."""
 
 Verdict = Literal["crossing", "no crossing", "cannot tell"]
 
@@ -54,6 +59,8 @@ class Crossing:
         ``cannot tell`` otherwise.
     changes : tuple of Change
         The changes of the order, for a crossing.
+    suggested : tuple of Change
+        The changes of the observed order by `SMALLEST` or more, certain or not.
     needed : int, optional
         About how many images would tell, where these cannot: to show the crossing that they
         suggest, or to rule one out.
@@ -65,6 +72,7 @@ class Crossing:
 
     verdict: Verdict
     changes: tuple[Change, ...]
+    suggested: tuple[Change, ...]
     needed: int | None
     x: Numbers
     value: Numbers
@@ -143,6 +151,53 @@ def crossings(
     )
 
 
+def along_budget(
+    distances: ArrayLike,
+    pairs: Sequence[tuple[int, int]],
+    *,
+    unit: float = 1.0,
+    resampling: Resampling | None = None,
+) -> tuple[Crossing | None, ...]:
+    """Whether the order of pairs of models changes with the budget, at round budgets.
+
+    Parameters
+    ----------
+    distances : array of shape (models, images)
+        The smallest perturbations: 0 where misclassified when clean, infinite where none was found,
+        NaN where not known.
+    pairs : sequence of (int, int)
+        Pairs of models, by their places.
+    unit : float
+        Budgets are round numbers of ``1 / unit``, such as 255, from 0 to where 95 % of the images
+        that are broken at all are broken for every model.
+    resampling : Resampling, optional
+        As of `crossings`.
+
+    Returns
+    -------
+    tuple of (Crossing or None)
+        For each pair; None without an image that is known for both.
+
+    Examples
+    --------
+    >>> first, second = np.full(400, 0.1), np.tile([0.05, 0.15], 200)
+    >>> (found,) = along_budget([first, second], [(0, 1)])
+    >>> found.verdict, found.changes[0].before, found.changes[0].after
+    ('crossing', 0.095, 0.1)
+    """
+    table = np.asarray(distances, dtype=np.float64)
+    known = ~np.isnan(table)
+    there = [pair for pair in pairs if (known[pair[0]] & known[pair[1]]).any()]
+    ends = [quantile(row[np.isfinite(row)], _BROKEN) for row in table if np.isfinite(row).any()]
+    end = max(ends, default=0.0)
+    if not there or not end > 0:
+        return (None,) * len(pairs)
+    x = np.array(round_numbers(0.0, end * unit, _BUDGETS)) / unit
+    one, other = (table[[pair[place] for pair in there]] for place in (0, 1))
+    found = dict(zip(there, crossings(one, other, x, resampling=resampling), strict=True))
+    return tuple(found.get(pair) for pair in pairs)
+
+
 def _signs(one: Numbers, other: Numbers, x: Numbers) -> NDArray[np.int8]:
     """At every point 1 for an image that only the first withstands, -1 for one of the second."""
     held = (each[:, None, :] > x[:, None] for each in (one, other))
@@ -155,26 +210,26 @@ def _decide(
 ) -> Crossing:
     if n == 0:
         nothing = np.zeros(len(x))
-        return Crossing("cannot tell", (), None, x, nothing, nothing - 1, nothing + 1, 0)
+        return Crossing("cannot tell", (), (), None, x, nothing, nothing - 1, nothing + 1, 0)
     low, high = paired_intervals(only_first, only_second, n, z)
     value = (only_first - only_second) / n
-    changes = _changes(x, value, low, high)
+    changes = _changes(x, value, np.sign((low > 0) - 1.0 * (high < 0)))
+    suggested = _changes(x, value, np.sign((value >= SMALLEST) - 1.0 * (value <= -SMALLEST)))
     verdict: Verdict = "crossing" if changes else "cannot tell"
     if not changes and (low.min() > -SMALLEST or high.max() < SMALLEST):
         verdict = "no crossing"
     needed = _needed(only_first, only_second, n, z) if verdict == "cannot tell" else None
-    return Crossing(verdict, changes, needed, x, value, low, high, n)
+    return Crossing(verdict, changes, suggested, needed, x, value, low, high, n)
 
 
-def _changes(x: Numbers, value: Numbers, low: Numbers, high: Numbers) -> tuple[Change, ...]:
-    """Neighbouring points with a clear order, where the order is not the same."""
-    clear = np.flatnonzero((low > 0) | (high < 0))
+def _changes(x: Numbers, value: Numbers, order: Numbers) -> tuple[Change, ...]:
+    """Neighbouring points with an order, 1 or -1, where it is not the same."""
     found = []
-    for before, after in pairwise(clear.tolist()):
-        leader = bool(low[before] > 0)
-        if leader != bool(low[after] > 0):
-            later = value[before : after + 1] < 0 if leader else value[before : after + 1] > 0
+    for before, after in pairwise(np.flatnonzero(order).tolist()):
+        if order[before] != order[after]:
+            later = value[before : after + 1] * order[after] > 0
             at = before + int(later.argmax())
+            leader = bool(order[before] > 0)
             found.append(Change(leader, float(x[before]), float(x[after]), float(x[at])))
     return tuple(found)
 

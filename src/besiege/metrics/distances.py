@@ -120,7 +120,7 @@ def distance_figures(evidence: Evidence) -> Distances | None:
         return None
     end = fall(best)
     sizes = []
-    traces = [_trace(evidence, trial, ids) for trial in evidence.attacks]
+    traces = [trace_of(evidence, trial, ids) for trial in evidence.attacks]
     for trial, trace in zip(evidence.attacks, traces, strict=True):
         mine = evidence.smallest([trial])[1]
         sizes.append(
@@ -151,7 +151,7 @@ def _sizes(distances: Numbers, end: float) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Trace:
+class Trace:
     """The best distances of an attack within numbers of passes, and in all, for every sample.
 
     ``table`` is ``[samples, marks + 1]``; ``spent`` are all passes of each sample.
@@ -169,7 +169,7 @@ class _Trace:
         return np.where((place < 0) & (self.table[:, -1] > 0), np.inf, best)
 
 
-def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace | None:
+def trace_of(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> Trace | None:
     """The trace of an attack; None where records do not have it."""
     marks = sorted(int(name.removeprefix(BEST)) for name in trial.rows if name.startswith(BEST))
     if not marks:
@@ -188,22 +188,32 @@ def _trace(evidence: Evidence, trial: Trial, ids: NDArray[np.int64]) -> _Trace |
     table[~np.isin(ids, evidence.clean["sample"][evidence.right])] = 0.0
     if np.isnan(table).any():  # records of older releases
         return None
-    return _Trace(marks, table, (rows["queries"] + rows["backwards"]).astype(np.int64))
+    return Trace(marks, table, (rows["queries"] + rows["backwards"]).astype(np.int64))
 
 
-def _in_turn(traces: Sequence[_Trace]) -> Descent:
+def _in_turn(traces: Sequence[Trace]) -> Descent:
     """The median distance against passes of all attacks, run one after the other."""
     spent = np.sum([trace.spent for trace in traces], axis=0)
-    marks = [m * 10**k for k in range(len(str(spent.max()))) for m in (1, 2, 5)]
-    last = next((n for n, mark in enumerate(marks) if mark >= spent.max()), len(marks) - 1)
-    columns = []
-    for mark in marks[: last + 1]:
+    marks, columns = round_marks(spent.max()), []
+    for mark in marks:
         best, left = np.full(len(spent), np.inf), np.full(len(spent), mark)
         for trace in traces:
             best, left = np.minimum(best, trace.after(left)), left - trace.spent
         columns.append(best)
     columns.append(np.min([trace.table[:, -1] for trace in traces], axis=0))
-    return _cost(marks[: last + 1], np.stack(columns, 1), spent)
+    return _cost(marks, np.stack(columns, 1), spent)
+
+
+def round_marks(most: int) -> list[int]:
+    """Numbers of passes, three per decade, of which only the last is `most` or more.
+
+    Examples
+    --------
+    >>> round_marks(37)
+    [1, 2, 5, 10, 20, 50]
+    """
+    marks = [m * 10**k for k in range(len(str(most)) + 1) for m in (1, 2, 5)]
+    return marks[: 1 + next(n for n, mark in enumerate(marks) if mark >= most)]
 
 
 def _cost(marks: Sequence[int], table: Numbers, spent: NDArray[np.int64]) -> Descent:

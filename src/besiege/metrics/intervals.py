@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 
@@ -85,6 +86,25 @@ def two_digits(count: int) -> int:
     """
     step = int(10 ** max(0, len(str(count)) - 2))
     return -(-count // step) * step
+
+
+def round_numbers(low: float, high: float, about: int) -> list[float]:
+    """Round numbers that divide a range into about `about` parts.
+
+    Examples
+    --------
+    >>> round_numbers(0, 40, 4)
+    [0.0, 10.0, 20.0, 30.0, 40.0]
+    """
+    span = high - low
+    if not span > 0:
+        return [low]
+    raw = span / max(about, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * next(m for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
 @dataclass(frozen=True, repr=False)

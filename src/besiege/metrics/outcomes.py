@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.comparing import outcomes_of
+from besiege.metrics.distances import Trace, round_marks, trace_of
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.rows import places
 
 Ids = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int32]
+Single = NDArray[np.float32]
 
 COUNTED = ("first_step", "first_query", "queries", "forwards", "backwards")
 """Columns of numbers of steps, queries and passes."""
@@ -43,6 +45,13 @@ class Outcomes:
     first_step, first_query, queries, forwards, backwards : array ``[a, n]``
         Step and query of the first success, -1 where there was none, and the cost; -1 where the
         attack was not run, or its images were made elsewhere.
+    searched : array ``[n]``
+        The smallest perturbation that any search found, as of a search; NaN where none was made.
+    passes : array ``[k]``
+        Numbers of passes, of searches; none with a budget.
+    best : array ``[a, n, k]``
+        The smallest perturbation that an attack had found within so many passes: infinite before
+        the first success, 0 where the clean sample is misclassified, NaN where not recorded.
     """
 
     samples: Ids
@@ -60,6 +69,9 @@ class Outcomes:
     queries: Counts
     forwards: Counts
     backwards: Counts
+    searched: Numbers
+    passes: Ids
+    best: Single
 
     @classmethod
     def of(cls, evidence: Evidence) -> Outcomes:
@@ -80,6 +92,11 @@ class Outcomes:
                     column[number, where] = trial.rows[name]
             if evidence.eps is None:
                 distance[number, covered[number] & ~evidence.right] = 0.0
+        searched = np.full(evidence.count, np.nan)
+        found, ends = evidence.smallest()
+        searched[places(ids, found)] = ends
+        passes, best = _descents(evidence, ids)
+        best[covered & ~evidence.right] = 0.0
         return cls(
             ids,
             table["label"],
@@ -92,7 +109,26 @@ class Outcomes:
             success,
             distance,
             **counted,
+            searched=searched,
+            passes=passes,
+            best=best,
         )
+
+
+def _descents(evidence: Evidence, ids: Ids) -> tuple[Ids, Single]:
+    """Numbers of passes, and the best distances of every attack and sample within each."""
+    found: list[Trace | None] = [None for _ in evidence.trials]
+    if evidence.eps is None:
+        found = [trace_of(evidence, trial, trial.rows["sample"]) for trial in evidence.trials]
+    most = max((int(one.spent.max(initial=0)) for one in found if one is not None), default=0)
+    marks = round_marks(most) if most else []
+    best = np.full((len(found), len(ids), len(marks)), np.nan, np.float32)
+    for table, trace, trial in zip(best, found, evidence.trials, strict=True):
+        if trace is not None:
+            where = places(ids, trial.rows["sample"])
+            for place, mark in enumerate(marks):
+                table[where, place] = trace.after(np.full(len(where), mark))
+    return np.array(marks, np.int64), best
 
 
 def _distances(evidence: Evidence, trial: Trial) -> Numbers:

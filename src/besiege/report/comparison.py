@@ -29,6 +29,7 @@ from besiege.report.formats import (
 if TYPE_CHECKING:
     from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
     from besiege.metrics.comparing import Ids
+    from besiege.metrics.crossings import Change
 
 MOST = 6
 """With more evaluations in a group, a matrix shows the pairs, and sentences only neighbours."""
@@ -46,7 +47,9 @@ def in_words(comparison: PairedComparison) -> str:
     for group in comparison.groups:
         several = len(comparison.groups) > 1
         lines += [f"{_threat(group)}:"] if several else []
-        lines += [pair_sentence(pair, group, comparison) for pair in told(group)]
+        for pair in told(group):
+            lines.append(pair_sentence(pair, group, comparison))
+            lines += filter(None, [crossing_sentence(pair, group)])
         if rest := len(group.pairs) - len(told(group)):
             lines.append(f"Neighbours only; {rest} other pairs are in `pairs`.")
         lines += [*_troubles(group), *group.notes]
@@ -85,7 +88,51 @@ def pair_sentence(pair: Pair, group: Group, comparison: PairedComparison) -> str
     text = f"{pair.first} {more} {pair.second}: {size}, {sure}"
     if pair.clear:
         return f"{text} on the same {images}.{doubt}"
-    return f"{text}: these {images} cannot tell{_enough(pair, group)}.{doubt}"
+    return f"{text}: these {images} cannot tell{_enough(pair.needed, change.count, group)}.{doubt}"
+
+
+def crossing_sentence(pair: Pair, group: Group) -> str:
+    """Whether the order of two models changes with the budget; empty where that is not known.
+
+    Examples
+    --------
+    "A withstands more up to linf 0.05, B beyond 0.09: the order changes (certain)."
+    """
+    found = pair.crossing
+    if found is None:
+        return ""
+    norm, unit = group.threat.norm, budget_unit(group.threat)
+    last = f"{norm} {distance(float(found.x[-1]), unit)}"
+    if found.verdict == "crossing":
+        return f"{_stretches(pair, found.changes, norm, unit)}: the order changes (certain)."
+    if found.verdict == "no crossing":
+        return (
+            f"The order of {pair.first} and {pair.second} does not change by a point or more, up "
+            f"to {last} (certain)."
+        )
+    enough = _enough(found.needed, found.count, group)
+    cannot = f"these {found.count:,} images cannot tell{enough}."
+    if found.suggested:
+        return f"{_stretches(pair, found.suggested, norm, unit)}: {cannot}"
+    return (
+        f"Whether the order of {pair.first} and {pair.second} changes with the budget, up to "
+        f"{last}: {cannot}"
+    )
+
+
+def _stretches(pair: Pair, changes: Sequence[Change], norm: str, unit: int | None) -> str:
+    """Which of two models withstands more from which budget to which."""
+    names = (pair.first, pair.second) if changes[0].leader else (pair.second, pair.first)
+    begin = changes[0].before
+    words = f"up to {norm} {distance(begin, unit)}" if begin > 0 else "without an attack"
+    found = [f"{names[0]} withstands more {words}"]
+    for place, change in enumerate(changes):
+        start, name = distance(change.after, unit), names[(place + 1) % 2]
+        if place + 1 < len(changes):
+            found.append(f"{name} from {start} to {distance(changes[place + 1].before, unit)}")
+        else:
+            found.append(f"{name} beyond {start}")
+    return ", ".join(found)
 
 
 def _equal(pair: Pair, minimal: bool) -> str:
@@ -104,12 +151,12 @@ def _equal(pair: Pair, minimal: bool) -> str:
     return f"{both} withstand the same images, {points(change)} of {images}."
 
 
-def _enough(pair: Pair, group: Group) -> str:
+def _enough(needed: int | None, count: int, group: Group) -> str:
     """About how many images would tell, where that is known."""
-    if pair.needed is None or pair.needed <= pair.change.count:
+    if needed is None or needed <= count:
         return ""
-    digits = 1 - math.floor(math.log10(pair.needed))
-    about, total = round(pair.needed, digits), group.data.total
+    digits = 1 - math.floor(math.log10(needed))
+    about, total = round(needed, digits), group.data.total
     short = total is not None and about > total
     where = f", but {_data(group)} has {total:,}" if short else ""
     return f"; about {about:,} would{where}"
@@ -186,6 +233,9 @@ class ComparisonTable:
         for pair in told(group):
             text = pair_sentence(pair, group, self.comparison)
             yield Text(text, "bold" if pair.clear else "", overflow="fold")
+            if crossed := crossing_sentence(pair, group):
+                sure = pair.crossing is not None and pair.crossing.verdict == "crossing"
+                yield Text(crossed, "bold" if sure else "dim", overflow="fold")
             if self.images:
                 yield from _ids(f"only {pair.first}", pair.only_first, group)
                 yield from _ids(f"only {pair.second}", pair.only_second, group)

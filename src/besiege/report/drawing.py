@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from math import ceil, floor, log10
+from math import ceil, log10
 from typing import TYPE_CHECKING
 
+from besiege.metrics.intervals import round_numbers
 from besiege.report.formats import number
 from besiege.report.strokes import colour, path, segment, stroke, symbol, text_at
 
@@ -19,25 +20,6 @@ BANDS = 3
 _EM = 12.0  # font size, in units of the drawing
 _GAP = 26.0  # between points that can be reached
 _GLYPH = 0.6  # upper estimate of the mean width of a letter, so that labels do not overlap
-
-
-def nice_ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers that divide a range into about `about` parts.
-
-    Examples
-    --------
-    >>> nice_ticks(0, 40, 4)
-    [0.0, 10.0, 20.0, 30.0, 40.0]
-    """
-    span = high - low
-    if not span > 0:
-        return [low]
-    raw = span / max(about, 1)
-    power = 10.0 ** floor(log10(raw))
-    step = power * next(m for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
-    first = ceil(low / step - 1e-9)
-    last = floor(high / step + 1e-9)
-    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
 class Drawing:
@@ -101,7 +83,7 @@ class Drawing:
             yield text_at(self.left - 8, y + 4, f"{100 * share:.0f}", "tick", "end")
         scale = self.chart.unit or 1
         room = (self.right - self.left) / 74
-        ticks = nice_ticks(self.x_low * scale, self.x_high * scale, max(2, int(room)))
+        ticks = round_numbers(self.x_low * scale, self.x_high * scale, max(2, int(room)))
         if self.chart.by_tens:
             ticks = [0.0, *(10.0**k for k in range(ceil(log10(1.0 + self.x_high))))]
         for tick in ticks:

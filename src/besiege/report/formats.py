@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from besiege.core.errors import DataError
+from besiege.core.threat import written_unit
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import Difference
 from besiege.metrics.values import RunFigures, ThreatFigures
@@ -82,8 +83,7 @@ def number(value: float | None) -> str:
 
 def budget_unit(threat: ThreatFigures) -> int | None:
     """The denominator of printed distances: 255 if the budget was written that way."""
-    text = threat.eps_text or ""
-    return 255 if text.endswith("/255") and threat.norm == "linf" else None
+    return written_unit(threat.norm, threat.eps_text)
 
 
 def distance(value: float | None, unit: int | None = None) -> str:

@@ -12,6 +12,7 @@ from besiege.bench.board import Board
 from besiege.bench.exports import EXPORTS, Export
 from besiege.bench.standings import Setting, left_by, settings_of
 from besiege.core.text import harmless
+from besiege.core.threat import written_unit
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import EvaluationFigures
 from besiege.report import answer
@@ -89,7 +90,7 @@ def _ranking(board: Board, setting: Setting, markup: Markup) -> Results:
         for cell, a in columns
     ]
     minimal = setting.eps is None
-    unit = 255 if (setting.eps_text or "").endswith("/255") and setting.norm == "linf" else None
+    unit = written_unit(setting.norm, setting.eps_text)
     rows = []
     for one in setting.standings:
         numbers = [_share(one.clean)]

@@ -5,15 +5,20 @@ An empty attack stands for all attacks of the cell together. Nothing is averaged
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from besiege.bench.board import Board, BoardCell
+from besiege.bench.sweeps import end_of
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
+from besiege.metrics.optimality import area
+from besiege.metrics.outcomes import Numbers
 from besiege.metrics.rows import Rows
+from besiege.metrics.strength import per_value
 
 _TEXTS = ("cell", "threat", "norm", "goal", "knowledge", "source", "data", "model", "attack")
 
@@ -23,7 +28,10 @@ def board_rows(board: Board) -> Rows:
 
     Accuracy is a share of the ``images`` judged, the success rate of those that were ``correct``
     before; of a search, both are within ``eps``, or at any size without one. ``median`` is that of
-    the distances: of a search over all images, with a budget over the broken ones.
+    the distances: of a search over all images, with a budget over the broken ones;
+    ``median_per_value`` compares between image sizes, such as l2 divided by the square root of the
+    number of pixel values. ``area`` is that under accuracy against the budget of a search, from 0
+    to ``area_to``.
     """
     found = [row for cell in board.cells for row in _rows(board, cell)]
     columns = {name: [row[name] for row in found] for name in (found[0] if found else {})}
@@ -50,26 +58,27 @@ def _rows(board: Board, cell: BoardCell) -> Iterator[dict[str, Any]]:
             "seed": cell.seed,
             "model": name,
         }
-        complete = board.evaluation(cell, m).complete
+        figures = board.evaluation(cell, m)
+        complete, pixels = figures.complete, math.prod(figures.data.shape)
         for a, attack in enumerate(cell.attacks):
-            judged = cell.covered[m, a]
             accuracy, success = cell.accuracy(m, a), cell.success_rate(m, a)
-            sizes = cell.distance[m, a][judged if cell.search else cell.success[m, a]]
+            sizes = cell.sizes(m, a) if cell.search else cell.distance[m, a][cell.success[m, a]]
             tried = cell.forwards[m, a] >= 0
             yield {
                 **about,
                 "attack": attack,
                 **_rates(accuracy, success),
-                "median": quantile(np.nan_to_num(sizes, nan=np.inf)) if len(sizes) else np.nan,
+                **_sizes(cell, sizes, pixels),
                 "queries": _each(cell.queries_used[m, a], tried),
                 "passes": _each(cell.forwards[m, a] + cell.backwards[m, a], tried),
                 "complete": complete,
             }
+        smallest = cell.smallest[m][cell.known[m] if cell.search else cell.success[m].any(0)]
         yield {
             **about,
             "attack": "",
             **_rates(*_together(cell, m)),
-            "median": _smallest(cell, m),
+            **_sizes(cell, smallest, pixels),
             "queries": np.nan,
             "passes": np.nan,
             "complete": complete,
@@ -87,9 +96,16 @@ def _together(cell: BoardCell, m: int) -> tuple[Rate | None, Rate | None]:
     )
 
 
-def _smallest(cell: BoardCell, m: int) -> float:
-    sizes = cell.smallest[m][cell.known[m] if cell.search else cell.success[m].any(0)]
-    return quantile(sizes) if len(sizes) else np.nan
+def _sizes(cell: BoardCell, sizes: Numbers, pixels: int) -> dict[str, float]:
+    """Median and area of some distances; nothing of none, and no area of successes only."""
+    found = dict.fromkeys(("median", "median_per_value", "area", "area_to"), np.nan)
+    if len(sizes):
+        found["median"] = quantile(sizes)
+        found["median_per_value"] = float(per_value(found["median"], cell.norm, pixels))
+        if cell.search:
+            found["area_to"] = end_of(cell)
+            found["area"] = area(sizes, found["area_to"])
+    return found
 
 
 def _rates(accuracy: Rate | None, success: Rate | None) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from besiege.bench.board import BoardCell, BoardModel
-from besiege.bench.standings import Setting
-from besiege.report.formats import each, interval, p_value, share
+from besiege.bench.standings import Setting, Versus
+from besiege.report.formats import distance, each, interval, p_value, share
 from besiege.report.site.choices import Choice
 from besiege.report.site.overview import worst_of
 from besiege.report.site.view import (
@@ -87,6 +87,7 @@ def _model_page(site: Site, model: BoardModel) -> Page:
         for a, attack in enumerate(cell.attacks)
         if cell.covered[m, a].any()
     ]
+    versus = [*_versus(site, name)]
     values = {
         "title": name,
         "lead": "",
@@ -94,7 +95,8 @@ def _model_page(site: Site, model: BoardModel) -> Page:
         "style": site.style(name),
         "rules": site.warned([cell.evaluations[m] for cell, m in mine], notes=True),
         "standings": standings,
-        "versus": [*_versus(site, name)],
+        "versus": versus,
+        "along": any(row["along"] for row in versus),
         "attacks": attacks,
     }
     return Page(site.model_page(name), "model", values)
@@ -126,7 +128,21 @@ def _versus(site: Site, name: str) -> Iterator[dict[str, Any]]:
                 "p": pair.p,
                 "p_text": p_value(pair.p).removeprefix("p = ").removeprefix("p "),
                 "sure": sure,
+                "along": _along(pair, unit_of(site.board.cells[setting.cells[0]])),
             }
+
+
+def _along(pair: Versus, unit: int | None) -> str:
+    """Whether the order of two models changes with the budget, in a few words."""
+    found = pair.crossing
+    if found is None:
+        return ""
+    if found.verdict == "crossing":
+        return "changes near " + ", ".join(distance(one.at, unit) for one in found.changes)
+    if found.verdict == "no crossing":
+        return "does not change"
+    perhaps = ", ".join(distance(one.at, unit) for one in found.suggested)
+    return f"cannot tell, perhaps near {perhaps}" if perhaps else "cannot tell"
 
 
 def _numbers(site: Site, cell: BoardCell, m: int, a: int) -> str:

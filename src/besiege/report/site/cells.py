@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from besiege.bench.board import BoardCell
 from besiege.bench.standings import left_by
+from besiege.bench.sweeps import end_of
 from besiege.metrics.intervals import Rate
-from besiege.metrics.values import AttackSizes, EvaluationFigures
+from besiege.metrics.optimality import area
+from besiege.metrics.strength import per_value
+from besiege.metrics.values import EvaluationFigures
 from besiege.report import answer
 from besiege.report.formats import budget_unit, distance, each
 from besiege.report.page import environment
@@ -207,10 +213,7 @@ def _galleries(site: Site, cell: BoardCell, album: Album) -> Iterator[dict[str, 
 def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]:
     unit = unit_of(cell)
     for m, figures, attacks in attack_figures(site.board, cell):
-        pixels = 1
-        for side in figures.data.shape:
-            pixels *= side
-        sizes = {} if figures.distances is None else {a.text: a for a in figures.distances.attacks}
+        pixels = math.prod(figures.data.shape)
         for a, text in enumerate(cell.attacks):
             one = attacks.get(text)
             if one is None:
@@ -227,8 +230,10 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
                 "alone": one.alone,
                 "size": -1 if median is None else min(median, 1e9),
                 "median": size(median, unit),
-                "root": "" if median is None else distance(median / pixels**0.5),
-                **_searched(sizes.get(text), unit),
+                "root": ""
+                if median is None
+                else distance(float(per_value(median, cell.norm, pixels))),
+                **_searched(cell, m, a, unit),
                 "passes": each(one.forwards + one.backwards, judged),
                 "queries": each(one.queries, judged),
                 "seconds": one.seconds,
@@ -236,12 +241,13 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
             }
 
 
-def _searched(sizes: AttackSizes | None, unit: int | None) -> dict[str, str]:
-    """The area with its end, and the images that were never broken."""
-    if sizes is None:
+def _searched(cell: BoardCell, m: int, a: int, unit: int | None) -> dict[str, str]:
+    """The area under accuracy against size with its end, and the images that were never broken."""
+    if not cell.search or not cell.covered[m, a].any():
         return {"area": "", "unbroken": ""}
-    ends = f"{distance(sizes.area, unit)} to {distance(sizes.area_to, unit)}"
-    return {"area": ends, "unbroken": f"{sizes.unbroken:,}"}
+    sizes, end = cell.sizes(m, a), end_of(cell)
+    ends = f"{distance(area(sizes, end), unit)} to {distance(end, unit)}"
+    return {"area": ends, "unbroken": f"{int(np.isinf(sizes).sum()):,}"}
 
 
 def _told(site: Site, cell: BoardCell) -> list[dict[str, str]]:

@@ -144,8 +144,8 @@ class CurvePages:
             "title": "How they fall",
             "lead": "Accuracy of all images, and success rate on those classified correctly, "
             "against the size of the perturbation and the strength of the attack. The dashed line "
-            "is the budget. Point at a model's name to lift it out; its band is the pointwise "
-            "exact 95 % interval.",
+            "is the budget. Point at a model's name to lift it out; its band covers the whole "
+            "curve with 95 % confidence.",
             "choices": every,
             "gaps": lacking(every, there),
             "groups": shown,
@@ -184,7 +184,8 @@ class CurvePages:
             "size": "The horizontal axis is the size of the perturbation, exact for every image.",
             "steps": "The horizontal axis counts the steps of the attack at its full budget.",
             "queries": "The horizontal axis counts queries at the full budget.",
-            "passes": "The horizontal axis counts forward and backward passes.",
+            "passes": "The horizontal axis counts forward and backward passes"
+            + ("." if both else f", at the budget {cell.norm} {cell.eps_text}."),
         }
         note = f"{cell.knowledge.capitalize()}, {goal_in_words(cell.goal)}. {words[measure]} "
         return {

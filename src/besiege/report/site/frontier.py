@@ -8,8 +8,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from besiege.bench.standings import Setting
-from besiege.metrics.intervals import Rate
-from besiege.report.drawing import apart, nice_ticks
+from besiege.metrics.intervals import Rate, round_numbers
+from besiege.report.drawing import apart
 from besiege.report.formats import distance, interval, listed, number, share
 from besiege.report.site.overview import ROWS, by_setting
 from besiege.report.site.view import Page, Site, size, unit_of
@@ -159,12 +159,12 @@ def _grid(
     left, right, top, bottom = frame
     parts = []
     scale = (unit or 1) if minimal else 100
-    for tick in nice_ticks(0, ceiling * scale, 5):
+    for tick in round_numbers(0, ceiling * scale, 5):
         up = bottom - tick / scale / ceiling * (bottom - top)
         label = f"{number(tick)}/{unit}" if minimal and unit and tick else number(tick)
         parts.append(f'<path class="grid" d="M{left} {up:.1f}H{right:.1f}"/>')
         parts.append(f'<text class="e" x="{left - 6}" y="{up + 4:.1f}">{label}</text>')
-    for tick in nice_ticks(100 * start, 100, 4 if right < 400 else 6):
+    for tick in round_numbers(100 * start, 100, 4 if right < 400 else 6):
         at = left + (tick / 100 - start) / (1 - start) * (right - left)
         parts.append(f'<path class="grid" d="M{at:.1f} {top}V{bottom:.1f}"/>')
         parts.append(f'<text class="c" x="{at:.1f}" y="{bottom + 16:.1f}">{number(tick)}</text>')

@@ -12,8 +12,8 @@ from html import escape
 import numpy as np
 
 from besiege.bench.sweeps import Line, Sweep
+from besiege.metrics.intervals import round_numbers
 from besiege.metrics.outcomes import Numbers
-from besiege.report.drawing import nice_ticks
 from besiege.report.formats import distance, number
 from besiege.report.strokes import path
 
@@ -73,7 +73,7 @@ def _y(value: float, high: float) -> int:
 
 
 def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
-    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if sweep.measure != "size" else nice_ticks(0, high, 4)
+    ticks = [0.0, 0.25, 0.5, 0.75, 1.0] if sweep.measure != "size" else round_numbers(0, high, 4)
     grid = "".join(f"M{_LEFT} {_y(tick, high)}H{_RIGHT}" for tick in ticks if tick)
     yield f'<path class="grid" d="{grid}"/><path class="axis" d="M{_LEFT} {_BOTTOM}H{_RIGHT}"/>'
     for tick in ticks:
@@ -83,7 +83,7 @@ def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
     if sweep.axis == "passes":
         marks = [0.0, *(10.0**k for k in range(1, 1 + int(np.log10(1 + sweep.end))))]
     else:
-        marks = nice_ticks(0, sweep.end * scale, 4)
+        marks = round_numbers(0, sweep.end * scale, 4)
     for mark in marks:
         x = _x(mark / scale, sweep)
         yield f'<text class="c" x="{x}" y="{_BOTTOM + 16}">{number(mark)}</text>'
@@ -93,11 +93,11 @@ def _axes(sweep: Sweep, unit: int | None, high: float) -> Iterator[str]:
 
 
 def _drawn(line: Line, sweep: Sweep, style: int, unit: int | None, high: float) -> str:
-    corners = _corners(line, line.value, sweep, high)
+    corners = _corners(line, line.x, line.value, sweep, high)
     band = ""
     if sweep.measure != "size":
-        upper = _thin(_corners(line, line.high, sweep, high))
-        lower = _thin(_corners(line, line.low, sweep, high))
+        upper = _thin(_corners(line, line.at, line.high, sweep, high))
+        lower = _thin(_corners(line, line.at, line.low, sweep, high))
         band = f'<path class="b" d="{_short([*upper, *reversed(lower)])}Z"/>'
     title = escape(_words(line, sweep, unit))
     return (
@@ -106,10 +106,12 @@ def _drawn(line: Line, sweep: Sweep, style: int, unit: int | None, high: float) 
     )
 
 
-def _corners(line: Line, column: Numbers, sweep: Sweep, high: float) -> list[tuple[int, int]]:
+def _corners(
+    line: Line, points: Numbers, column: Numbers, sweep: Sweep, high: float
+) -> list[tuple[int, int]]:
     """The corners of a line in whole pixels; the last value of each column of pixels counts."""
-    inside = line.x <= sweep.end
-    x, y = _across(line.x[inside], sweep), _down(column[inside], high)
+    inside = points <= sweep.end
+    x, y = _across(points[inside], sweep), _down(column[inside], high)
     last = np.append(x[1:] != x[:-1], True)
     x, y = x[last], y[last]
     if not line.joined:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from besiege.bench.board import Board, BoardCell
 from besiege.bench.cell_groups import TRANSFER
 from besiege.bench.standings import Setting, settings_of
+from besiege.core.threat import written_unit
 from besiege.metrics.intervals import Rate
 from besiege.metrics.values import EvaluationFigures
 from besiege.report import answer
@@ -150,7 +151,7 @@ class Site:
 
 def unit_of(cell: BoardCell) -> int | None:
     """The denominator of distances: 255 where the budget was written that way."""
-    return 255 if cell.norm == "linf" and (cell.eps_text or "").endswith("/255") else None
+    return written_unit(cell.norm, cell.eps_text)
 
 
 def goal_in_words(goal: str) -> str:
