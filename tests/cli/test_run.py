@@ -60,6 +60,9 @@ def test_a_benchmark_runs_resumes_and_ends_in_a_table(besiege: Besiege, spec: Pa
     assert told.code == 0 and ["pgd-at", "complete", "complete", "-"] in [
         line.split() for line in told.out.splitlines()
     ]
+    shown = besiege("report", str(folder))
+    assert "white, at 0.15" in shown.out and "strongest" not in shown.out
+    assert f"site  {folder / 'site' / 'index.html'}" in shown.out
     _, run = open_run(folder)
     assert {plan.request.command for plan in run.current} == {"besiege run small.toml"}
     before = {path: path.stat().st_mtime_ns for path in (folder / "records").iterdir()}

@@ -28,8 +28,10 @@ from tests.report.sample import (
 
 from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding, Level
-from besiege.metrics.values import AttackQueries
+from besiege.metrics.values import AttackQueries, NextStep
 from besiege.report import bar, table
+
+(SEARCH,) = smallest_run().evaluations
 
 
 def printed(given: Figures, width: int = 80, page: str | None = "runs/one/report.html") -> str:
@@ -176,6 +178,28 @@ def test_several_evaluations_are_compared_and_warnings_said_once() -> None:
     assert head[3].startswith("zoo:digits-pgd-at l2:0.5 96.5 % 82.4 % [78.3, 86.0]")
     assert text.count("W24") == 2 and text.count("The interval is 6.6 points wide.") == 1
     assert "alone: broken by this attack only" not in text
+
+
+def test_a_column_of_attacks_without_room_is_left_out() -> None:
+    name = "zoo:a_model_of_forty_letters_and_a_few_more"
+    long = [
+        replace(one, model=replace(one.model, name=name)) for one in (*four().evaluations, SEARCH)
+    ]
+    narrow, wide = (printed(figures(*long), width).splitlines() for width in (80, 160))
+    assert max(map(len, narrow)) <= 80
+    assert not any("strongest" in line for line in narrow)
+    assert any("strongest" in line for line in wide)
+
+
+def test_of_many_commands_to_run_next_a_few_are_printed() -> None:
+    steps = [NextStep(("W05",), f"besiege evaluate zoo:{n}") for n in range(5)]
+    first, *others = four().evaluations
+    given = figures(replace(first, next_steps=tuple(steps)), *others)
+    text = printed(given)
+    assert text.count("To run next") == 3 and "2 more commands" in text
+    file = io.StringIO()
+    Console(file=file, width=80).print(table(given, details=True))
+    assert file.getvalue().count("To run next") == 5 and "more commands" not in file.getvalue()
 
 
 def test_the_attacks_of_several_evaluations_are_listed_on_request() -> None:

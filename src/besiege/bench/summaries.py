@@ -266,13 +266,19 @@ def about(path: Path) -> list[int] | None:
 
 def _code() -> list[object]:
     """A value that changes with the code of figures, those of other packages included."""
+    modules = {one.compute.__module__ for one in registered() if one.compute is not None}
+    found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
+    files = [Path(path) for path in found if path is not None]
+    return [besiege.__version__, *_own_code(), *((path.name, about(path)) for path in files)]
+
+
+@cache
+def _own_code() -> list[object]:
+    """The files of this package that decide figures; a process keeps the code that it loaded."""
     ours = Path(besiege.__file__).parent
     parts = ("core", "metrics", "bench", "attacks/presets")
     files = [path for part in parts for path in sorted((ours / part).rglob("*.py"))]
-    modules = {one.compute.__module__ for one in registered() if one.compute is not None}
-    found = (getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules))
-    files += [Path(path) for path in found if path is not None]
-    return [besiege.__version__, *((path.name, about(path)) for path in files)]
+    return [(path.name, about(path)) for path in files]
 
 
 def _written(summary: Summary, stamp: str) -> bytes:

@@ -61,9 +61,13 @@ def report(
     if as_json:
         screen.print_json(figures.plain())
     else:
+        from besiege.bench.overview import open_run
         from besiege.report import table
+        from besiege.report.cells import cells_table
 
-        screen.out().print(table(figures, details=details or None))
+        _, written = open_run(run)
+        head = None if written.benchmark is None else cells_table(written, figures)
+        screen.out().print(table(figures, details=details or None, head=head))
     page = _page(run, out, figures, needed=show) if not as_json or out or show else None
     if page is not None and not as_json:
         screen.name_pages(run, page)

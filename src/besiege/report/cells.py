@@ -19,8 +19,8 @@ from besiege.report.formats import distance, interval, share
 
 _WIDE = 22
 """Width of a column: an accuracy and its interval."""
-Column = tuple[str, str | None, int]
-"""A cell, a budget and a seed."""
+Column = tuple[str, dict[str, Text]]
+"""A heading, and the values of models."""
 
 
 def cells_table(run: Run, figures: RunFigures) -> RenderableType:
@@ -44,44 +44,36 @@ class _Cells:
     ) -> Iterator[RenderableType]:
         entries = [one for one in self.run.entries if one.plan in self.figures]
         models = [m for m in self.benchmark.models if any(m == one.model for one in entries)]
-        columns = list(dict.fromkeys((one.cell, one.budget, one.seed) for one in entries))
+        columns = [*self._columns(entries)]
         name = max((len(model) for model in models), default=0)
-        fit = max(1, (options.max_width - min(name, options.max_width // 3) - _WIDE) // _WIDE)
+        fit = max(1, (options.max_width - min(name, options.max_width // 3)) // _WIDE)
         for first in range(0, len(columns), fit):
-            yield self._table(entries, models, columns[first : first + fit])
+            yield _table(models, columns[first : first + fit])
             yield ""
         if any(self._mark(self.figures[one.plan]) for one in entries):
             yield Text("! must not be quoted, or is not complete", "bold red")
         for left in self.run.unfit:
             yield Text(f'not run: {left.model} in "{left.cell}": {left.reason}', "dim")
+        if others := len(self.figures) - len({one.plan for one in entries}):
+            words = f"{others:,} more in this folder, not of the benchmark: besiege report RUN "
+            yield Text(f"{words}--details", "dim")
         words = "Accuracy and its 95 % interval in percent, under all attacks of a cell together."
         yield Text(words, "dim")
 
-    def _table(
-        self, entries: Sequence[RunEntry], models: Sequence[str], columns: Sequence[Column]
-    ) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        table.add_column("model", overflow="fold", vertical="bottom")
-        table.add_column(self._clean_heading(entries), vertical="bottom")
-        found = {(one.model, one.cell, one.budget, one.seed): one for one in entries}
-        for column in columns:
-            mine = [found[model, *column] for model in models if (model, *column) in found]
-            table.add_column(self._heading(column, mine), overflow="fold", vertical="bottom")
-        for model in models:
-            some = next(one for one in entries if one.model == model)
-            clean = self.figures[some.plan].clean
-            row = [Text(model), Text(_rate(clean))]
-            for column in columns:
-                entry = found.get((model, *column))
-                row.append(Text("-") if entry is None else self._value(entry))
-            table.add_row(*row)
-        return table
+    def _columns(self, entries: Sequence[RunEntry]) -> Iterator[Column]:
+        """Clean accuracy, which is the same in all evaluations of a model, and every cell."""
+        clean = {one.model: self.figures[one.plan].clean for one in reversed(entries)}
+        counts = {_count(self.figures[one.plan].clean) for one in entries}
+        yield _with_count("clean", counts), {m: Text(_rate(rate)) for m, rate in clean.items()}
+        groups: dict[tuple[str, str | None, int], list[RunEntry]] = {}
+        for one in entries:
+            groups.setdefault((one.cell, one.budget, one.seed), []).append(one)
+        for about, mine in groups.items():
+            yield self._heading(*about, mine), {one.model: self._value(one) for one in mine}
 
-    def _clean_heading(self, entries: Sequence[RunEntry]) -> str:
-        return _with_count("clean", {_count(self.figures[one.plan].clean) for one in entries})
-
-    def _heading(self, column: Column, entries: Sequence[RunEntry]) -> str:
-        cell, budget, seed = column
+    def _heading(
+        self, cell: str, budget: str | None, seed: int, entries: Sequence[RunEntry]
+    ) -> str:
         declared = self.benchmark.cell(cell)
         eps = Threat.parse(declared.threat).written if declared.searches else budget
         words = [cell, *([f"at {eps}"] if eps else [])]
@@ -102,6 +94,15 @@ class _Cells:
 
     def _mark(self, figures: EvaluationFigures) -> str:
         return " !" if errors(figures) or not is_complete(figures) else ""
+
+
+def _table(models: Sequence[str], columns: Sequence[Column]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("model", *(heading for heading, _ in columns)):
+        table.add_column(heading, overflow="fold", vertical="bottom")
+    for model in models:
+        table.add_row(Text(model), *(values.get(model, Text("-")) for _, values in columns))
+    return table
 
 
 def robust_at(figures: EvaluationFigures, threat: str) -> Rate | None:

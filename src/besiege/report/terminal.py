@@ -56,11 +56,15 @@ _STYLES = {"stop": "bold red", "warning": "yellow", "note": "dim"}
 _NARROW = 76  # on narrower terminals the interval of an accuracy goes to a second line
 _NAME = 12  # least width of the names of attacks; columns that leave less are left out
 _NAMES = 3  # names of evaluations in a warning; more are counted
+_STEPS = 3  # commands to run next in brief; more are counted
 _NONE = "-"
 
 
 def table(
-    figures: RunFigures, page: Path | str | None = None, details: bool | None = None
+    figures: RunFigures,
+    page: Path | str | None = None,
+    details: bool | None = None,
+    head: RenderableType | None = None,
 ) -> RenderableType:
     """The result of evaluations, to be printed with rich.
 
@@ -73,6 +77,8 @@ def table(
         is longer than a line in one piece.
     details : bool, optional
         Whether to list the attacks of every evaluation; by default only where there is one.
+    head : RenderableType, optional
+        Stands in place of the table of several evaluations: the cells of a benchmark.
 
     Returns
     -------
@@ -94,7 +100,7 @@ def table(
     """
     several = len(checked(figures).evaluations) > 1
     shown = not several if details is None else details
-    return _Report(figures, None if page is None else str(page), shown)
+    return _Report(figures, None if page is None else str(page), shown, head)
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class _Report:
     figures: RunFigures
     page: str | None
     details: bool
+    head: RenderableType | None = None
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -114,7 +121,10 @@ class _Report:
         signs = [*_signs(evaluations)]
         if len(evaluations) > 1:
             yield from (*signs, "") if signs else ()
-            yield from _several(evaluations, options.max_width, brief=not self.details)
+            if self.head is None:
+                yield from _several(evaluations, options.max_width, brief=not self.details)
+            else:
+                yield self.head
             yield ""
         if self.details:
             above = signs if len(evaluations) == 1 else []
@@ -126,9 +136,12 @@ class _Report:
             yield _warnings(evaluations)
             yield ""
         if steps := next_steps(evaluations):
-            for ids, command in steps:
+            shown = steps if self.details else steps[:_STEPS]
+            for ids, command in shown:
                 yield Text(f"To run next ({ids}):")
                 yield Text(wrapped(command, options.max_width), overflow="fold")
+            if more := len(steps) - len(shown):
+                yield Text(f"{more:,} more commands: besiege report RUN --details", "dim")
             yield ""
         if self.page is not None:
             yield from _page(self.page, options)
@@ -215,26 +228,33 @@ def _several(
 
 def _comparison(evaluations: Sequence[Evaluation], width: int) -> RenderableType:
     """One line per model and threat, with a mark where the figure must not be quoted."""
-    rows = _rows(width)
     longest = max(cell_len(evaluation.model.name) for evaluation in evaluations)
-    rows.add_column("model", overflow="fold", min_width=min(longest, width // 3))
-    rows.add_column("threat", overflow="fold", min_width=10)
-    rows.add_column("clean", justify="right", no_wrap=True)
-    rows.add_column("robust", justify="right", no_wrap=True)
-    rows.add_column("95 %", justify="right", no_wrap=True)
-    rows.add_column("strongest", overflow="fold")
+    least = {"model": min(longest, width // 3), "threat": 10}
+    numbers = {
+        "clean": [share(one.clean) for one in evaluations],
+        "robust": [_figure(one) for one in evaluations],
+        "95 %": ["" if is_minimal(one) else interval(robust(one)) for one in evaluations],
+    }
+    rows = _rows(width)
+    for name, size in least.items():
+        rows.add_column(name, overflow="fold", min_width=size)
+    for name in numbers:
+        rows.add_column(name, justify="right", no_wrap=True)
+    taken = [*least.values(), *(max(map(cell_len, column)) for column in numbers.values())]
+    named = width - sum(taken) - 2 * len(taken) - 1 >= _NAME
+    if named:
+        rows.add_column("strongest", overflow="fold")
     rows.add_column("", no_wrap=True)
-    for evaluation in evaluations:
-        rate = robust(evaluation)
-        mark = Text("!", "bold red")
+    for one, clean, figure, range_ in zip(evaluations, *numbers.values(), strict=True):
+        attack = broken_up("".join(attack.text for attack in strongest(one)[:1]), 17)
         rows.add_row(
-            Text(evaluation.model.name),
-            Text(evaluation.threat.text),
-            share(evaluation.clean),
-            Text(_figure(evaluation), "bold"),
-            "" if is_minimal(evaluation) else interval(rate),
-            broken_up("".join(attack.text for attack in strongest(evaluation)[:1]), 17),
-            mark if errors(evaluation) or not is_complete(evaluation) else "",
+            Text(one.model.name),
+            Text(one.threat.text),
+            clean,
+            Text(figure, "bold"),
+            range_,
+            *([attack] if named else []),
+            Text("!", "bold red") if errors(one) or not is_complete(one) else "",
         )
     return rows
 

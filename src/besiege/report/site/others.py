@@ -13,6 +13,8 @@ from besiege.report.site.view import EMPTY, Page, Site, goal_in_words, percent, 
 
 _COMMANDS = 24
 """Largest number of commands that are listed."""
+_SENTENCES = 3
+"""Largest number of findings of one evaluation that differ in their numbers only."""
 
 
 def transfer(site: Site) -> Iterator[Page]:
@@ -114,8 +116,8 @@ def findings(site: Site) -> Page:
                             "cell": cell.name,
                             "page": site.cell_page(cell.name),
                             "style": site.style(cell.models[m]),
-                            "seen": seen[0] if group.differ else "",
-                            "more": len(seen) - 1,
+                            "seen": seen[:_SENTENCES] if group.differ else [],
+                            "more": len(seen) - _SENTENCES if group.differ else 0,
                         }
                     )
             groups.append(
