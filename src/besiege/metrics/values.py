@@ -53,7 +53,7 @@ class BudgetCurve:
 class AttackFigures:
     """Result and cost of one attack; ``accuracy`` is None where no image was judged.
 
-    A ``guard`` tests the other attacks on some of the images that they left.
+    A ``guard`` tests the other attacks on some of the images that they left: ``tried`` images.
     """
 
     text: str
@@ -71,6 +71,7 @@ class AttackFigures:
     complete: bool
     failure: str | None
     guard: bool = False
+    tried: int | None = None
 
 
 @dataclass(frozen=True)
@@ -345,10 +346,11 @@ class Earlier:
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command, and the rules whose advice it follows."""
+    """A command, the rules whose advice it follows, and what to do before it is run."""
 
     rules: tuple[str, ...]
     command: str
+    first: str = ""
 
 
 @dataclass(frozen=True)
