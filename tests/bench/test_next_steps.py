@@ -12,11 +12,12 @@ import pytest
 from rich.console import Console
 
 import besiege
+from besiege.attacks.suites import DEFAULT
 from besiege.bench.next_steps import _STEPS, next_steps
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.core.errors import Finding
-from besiege.core.rules import TITLES
+from besiege.core.rules import FAULTS, TITLES
 from besiege.report import table, write_page
 
 ASK: dict[str, Any] = {"threat": "linf:0.15", "count": 30, "curve": False}
@@ -72,14 +73,50 @@ def test_the_suite_fits_the_threat(plan: Plan, threat: str, suite: str) -> None:
     assert f"--suite {suite} " in command(other, "W03")[0]
 
 
-def test_a_model_that_must_be_repaired_is_examined_again(plan: Plan) -> None:
+@pytest.mark.parametrize("rule", FAULTS)
+def test_a_fault_of_the_model_leads_to_another_model_and_the_same_command(
+    plan: Plan, rule: str
+) -> None:
+    found = [Finding(rule, "", "", "stop"), Finding("W08", "", "", "stop"), Finding("W21", "", "")]
+    (step,) = next_steps(plan, found)
+    assert (step.rules, step.command) == ((rule,), plan.request.command)
+    assert f"besiege show {rule}" in step.first
+
+
+def test_gradients_that_vanish_for_some_images_only_are_no_fault_of_the_model(plan: Plan) -> None:
+    assert "--suite standard" in command(plan, "W11")[0]
+
+
+def test_a_model_that_may_be_declared_wrongly_is_examined_again(plan: Plan) -> None:
     expected = f"besiege examine {MODEL} --data digits --threat linf:0.15"
-    assert command(plan, "W45", "W46") == [expected]
+    assert command(plan, "W15", "W13") == [expected]
     request = plan.request.model_copy(update={"seed": 3, "resize": "8x8", "textual": False})
     nameless = plan.model_copy(update={"request": request})
-    assert command(nameless, "W45") == []
+    assert command(nameless, "W15") == []
     named = plan.model_copy(update={"request": request.model_copy(update={"textual": True})})
-    assert command(named, "W45") == [f"{expected} --seed 3 --resize 8x8"]
+    assert command(named, "W15") == [f"{expected} --seed 3 --resize 8x8"]
+
+
+def test_default_attacks_are_not_written_out_because_listed_ones_have_no_guards(
+    plan: Plan,
+) -> None:
+    request = plan.request.model_copy(update={"attacks": DEFAULT, "curve": "short"})
+    usual = plan.model_copy(update={"request": request})
+    (found,) = command(usual, "W21")
+    assert "--curve full" in found and "--attacks" not in found
+    assert "--attacks fgsm" in command(plan, "W21")[0], "others are kept"
+
+
+def test_the_command_that_ran_is_not_suggested_again(plan: Plan) -> None:
+    request = plan.request.model_copy(update={"curve": "full"})
+    assert command(plan.model_copy(update={"request": request}), "W21") == []
+    listed = plan.request.model_copy(update={"attacks": ("nattack", "square")})
+    assert command(plan.model_copy(update={"request": listed}), "W42") == []
+
+
+def test_nothing_is_said_about_the_curve_while_figures_must_not_be_quoted(plan: Plan) -> None:
+    found = [Finding("W21", "", ""), Finding("W48", "", "", "stop")]
+    assert [one.rules for one in next_steps(plan, found)] == [("W48",)]
 
 
 def test_missing_records_lead_to_the_same_command(plan: Plan) -> None:
@@ -115,4 +152,4 @@ def test_terminal_and_page_show_the_command(tmp_path: Path) -> None:
     assert shlex.split(pasted.replace("\\\n", "")) == shlex.split(step.command)
     html = write_page(tmp_path).read_text()
     plain = re.sub(r"<[^>]*>", "", html)
-    assert re.search(r"To run next:\s+" + re.escape(step.command), plain)
+    assert re.search(r"To run next \(W49\)\s+" + re.escape(step.command), plain)

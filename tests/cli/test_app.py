@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Besiege
 
-from besiege.attacks.suites import SUITES
-from besiege.bench.request import DEFAULT, DEFAULT_TRANSFER
+from besiege.attacks.suites import DEFAULT, DEFAULT_TRANSFER, SUITES
 from besiege.cli import main
 from besiege.cli.app import _COMMANDS, _MODULES, APP
 

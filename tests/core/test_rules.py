@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from scipy.special import betainc
 
 from besiege.core import rules
@@ -25,3 +28,12 @@ def test_the_tail_of_the_binomial_distribution(right: int, count: int) -> None:
     assert rules._at_least(right, count, 0.1) == pytest.approx(
         betainc(right, count - right + 1, 0.1), rel=1e-9
     )
+
+
+def test_the_example_of_a_surrogate_runs() -> None:
+    made: dict[str, Any] = {"__name__": "defended"}
+    exec(compile(rules.SURROGATE, "defended.py", "exec"), made)
+    victim = made["make"]()
+    x = torch.full((1, 1, 8, 8), 0.4, requires_grad=True)
+    victim(x).sum().backward()
+    assert x.grad is not None and bool((x.grad != 0).any()), "the surrogate passes gradients"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -173,3 +174,10 @@ def test_the_digest_covers_the_victim_the_layers_and_their_code() -> None:
     assert len({victim.digest() for victim in victims}) == len(victims)
     assert Defended(net, BitDepth(3)).digest() == victims[1].digest()
     assert Defended(net, inverting(0.5)).digest() == victims[7].digest()
+
+
+def test_layers_are_given_one_by_one_as_objects() -> None:
+    wrong: list[Any] = [[BitDepth(3)], BitDepth, "bits"]
+    for one in wrong:
+        with pytest.raises(InputError, match=r"Defended\(model, first, second\)"):
+            Defended("zoo:digits-natural", one)

@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from tests.docs.blocks import DOCS
 
-from besiege.core.rules import TITLES
+from besiege.cli.lookup import look_up
+from besiege.core.rules import CODED, TITLES
 from besiege.core.threat import Threat
 
 SOURCE = DOCS.parent / "src" / "besiege"
@@ -99,3 +101,19 @@ def test_a_threat_that_is_refused_in_an_evaluation_has_its_warning() -> None:
 def test_the_titles_of_the_page_are_those_of_the_rules() -> None:
     text = (DOCS / "warnings.md").read_text("utf-8")
     assert dict(re.findall(r"^### (W\d\d|[A-Z]{4,}) (.*)$", text, re.M)) == TITLES
+
+
+@pytest.mark.parametrize("name", ["warnings.md", "own-defense.md"])
+def test_the_package_has_the_pages_that_besiege_show_prints(name: str) -> None:
+    shown = SOURCE / "cli" / "pages" / name
+    assert shown.read_text("utf-8") == (DOCS / name).read_text("utf-8"), f"copy docs/{name} there"
+
+
+@pytest.mark.parametrize("id", TITLES)
+def test_every_rule_can_be_shown(id: str) -> None:
+    found = look_up(id.lower())
+    assert (found.kind, found.name) == ("rule", f"{id} {TITLES[id]}")
+    assert {"level", "fires when", "what to do"} <= set(found.facts)
+    text = " ".join([found.about, *map(str, found.facts.values())])
+    assert not any(mark in text for mark in ("**", "](", "`")), "no markup"
+    assert ("code" in found.facts) == (id in CODED)

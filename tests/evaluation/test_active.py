@@ -15,8 +15,7 @@ import besiege
 from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.losses import cross_entropy
-from besiege.attacks.suites import suite
-from besiege.bench.request import DEFAULT
+from besiege.attacks.suites import DEFAULT, suite
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle

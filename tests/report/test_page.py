@@ -213,7 +213,7 @@ def test_which_attack_broke_what_first_and_what_it_left() -> None:
     table = text[text.index('<table class="cascade"') :]
     rows = [Reader(row).text for row in re.findall(r"<tr><th scope=.row.*?</tr>", table, re.S)]
     assert rows[0] == "apgd 383 263 120 12 17,500 3.2 s"
-    assert rows[3] == "square(steps=5000, rescale=True) 78 0 78 none 17,500 3.2 s"
+    assert rows[3] == "square(steps=5000, rescale=True) 78 0 78 – 17,500 3.2 s"
     assert "Each attack ran on the images that withstood the ones before." in Reader(text).text
     assert "first attack in the list that broke it" in read(figures()).text
     (short,) = suite().evaluations

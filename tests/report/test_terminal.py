@@ -232,7 +232,8 @@ def test_a_rule_is_named_once_with_all_that_it_saw() -> None:
     )
     text = printed(figures(evaluation(warnings=given)))
     assert text.count("W05 warning") == 1 and "W05 note" not in text
-    assert all(f"'{name}' gained" in text for name in ("pgd", "mim", "bim"))
+    assert "'pgd' gained 3 points. Likewise 2 for 'mim'." in " ".join(text.split())
+    assert "'bim' gained 9 points." in text, "another level is another sentence"
 
 
 def test_what_differs_in_numbers_only_is_said_once() -> None:
@@ -388,3 +389,29 @@ def test_without_a_budget_black_box_medians_are_after_queries() -> None:
     assert "median after passes" in printed(figures(found))
     asked = tuple(AttackQueries(one.text, 9, 1.0, 1.0, None) for one in found.attacks)
     assert "median after queries" in printed(figures(replace(found, queries=asked)))
+
+
+def test_guards_are_a_sentence_and_not_rows_with_an_accuracy() -> None:
+    guard = replace(attack("square (guard)", 47), guard=True, broken=4, tried=9)
+    given = evaluation()
+    cascade = (*given.cascade, replace(given.cascade[-1], text="square (guard)"))
+    text = printed(figures(replace(given, attacks=(*given.attacks, guard), cascade=cascade)))
+    assert "worst of 3 attacks and 1 guard" in text
+    assert "square tried 9, broke 4." in " ".join(text.split())
+    assert not any(line.startswith("square (guard)") for line in text.splitlines())
+
+
+def test_what_follows_from_a_fault_of_the_model_is_only_named() -> None:
+    rest: tuple[Level, Level] = ("warning", "note")
+    given = warned(
+        ("W07", "no rise.", rest[0]), ("W24", "wide.", rest[1]), ("W47", "flat.", "stop")
+    )
+    text = printed(figures(evaluation(warnings=given)))
+    assert "also: W07, W24 (besiege report RUN --details shows them)" in text
+    assert "No rise." not in text and text.count("Flat.") == 1
+    assert "class Rounding(Layer):" in text
+    file = io.StringIO()
+    Console(file=file, width=80).print(table(figures(evaluation(warnings=given)), details=True))
+    assert "No rise." in file.getvalue() and "also:" not in file.getvalue()
+    alone = printed(figures(evaluation(warnings=given[:2])))
+    assert "No rise." in alone and "class Rounding" not in alone, "no fault of the model"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from besiege.attacks.attack import Attack, parse, split
-from besiege.attacks.suites import SUITES
+from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER, SUITES
 from besiege.attacks.suites import suite as suite_of
 from besiege.bench.knowledge import at_hand, beginnings, each, read_fuse, read_substitute
 from besiege.bench.model_spec import as_granted, fresh_copies, read_victim
@@ -34,14 +34,6 @@ from besiege.evaluation.transfer import Model
 from besiege.models.black_box import know_classes
 from besiege.models.classifier import Classifier
 
-DEFAULT = ("fgsm", "pgd", "each_target(pgd(loss=margin), 3)")
-"""Default attacks: one step, many steps, and many steps with another loss to each of the likeliest
-wrong classes. On the shipped digits models they break all but a sample or two of what twenty
-restarts break."""
-DEFAULT_TARGETED = ("fgsm", "pgd", "pgd(loss=margin)")
-DEFAULT_TRANSFER = ("pgd", "dim", "sinifgsm")
-"""Default attacks on a substitute: of three attacks, these broke most together
-(docs/transfer.md)."""
 CURVE_STEPS = 20
 CURVE_SAMPLES = 200
 CURVE_TOLERANCE = 0.01

@@ -52,6 +52,8 @@ def summarise(folder: Path | str) -> RunFigures:
 def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
     """The figures of an evaluation with its date, and with findings from its run folder."""
     warnings = ordered([*mine.figures.warnings, *compared(comparison(mine, others))])
+    if any(one.level == "stop" for one in warnings):  # a wrong figure has no precision
+        warnings = tuple(one for one in warnings if one.id != "W24")
     return replace(
         mine.figures,
         made=mine.plan.made,

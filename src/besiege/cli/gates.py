@@ -194,12 +194,19 @@ def _must_be_writable(path: Path) -> None:
 
 def _print(verdicts: Sequence[Verdict]) -> None:
     """One line each: every gate, and every reason against the figures."""
+    stops: dict[str, list[str]] = {}
     for one in verdicts:
-        if not (one.passed and one.check == FIGURES):
-            text = Text(one.label, _STYLES[one.outcome])
-            text.append(f": {one.about}: {one.reason}", "not bold default")
-            screen.verbatim(screen.err(), text)
-    stopped = sorted({one.check.split()[-1] for one in verdicts if one.outcome == "stop"})
-    if stopped:
-        options = " ".join(f"--allow {rule}" for rule in stopped)
-        screen.note(f"Such figures end with exit code 4; {options} accepts them.")
+        if one.outcome == "stop":  # the table says why
+            stops.setdefault(one.about, []).append(one.check.split()[-1])
+        elif not (one.passed and one.check == FIGURES):
+            _print_line(one.label, _STYLES[one.outcome], f"{one.about}: {one.reason}")
+    for about, ids in stops.items():
+        words = f"{about}: the figures must not be quoted ({', '.join(dict.fromkeys(ids))})"
+        _print_line("stop", _STYLES["stop"], words)
+    if stops:
+        screen.note("Exit code 4: docs/gates.md says how to accept single findings.")
+
+
+def _print_line(label: str, style: str, words: str) -> None:
+    text = Text(label, style).append(f": {words}", "not bold default")
+    screen.verbatim(screen.err(), text)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from besiege.core.errors import UnknownNameError, near
+from besiege.core.rules import CODED, SURROGATE, TITLES
 
 if TYPE_CHECKING:
     from besiege.core.presets import Preset
@@ -43,6 +46,10 @@ def look_up(name: str) -> Found:
     """
     from besiege.attacks.suites import OTHER_NAMES, suite_name
 
+    if name.upper() in TITLES:
+        return _rule(name.upper())
+    if name.lower() in ("layer", "defended"):
+        return _own_layer()
     light = _light()
     if (known := suite_name(name)) in light:
         return light[known]
@@ -55,6 +62,37 @@ def look_up(name: str) -> Found:
     if not close.startswith("did you mean"):
         close = "besiege attacks, defenses, models and data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
+
+
+def _page(name: str) -> str:
+    """A page of the documentation; the package has copies of those it shows."""
+    return (Path(__file__).parent / "pages" / name).read_text("utf-8")
+
+
+def _rule(id: str) -> Found:
+    """A warning rule, as the documentation explains it."""
+    text = _page("warnings.md").partition(f"### {id} ")[2]
+    text = re.split(r"^##", text, maxsplit=1, flags=re.M)[0].partition("\n")[2]
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")  # plain text
+    parts = re.split(r"\*\*(Level|Fires when|What to do)[:]?\*\*|\*(Reference):", text)
+    found = [part for part in parts if part is not None]
+    facts = {
+        title.lower(): " ".join(words.split("\n\n")[0].split()).strip(" *")
+        for title, words in zip(found[1::2], found[2::2], strict=True)
+    }
+    second = " ".join(text.split("\n\n")[1].split())
+    meaning = "" if second.startswith("**") else second
+    more = {"code": SURROGATE} if id in CODED else {}
+    return Found("rule", f"{id} {TITLES[id]}", meaning, {**facts, **more})
+
+
+def _own_layer() -> Found:
+    """A layer of one's own: the first example of the documentation."""
+    page = _page("own-defense.md")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    about = " ".join(page.partition("## A layer without a gradient\n")[2].split("\n\n")[0].split())
+    ran = {"run it": "besiege evaluate my_defense.py:make --data digits --threat linf:0.1"}
+    return Found("defense of your own", "Layer", about, {"code": code, **ran})
 
 
 def _light() -> dict[str, Found]:

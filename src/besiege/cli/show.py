@@ -19,6 +19,7 @@ command = App(
         "besiege show pgd@madry",
         'besiege show "minimal(pgd(steps=20))"',
         "besiege show zoo:digits-pgd-at",
+        "besiege show W11",
     ),
 )
 
@@ -26,10 +27,10 @@ command = App(
 @command.default
 @flowing
 def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson = False) -> None:
-    """Explain one attack, model, data set or other name.
+    """Explain one attack, model, data set, warning rule or other name.
 
     Names are those of attacks and their pieces, suites, models, architectures, data sets, recipes
-    and defenses.
+    and defenses, ids of warning rules, and Layer for a defense of your own.
 
     Parameters
     ----------
@@ -46,11 +47,14 @@ def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson 
     console.print(Text(found.name, "bold").append(f"  {found.kind}", "not bold dim"))
     if found.about:
         console.print(found.about)
-    for title, values in (("", found.facts), ("parameters", found.parameters)):
+    facts = {name: value for name, value in found.facts.items() if name != "code"}
+    for title, values in (("", facts), ("parameters", found.parameters)):
         if values:
             console.print(f"\n{title}" if title else "")
             for line in _lines(values, console.width):
                 screen.verbatim(console, line)
+    if "code" in found.facts:
+        screen.verbatim(console, Text(f"\n{found.facts['code'].rstrip()}"))
 
 
 def _lines(values: Mapping[str, Any], width: int) -> Iterator[Text]:

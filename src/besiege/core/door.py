@@ -170,7 +170,7 @@ def blocked(place: str = "") -> GradientError:
         "the model's answer does not depend differentiably on the image: the gradient stops "
         f"{f'at {place}' if place else 'inside the model'}. Remove the no_grad, inference_mode, "
         "detach, .data, cast to whole numbers, argmax or .numpy() there, or make that step a "
-        "besiege.defenses.Layer with a surrogate (docs/own-defense.md). To attack the model as it "
+        "besiege.defenses.Layer with a surrogate (besiege show Layer). To attack the model as it "
         "is, grant no gradients, as in threat='linf:8/255 score', and use attacks that need none "
         "(square, hopskipjump)"
     )

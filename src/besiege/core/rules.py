@@ -5,23 +5,23 @@ Craft and judge apply them to one batch, the metrics to all rows; thresholds and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import exp, lgamma, log
 from typing import Final
 
 from besiege.core.errors import Finding
 
 TITLES: Final[Mapping[str, str]] = {
-    "W01": "Zero budget",
-    "W02": "Monotone budget",
-    "W03": "Large budget",
-    "W04": "Single step",
-    "W05": "More steps",
-    "W06": "More restarts",
-    "W07": "Loss trace",
-    "W08": "Better without gradients",
-    "W09": "Better from another model",
-    "W10": "Better at random",
+    "W01": "Other answers without a perturbation",
+    "W02": "Weaker with a larger budget",
+    "W03": "Survives any budget",
+    "W04": "One step does better",
+    "W05": "More steps still help",
+    "W06": "More restarts still help",
+    "W07": "Loss does not rise, or still rises",
+    "W08": "Gradients mislead",
+    "W09": "Another model's images do better",
+    "W10": "Random points do better",
     "W11": "Vanished gradient",
     "W12": "Shattered gradient",
     "W13": "Probabilities",
@@ -57,21 +57,77 @@ TITLES: Final[Mapping[str, str]] = {
     "UNFINISHED": "Records are missing",
 }
 """What every rule is about, as in ``docs/warnings.md``."""
+FAULTS: Final = ("W11", "W12", "W14", "W45", "W46", "W47")
+"""Rules whose stop is a fault of the model: stronger attacks do not help, another model does."""
+SURROGATE: Final = """\
+# defended.py: the part without a gradient leaves the network and becomes a layer.
+from dataclasses import dataclass
+from besiege.defenses import Defended, Layer
+
+@dataclass(frozen=True)
+class Rounding(Layer):
+    def transform(self, x, box, dice):  # what the model does
+        return (7 * x).round() / 7
+    def surrogate(self, x, box, dice):  # what gradients go through
+        return x
+
+def make():
+    return Defended("zoo:digits-natural", Rounding())  # or your network, without the rounding
+"""
+"""How a part without a gradient gets a surrogate."""
+CODED: Final = ("W11", "W12", "W45", "W47")
+"""Rules whose advice it is."""
+FOLLOW: Final = (
+    *("W01", "W02", "W03", "W04", "W05", "W06", "W07"),
+    *("W17", "W20", "W21", "W23", "W24"),
+)
+"""Rules whose findings follow from a fault of the model."""
 FEW: Final = 20
 """With fewer samples, a share is too uncertain to warn about."""
 _TAIL: Final = 0.025
 """Each side of the exact 95 % interval."""
 
 
-def vanished(gone: int, samples: str) -> Iterator[Finding]:
-    """W11: an attack learns nothing from a gradient that is exactly zero."""
+def faults(findings: Iterable[Finding]) -> list[str]:
+    """The rules of which findings are a fault of the model, each once.
+
+    Examples
+    --------
+    >>> faults([Finding("W11", "", ""), Finding("W47", "", "", "stop"), Finding("W08", "", "")])
+    ['W47']
+    """
+    stops = (one.id for one in findings if one.level == "stop")
+    return [id for id in dict.fromkeys(stops) if id in FAULTS]
+
+
+def vanished(gone: int, samples: str, saturates: bool = True) -> Iterator[Finding]:
+    """W11: an attack learns nothing from a gradient that is exactly zero.
+
+    `saturates` says whether the loss may have lost it, not the model.
+    """
     if gone:
+        loss = "use loss=margin or loss=dlr, or " if saturates else ""
         yield Finding(
             "W11",
             f"the gradient was zero or not finite for {gone} {samples}.",
-            "Their robustness may be only that of the gradient: use loss=margin or loss=dlr, "
-            "or give a non-differentiable layer its surrogate.",
+            f"Their robustness may be only that of the gradient: {loss}give a non-differentiable "
+            "layer its surrogate (besiege show Layer).",
         )
+
+
+def stochastic(advice: str = "") -> Finding:
+    """W14: a model whose answers to the same images differ, though it is not declared so."""
+    usual = (
+        "Remove the randomness, or make it a stochastic besiege.defenses.Layer (besiege show "
+        "Layer) and use --suite rand."
+    )
+    return Finding(
+        "W14",
+        "the model gave different answers to the same images: it is stochastic (dropout, noise, "
+        "batch statistics?), and not declared so.",
+        f"Its figures are not repeatable, and robustness is overstated. {advice or usual}",
+        "stop",
+    )
 
 
 def chance(right: int, count: int, classes: int) -> Iterator[Finding]:

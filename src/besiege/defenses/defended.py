@@ -39,6 +39,8 @@ class Defended(Victim):
     """
 
     def __init__(self, model: Classifier | nn.Module | str | Victim, *layers: Layer) -> None:
+        for layer in layers:
+            _must_be_layer(layer)
         victim: Victim = load(model) if isinstance(model, str) else Classifier.of(model)
         self.victim = self.adopt(victim)
         self.layers = layers
@@ -145,3 +147,18 @@ def _opening(text: str) -> int:
         if depth == 0:
             return place if place < end - 1 else end
     return end
+
+
+def _must_be_layer(given: object) -> None:
+    """Refuse what is no layer, with what to write instead."""
+    if isinstance(given, Layer):
+        return
+    what = f"a {type(given).__name__}"
+    if isinstance(given, type) and issubclass(given, Layer):
+        what = f"the class {given.__name__}, not an object of it ({given.__name__}())"
+    elif isinstance(given, (list, tuple)):
+        what += ": give its layers one by one"
+    raise InputError(
+        f"a layer of Defended is {what}; write Defended(model, first, second), each an object of a "
+        "class that derives from besiege.defenses.Layer (besiege show Layer)"
+    )

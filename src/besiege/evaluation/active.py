@@ -199,9 +199,8 @@ def _decided(found: int, tested: int) -> Check:
         number,
         f"the attacks were too weak for this model: with another last layer, {tested} samples "
         f"have adversarial examples for certain, and the attacks found {found} of them.",
-        "Use more steps, other losses or restarts (--suite standard); if these fail as well, the "
-        "gradients mislead: attack without them (square), or give the layer that breaks them a "
-        "surrogate.",
+        "Use attacks with more steps, other losses or restarts. If these fail as well, the "
+        "gradients mislead: give the layer that breaks them a surrogate (besiege show Layer).",
         "W48",
     )
 

@@ -18,7 +18,15 @@ from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.evaluation import nearby, sameness
 from besiege.evaluation.nearby import flat, not_finite, segments, sources
-from besiege.evaluation.sameness import Asked, Sameness, apart, ascent, copies, one_by_one
+from besiege.evaluation.sameness import (
+    Asked,
+    Sameness,
+    apart,
+    ascent,
+    by_chance,
+    copies,
+    one_by_one,
+)
 from besiege.evaluation.slope_checks import OF_THE_ANSWERS, WITHIN_THE_BUDGET, slope_checks
 from besiege.evaluation.slopes import FINER, Slopes, measure
 from besiege.evaluation.subject import HALF, Fresh, Subject, precision
@@ -201,9 +209,10 @@ def examine_again(
             different = copies(fresh, subject, batch, eps)
             compared += len(different)
             if bool(different.any()):
-                strays = _strays(subject, batch, eps)
-                what = "stateful or stochastic" if strays else "stateful"
-                return [_changed(different, kind, what)]
+                if _strays(subject, batch, eps) and by_chance(fresh, subject, images, of, eps):
+                    number = f"{int(different.sum())} of {len(different)} answers differ"
+                    return [sameness.stochastic(sameness.AGAIN, number)]
+                return [_changed(different, kind, "stateful")]
         return [_ascended(subject, clean, fresh, eps, seed, compared)]
 
 

@@ -270,20 +270,12 @@ def _confirm(victim: Victim, shown: Tensor, scores: Tensor, success: Tensor) -> 
 def _unstable(victim: Victim) -> Finding:
     """The finding that a victim is not deterministic; its ledger is not used from then on."""
     inner = black_box(victim)
-    advice = (
-        "Make it deterministic, or make the random part a stochastic besiege.defenses.Layer and "
-        "use averaged(...)."
-    )
-    if inner is not None:
-        advice = "Declare it with stochastic=True; answers from a ledger are not used again."
-        if inner.ledger is not None:
-            inner.ledger.distrust()
-    return Finding(
-        "W14",
-        "the model gave different answers to the same images.",
-        "It is stochastic (dropout, noise, batch statistics?): its figures are not repeatable, "
-        f"and robustness is overstated. {advice}",
-        "stop",
+    if inner is None:
+        return rules.stochastic()
+    if inner.ledger is not None:
+        inner.ledger.distrust()
+    return rules.stochastic(
+        "Declare it with stochastic=True; answers from a ledger are not used again."
     )
 
 

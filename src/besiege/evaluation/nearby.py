@@ -168,8 +168,9 @@ def _steps(subject: Subject, logits: Tensor, points: Tensor, eps: float) -> Chec
         f"{many} of {count} segments are stairs",
         f"the scores move only in steps within the budget for {many} of {count} images: something "
         "is rounded.",
-        "Make the rounding a besiege.defenses.Layer with a surrogate (docs/own-defense.md), or "
-        "declare grid=... if the model can only receive such pixel values.",
+        "If pixels are rounded, remove that from the model and evaluate MODEL+bits(depth=3); make "
+        "other rounding a besiege.defenses.Layer with a surrogate (besiege show Layer). Declare "
+        "grid=... if the model can only receive such pixel values.",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from besiege.core import rules
 from besiege.core.dice import Dice
 from besiege.core.examination import Check
 from besiege.core.region import distances
@@ -192,26 +193,9 @@ class Sameness:
 
     def _unsteady(self, fresh: Fresh | None) -> Check:
         """The same batch was answered differently: by chance, or because of a state."""
-        if fresh is not None:
-            firsts = []
-            for _ in range(2):
-                new = fresh()
-                with new.held():
-                    copy = self.subject.with_victim(new)
-                    firsts.append([copy.ask(self.images, self.of) for _ in range(2)])
-            pairs = zip(*firsts, strict=True)
-            if not any(bool(apart(one, two, self.eps).any()) for one, two in pairs):
-                return self._stateful("when it was asked again")
-        return Check(
-            NAME,
-            "failed",
-            f"{self.differing} of {len(self.images)} answers differ",
-            "the model gave different answers to the same batch: it is stochastic, and not "
-            "declared so.",
-            "Remove the randomness, or make it a stochastic besiege.defenses.Layer and use "
-            "averaged(...).",
-            "W14",
-        )
+        if fresh is not None and not by_chance(fresh, self.subject, self.images, self.of, self.eps):
+            return self._stateful("when it was asked again")
+        return stochastic(NAME, f"{self.differing} of {len(self.images)} answers differ")
 
     def _batch(self, when: str, on: str) -> Check:
         return self._failed(
@@ -241,6 +225,23 @@ STATELESS = (
     "attacks and judge see other models. Reset the state before every answer, or evaluate the "
     "model without it."
 )
+
+
+def by_chance(fresh: Fresh, subject: Subject, images: Tensor, of: Tensor, eps: float) -> bool:
+    """Whether two fresh copies, each asked twice, answer differently: a state would repeat."""
+    firsts = []
+    for _ in range(2):
+        new = fresh()
+        with new.held():
+            copy = subject.with_victim(new)
+            firsts.append([copy.ask(images, of) for _ in range(2)])
+    return any(bool(apart(one, two, eps).any()) for one, two in zip(*firsts, strict=True))
+
+
+def stochastic(name: str, number: str) -> Check:
+    """A failed check of a model that answers by chance."""
+    found = rules.stochastic()
+    return Check(name, "failed", number, found.seen, found.advice, found.id)
 
 
 def asked_again(subject: Subject, asked: Asked, eps: float) -> Tensor:

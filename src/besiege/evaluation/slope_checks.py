@@ -37,10 +37,9 @@ COARSE_AGREE = 0.6
 """The first of these for float16 and bfloat16, where only long moves can be measured."""
 SURE = 3.0
 """How many standard errors a mean or a correlation is above zero if rounding did not make it."""
-_SQUARE = "use attacks without gradients: besiege evaluate ... --suite standard"
 _LAYER = (
     "Make the step whose gradient is not its own a besiege.defenses.Layer with a surrogate "
-    "(docs/own-defense.md), or "
+    "(besiege show Layer)."
 )
 
 
@@ -158,8 +157,8 @@ def _downhill(slopes: Slopes, where: str) -> Check:
         "the gradient holds only in the closest neighbourhood of an image: a move along it by a "
         "quarter or half of the budget lowers the margin no more than a random move, so it is "
         "shattered.",
-        "Gradient attacks find nothing here. Average gradients over noise, averaged(pgd, 20), "
-        "transfer images from the model without its high-frequency part, and " + _SQUARE + ".",
+        "Gradient attacks find nothing here. Make the part that oscillates a "
+        "besiege.defenses.Layer with a surrogate (besiege show Layer).",
         "W12",
     )
 
@@ -231,7 +230,7 @@ def _steadiest(slopes: Slopes, able: Tensor, enough: Tensor) -> float | None:
 
 
 def _failed(name: str, number: str, seen: str) -> Check:
-    return Check(name, "failed", number, seen, _LAYER + _SQUARE + ".", "W45")
+    return Check(name, "failed", number, seen, _LAYER, "W45")
 
 
 def _flat(flat: int, count: int, where: str) -> Check:

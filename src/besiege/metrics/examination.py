@@ -17,8 +17,7 @@ FEW = 0.02
 """The largest share of what gradient-based attacks left that others may break."""
 ADVICE = (
     "Gradients are masked, so gradient-based attacks say little about this model: attack what "
-    "masks them (a surrogate for layers without gradients, averaged(...) for stochastic models), "
-    "and run --suite standard, which includes attacks without gradients."
+    "masks them (a surrogate for layers without gradients, averaged(...) for stochastic models)."
 )
 
 

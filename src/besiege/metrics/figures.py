@@ -91,7 +91,14 @@ def _attack(case: Case, trial: Trial) -> AttackFigures:
         case.failures.get(text),
         trial.guard,
         trial.given,
+        _tried(evidence, trial) if trial.guard else None,
     )
+
+
+def _tried(evidence: Evidence, guard: Trial) -> int:
+    """The number of images that the attacks and guards before a guard left, and it was tried on."""
+    left = evidence.standing(evidence.before(guard))
+    return int((left & np.isin(evidence.clean["sample"], guard.rows["sample"])).sum())
 
 
 def cost_figures(case: Case) -> Cost:

@@ -15,8 +15,11 @@ from besiege.metrics.values import Draws, EvaluationFigures, Stage
 
 def _robust_row(found: EvaluationFigures) -> Row | None:
     label = "never broken" if found.threat.eps is None else "robust"
-    count = sum(not attack.guard for attack in found.attacks)
-    against = f"worst of {count} attacks" if count > 1 else "under this attack"
+    guards = sum(attack.guard for attack in found.attacks)
+    count = len(found.attacks) - guards
+    against = f"worst of {count} attacks" if count + guards > 1 else "under this attack"
+    against = against.replace("1 attacks", "1 attack") if count == 1 else against
+    against += f" and {guards} guard{'s' if guards > 1 else ''}" if guards else ""
     return None if found.robust is None else Row(label, found.robust, against, bold=True)
 
 

@@ -53,8 +53,9 @@ class BudgetCurve:
 class AttackFigures:
     """Result and cost of one attack; ``accuracy`` is None where no image was judged.
 
-    A ``guard`` tests the other attacks on some of the images that they left. Images that were
-    ``given`` were made elsewhere, of some samples, and nothing is known about their cost.
+    A ``guard`` tests the other attacks on some of the images that they left: ``tried`` images.
+    Images that were ``given`` were made elsewhere, of some samples, and nothing is known about
+    their cost.
     """
 
     text: str
@@ -73,6 +74,7 @@ class AttackFigures:
     failure: str | None
     guard: bool = False
     given: bool = False
+    tried: int | None = None
 
 
 @dataclass(frozen=True)
@@ -347,10 +349,11 @@ class Earlier:
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command, and the rules whose advice it follows."""
+    """A command, the rules whose advice it follows, and what to do before it is run."""
 
     rules: tuple[str, ...]
     command: str
+    first: str = ""
 
 
 @dataclass(frozen=True)

@@ -223,13 +223,28 @@ def _zero_share(trial: Trial) -> float:
 
 def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
     """An attack learns nothing from a gradient that is exactly zero."""
-    blind = []
-    for trial in (trial for trial in evidence.trials if trial.sees):
-        unbroken = _unbroken(evidence, trial)
-        gone = int((unbroken & trial.rows["vanished"]).sum())
-        blind.append(gone > 0 and gone == int(unbroken.sum()))
-        yield from rules.vanished(gone, f"samples that '{trial.text}' did not break")
-    holes = {t.text: _zero_share(t) for t in evidence.trials if t.sees}
+    seeing = [trial for trial in evidence.trials if trial.sees]
+    left = [_unbroken(evidence, trial) for trial in seeing]
+    gone = [int((rows & t.rows["vanished"]).sum()) for t, rows in zip(seeing, left, strict=True)]
+    blind = [0 < lost == int(rows.sum()) for lost, rows in zip(gone, left, strict=True)]
+    if blind and all(blind):
+        yield Finding(
+            "W11",
+            "no gradient-based attack got a gradient for any of the samples it did not break.",
+            "These attacks say nothing about the samples they did not break: a part of the model "
+            "(rounding, argmax, detach) has no gradient. Make that part a besiege.defenses.Layer "
+            "with a surrogate (besiege show Layer).",
+            "stop",
+        )
+        return
+    # A loss that cannot saturate shows that the model, not the loss, has no gradient.
+    saturates = not any(
+        lost and trial.losses and not any(name.startswith("cross_entropy") for name in trial.losses)
+        for lost, trial in zip(gone, seeing, strict=True)
+    )
+    for lost, trial in zip(gone, seeing, strict=True):
+        yield from rules.vanished(lost, f"samples that '{trial.text}' did not break", saturates)
+    holes = {trial.text: _zero_share(trial) for trial in seeing}
     worst = max(holes, key=lambda text: holes[text], default=None)
     if worst is not None and holes[worst] > HOLES:
         yield Finding(
@@ -238,15 +253,6 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
             "average over the samples.",
             "Gradient-based attacks cannot see these parts of the image: give a layer without "
             "gradients a surrogate, and add attacks that need no gradients (square).",
-        )
-    if blind and all(blind):
-        yield Finding(
-            "W11",
-            "no gradient-based attack got a gradient for any of the samples it did not break.",
-            "These attacks say nothing about the samples they did not break: a part of the model "
-            "(rounding, argmax, detach) has no gradient. Make that part a besiege.defenses.Layer "
-            "with a surrogate, see 'your own defense'.",
-            "stop",
         )
 
 

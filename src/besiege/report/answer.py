@@ -21,8 +21,8 @@ IN_TURN = "all, one after the other"
 
 
 def counted(evaluation: Evaluation) -> list[AttackFigures]:
-    """The attacks that were judged on at least one image."""
-    return [attack for attack in evaluation.attacks if attack.accuracy is not None]
+    """The attacks that were judged on at least one image, guards apart."""
+    return [one for one in evaluation.attacks if one.accuracy is not None and not one.guard]
 
 
 def strongest(evaluation: Evaluation) -> list[AttackFigures]:
@@ -185,6 +185,8 @@ def _certainty(evaluation: Evaluation, rate: Rate) -> tuple[str, str]:
 def _bound(evaluation: Evaluation) -> tuple[str, str]:
     names = [attack.text for attack in counted(evaluation)]
     tried = f"the {len(names)} attacks tried" if len(names) > 1 else f"{names[0]} only"
+    guards = sum(attack.guard for attack in evaluation.attacks)
+    tried = f"{len(names)} attacks and {guards} guards" if guards else tried
     if is_minimal(evaluation):
         return (
             "Upper bound",
@@ -292,14 +294,32 @@ def choice(data: DataFigures, threat: ThreatFigures) -> str:
     return f"{count:,} of the {total:,} images of {where}{chosen}"
 
 
-def without_idle_guards(evaluation: Evaluation) -> Evaluation:
-    """The evaluation without guards that broke nothing: each is a check that passed, no result."""
-    kept = [one.broken > 0 or not one.guard for one in evaluation.attacks]
+def without_guards(evaluation: Evaluation) -> Evaluation:
+    """The evaluation without its guards, which have no accuracy of their own: see `guards`."""
+    kept = [not one.guard for one in evaluation.attacks]
+    names = {one.text for one in compress(evaluation.attacks, kept)}
     return replace(
         evaluation,
         attacks=tuple(compress(evaluation.attacks, kept)),
         cascade=tuple(compress(evaluation.cascade, kept)),
+        queries=tuple(one for one in evaluation.queries if one.text in names),
     )
+
+
+def guards(evaluation: Evaluation) -> str:
+    """What the guards found, in one sentence; empty without guards."""
+    found = []
+    for one in evaluation.attacks:
+        if one.guard:
+            name = one.text.removesuffix(" (guard)")
+            tried = "" if one.tried is None else f"tried {one.tried:,}, "
+            state = "failed" if one.failure else f"{tried}broke {one.broken:,}"
+            found.append(f"{name} {state}" if one.complete or one.failure else f"{name} unfinished")
+    return f"Guards ({GUARDS}): {'; '.join(found)}." if found else ""
+
+
+GUARDS = "attacks without gradients of the model, on images that the attacks left"
+"""What guards are."""
 
 
 def elsewhere(evaluation: Evaluation) -> str:

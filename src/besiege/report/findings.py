@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from besiege.core.errors import LEVELS, Finding, Level
-from besiege.core.rules import TITLES
+from besiege.core.rules import CODED, FOLLOW, SURROGATE, TITLES, faults
 from besiege.metrics.values import EvaluationFigures as Evaluation
 
 
@@ -31,6 +31,18 @@ class Alike:
     def evaluations(self) -> tuple[int, ...]:
         """The places of the evaluations, ascending."""
         return tuple(dict.fromkeys(place for place, _ in self.found))
+
+    @property
+    def likewise(self) -> str:
+        """What the rule saw of other attacks of the same evaluation, to follow the first."""
+        place, first = self.found[0]
+        others = {
+            _QUOTED.findall(one.seen)[0]: _amount(one.seen)
+            for where, one in self.found
+            if where == place and one.seen != first.seen and _QUOTED.search(one.seen)
+        }
+        parts = [f"{amount} for {name}" if amount else name for name, amount in others.items()]
+        return f" Likewise {', '.join(parts)}." if parts else ""
 
     @property
     def differ(self) -> bool:
@@ -86,13 +98,25 @@ def rules(evaluations: Sequence[Evaluation]) -> list[Rule]:
     return sorted(found, key=lambda rule: (LEVELS.index(rule.level), rule.id))
 
 
-def next_steps(evaluations: Sequence[Evaluation]) -> list[tuple[str, str]]:
-    """What to run next: rules, and the command that their advice comes down to, each once."""
-    found: dict[str, list[str]] = {}
+def next_steps(evaluations: Sequence[Evaluation]) -> list[tuple[str, str, str]]:
+    """What to run next: rules, what to do first, and the command of their advice, each once."""
+    found: dict[tuple[str, str], list[str]] = {}
     for evaluation in evaluations:
         for step in evaluation.next_steps:
-            found.setdefault(step.command, []).extend(step.rules)
-    return [(", ".join(sorted(set(ids))), command) for command, ids in found.items()]
+            found.setdefault((step.first, step.command), []).extend(step.rules)
+    return [(", ".join(sorted(set(ids))), *step) for step, ids in found.items()]
+
+
+def following(found: Sequence[Rule], evaluations: Sequence[Evaluation]) -> list[Rule]:
+    """The rules that fired only because a model has a fault."""
+    broken = {place for place, one in enumerate(evaluations) if faults(one.warnings)}
+    return [rule for rule in found if rule.id in FOLLOW and broken.issuperset(rule.evaluations)]
+
+
+def example(evaluations: Sequence[Evaluation]) -> str:
+    """The code that the advice of the findings comes down to; empty where there is none."""
+    found = {id for one in evaluations for id in faults(one.warnings)}
+    return SURROGATE if found.intersection(CODED) else ""
 
 
 def _rule(id: str, groups: list[Alike]) -> Rule:
@@ -101,8 +125,17 @@ def _rule(id: str, groups: list[Alike]) -> Rule:
 
 
 def _pattern(finding: Finding) -> str:
-    """A finding without its numbers."""
-    return re.sub(r"\d[\d,.]*", "#", f"{finding.level} {finding.seen}")
+    """A finding without its numbers and the names of attacks."""
+    return re.sub(r"\d[\d,.]*", "#", _QUOTED.sub("'", f"{finding.level} {finding.seen}"))
+
+
+_QUOTED = re.compile(r"'[^']*'")
+
+
+def _amount(seen: str) -> str:
+    """The numbers of a sentence: ``7 of 29``; not those in the names of attacks."""
+    numbers = re.findall(r"\d[\d,.]*(?: %)?", _QUOTED.sub("'", seen).rstrip("."))
+    return " of ".join(numbers) if len(numbers) < 3 else ", ".join(numbers)
 
 
 _ASIDE = {"stop": " (not to be quoted)"}

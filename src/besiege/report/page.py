@@ -21,7 +21,7 @@ from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, by_class, formats
 from besiege.report.card import card_style
 from besiege.report.charts import charts, together
-from besiege.report.findings import counted, next_steps, rules
+from besiege.report.findings import counted, example, following, next_steps, rules
 from besiege.report.grouping import Member, grouped
 from besiege.report.pictures import ROOM, Pictures, gallery
 from besiege.report.strokes import swatch
@@ -153,7 +153,15 @@ def fragment(figures: RunFigures) -> str:
 def _fired(evaluations: Sequence[EvaluationFigures]) -> dict[str, Any]:
     """The rules that fired on the page, and their number at each level in words."""
     found = rules(evaluations)
-    return {"rules": found, "counted": counted(found), "steps": next_steps(evaluations)}
+    folded = following(found, evaluations)
+    return {
+        "rules": found,
+        "main_rules": [rule for rule in found if rule not in folded],
+        "folded_rules": folded,
+        "counted": counted(found),
+        "steps": next_steps(evaluations),
+        "example": example(evaluations),
+    }
 
 
 def _illustrated(
@@ -205,7 +213,8 @@ def _section(
         "confused": by_class.confused(evaluation),
         "counted_in": answer.counted_in(evaluation),
         "origin": origin(evaluation.suite),
-        "asked": {one.text: one for one in evaluation.queries},
+        "asked": {one.text: one for one in answer.without_guards(evaluation).queries},
+        "guards": answer.guards(evaluation),
         **(pictures or {}),
     }
     return {**section, "parts": [*_parts(section, evaluation, notebook)]}

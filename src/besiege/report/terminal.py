@@ -23,6 +23,7 @@ from besiege.report.answer import (
     descent,
     elsewhere,
     errors,
+    guards,
     headline,
     is_cascade,
     is_complete,
@@ -34,9 +35,9 @@ from besiege.report.answer import (
     strongest,
     troubles,
     typical,
-    without_idle_guards,
+    without_guards,
 )
-from besiege.report.findings import Alike, next_steps, rules, summary
+from besiege.report.findings import Alike, example, following, next_steps, rules, summary
 from besiege.report.formats import (
     broken_up,
     budget_unit,
@@ -76,7 +77,8 @@ def table(
         The HTML page, named in the last line. Print with ``soft_wrap=True`` to keep a path that
         is longer than a line in one piece.
     details : bool, optional
-        Whether to list the attacks of every evaluation; by default only where there is one.
+        Whether to list the attacks of every evaluation, and all findings; by default the attacks
+        only where there is one evaluation, and no findings that follow from a fault of the model.
     head : RenderableType, optional
         Stands in place of the table of several evaluations: the cells of a benchmark.
 
@@ -100,7 +102,7 @@ def table(
     """
     several = len(checked(figures).evaluations) > 1
     shown = not several if details is None else details
-    return _Report(figures, None if page is None else str(page), shown, head)
+    return _Report(figures, None if page is None else str(page), shown, bool(details), head)
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,13 @@ class _Report:
     figures: RunFigures
     page: str | None
     details: bool
+    every: bool
     head: RenderableType | None = None
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        evaluations = [without_idle_guards(one) for one in ranked(self.figures.evaluations)]
+        evaluations = ranked(self.figures.evaluations)
         if not self.figures.complete:
             again = "Run the same command again to resume."
             yield Text(f"NOT COMPLETE: records are missing or damaged. {again}", "bold red")
@@ -133,22 +136,25 @@ class _Report:
             yield Text(_legend(evaluations, options.max_width), "dim")
             yield ""
         if any(evaluation.warnings for evaluation in evaluations):
-            yield _warnings(evaluations)
+            yield from _warnings(evaluations, self.every)
             yield ""
         if steps := next_steps(evaluations):
             shown = steps if self.details else steps[:_STEPS]
-            for ids, command in shown:
-                yield Text(f"To run next ({ids}):")
+            for ids, first, command in shown:
+                yield Text(f"To run next ({ids}):" if not first else f"{first} ({ids}):")
                 yield Text(wrapped(command, options.max_width), overflow="fold")
             if more := len(steps) - len(shown):
                 yield Text(f"{more:,} more commands: besiege report RUN --details", "dim")
             yield ""
+        if code := example(evaluations):
+            yield Text(code, "dim", overflow="fold")
         if self.page is not None:
             yield from _page(self.page, options)
 
 
 def _legend(evaluations: Sequence[Evaluation], width: int) -> str:
     """The explanation of the columns that are shown at this width."""
+    evaluations = [without_guards(evaluation) for evaluation in evaluations]
     shown = {name for one in evaluations for name in _columns(one, width).headings}
     sizes = [evaluation.distances is not None for evaluation in evaluations]
     words = ["* smallest perturbations." if all(sizes) else "* broke most images."]
@@ -217,9 +223,8 @@ def _several(
         yield ""
     yield _comparison(evaluations, width)
     for evaluation in evaluations if brief else ():
-        for error in errors(evaluation):
-            about = f"DO NOT QUOTE {_name(evaluation)} ({error.id}): {sentence(error.seen)}"
-            yield Text(about, "bold red")
+        if stops := list(dict.fromkeys(error.id for error in errors(evaluation))):
+            yield Text(f"DO NOT QUOTE {_name(evaluation)} ({', '.join(stops)})", "bold red")
         for trouble in troubles(evaluation):
             yield Text(f"NOT COMPLETE, {_name(evaluation)}: {trouble}", "bold red")
         if change := since(evaluation):
@@ -268,8 +273,8 @@ def _details(
     if transfer := elsewhere(evaluation):
         yield Text(transfer, "bold", overflow="fold")
     yield from above
-    for error in errors(evaluation):
-        yield Text(f"DO NOT QUOTE THESE FIGURES ({error.id}): {sentence(error.seen)}", "bold red")
+    if errors(evaluation):
+        yield Text("DO NOT QUOTE THESE FIGURES", "bold red")
     for trouble in troubles(evaluation):
         yield Text(f"NOT COMPLETE: {trouble}", "bold red")
     yield ""
@@ -277,7 +282,9 @@ def _details(
     if change := since(evaluation):
         yield Text(change, "bold", overflow="fold")
     yield ""
-    yield _attacks(evaluation, width)
+    yield _attacks(without_guards(evaluation), width)
+    if found := guards(evaluation):
+        yield Text(found, overflow="fold")
     if evaluation.distances is not None:
         yield ""
         yield _sizes(evaluation, width)
@@ -463,20 +470,29 @@ def _short(duration: str) -> str:
     return duration.replace(" min", "m").replace(" h", "h").replace(" s", "s").replace(" ", "")
 
 
-def _warnings(evaluations: Sequence[Evaluation]) -> RenderableType:
-    """Every rule once, with the names of its evaluations if it does not concern all."""
+def _warnings(evaluations: Sequence[Evaluation], every: bool) -> Iterator[RenderableType]:
+    """Every rule once, with the names of its evaluations if it does not concern all.
+
+    Rules that follow from a fault of the model are only named, unless `every` one is shown.
+    """
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for rule in rules(evaluations):
+    found = rules(evaluations)
+    folded = [] if every else following(found, evaluations)
+    for rule in found:
         label = rule.label
-        for group in rule.groups:
-            text = Text(f"{sentence(group.first.seen)} {sentence(group.first.advice)}")
+        for group in rule.groups if rule not in folded else ():
+            seen = f"{sentence(group.first.seen)}{group.likewise}"
+            text = Text(f"{seen} {sentence(group.first.advice)}")
             if len(evaluations) > 1:
                 text.append(_concerned(group, evaluations), "dim")
             grid.add_row(Text(label, _STYLES[rule.level]), text)
             label = ""
-    return grid
+    yield grid
+    if folded:
+        ids = ", ".join(sorted(rule.id for rule in folded))
+        yield Text(f"also: {ids} (besiege report RUN --details shows them)", "dim")
 
 
 def _concerned(group: Alike, evaluations: Sequence[Evaluation]) -> str:
