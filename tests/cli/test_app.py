@@ -21,6 +21,7 @@ from besiege.cli.app import _COMMANDS, _MODULES, APP
 COMMANDS = (
     "evaluate",
     "run",
+    "slurm",
     "examine",
     "attack",
     "train",

@@ -31,6 +31,7 @@ _COMMANDS = {
         "evaluate": "Measure how robust a model is: attack it, judge every image again, keep the "
         "records.",
         "run": "Run a benchmark: many models under many threats, declared in one TOML file.",
+        "slurm": "Write the script of a SLURM job array that runs a benchmark on a shared disk.",
         "examine": "Check a model before it is attacked: are its gradients and its answers what "
         "they seem?",
         "attack": "Attack images and write the adversarial images.",
@@ -54,7 +55,7 @@ _COMMANDS = {
         "spec": "Check the file of a benchmark, or show what it would run.",
         "attacks": "List the attacks: norms, goals and the access to the model that they need.",
         "defenses": "List the defenses: layers that transform an image before the model sees it.",
-        "show": "Explain one attack, model, data set or other name.",
+        "show": "Explain one attack, model, data set, warning rule or other name.",
         "models": "List the models and architectures, and how a model is written.",
         "data": "List the named data sets, and where they are stored.",
     },

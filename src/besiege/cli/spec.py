@@ -49,7 +49,7 @@ def check(spec: Spec, /, *, device: Device = None, threads: Threads = None) -> i
         TOML file of the benchmark.
     """
     declared = read_spec(spec)
-    prepared = _prepared(declared, device, threads)
+    prepared = prepared_spec(declared, device, threads)
     counts = f"{len(prepared.entries)} evaluations of {len(declared.benchmark.models)} models"
     screen.say(screen.out(), Text(f"{spec} is a benchmark: {counts}."))
     _print_unfit(prepared)
@@ -89,7 +89,7 @@ def shown(
     """Print the forecast of a benchmark."""
     from besiege.bench.forecast import forecast
 
-    prepared = _prepared(declared, device, threads)
+    prepared = prepared_spec(declared, device, threads)
     found = forecast(prepared)
     if as_json:
         screen.print_json(found.plain())
@@ -114,7 +114,8 @@ def _shortened(cell: Cell, count: int) -> Cell:
     return cell.model_copy(update={"count": None if cell.count is None else min(cell.count, count)})
 
 
-def _prepared(declared: Declared, device: str | None, threads: int | None) -> Prepared:
+def prepared_spec(declared: Declared, device: str | None, threads: int | None) -> Prepared:
+    """The plans of a benchmark; nothing is written."""
     from tempfile import TemporaryDirectory
 
     from besiege.bench.preparing import prepare_benchmark
