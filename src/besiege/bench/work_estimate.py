@@ -80,6 +80,8 @@ class WorkEstimate:
 
     def __init__(self, plan: Plan) -> None:
         self._chained = plan.chained
+        # Samples of a stochastic victim that are broken in some draws are attacked again.
+        self._removes = plan.chained and not plan.model.stochastic
         self._standing = [shard.count for shard in plan.shards]
         self._attacked: dict[Part, int] = {}
         """Samples of the finished parts of attacks that were not broken before."""
@@ -136,7 +138,7 @@ class WorkEstimate:
             broken = 0 if failed else int(records[-1].totals["broken"])
             counts.broken += broken
             self._attacked[at] = self._standing[part]
-            if self._chained:
+            if self._removes:
                 self._standing[part] -= broken
         elif stage.name == "clean":
             self._standing[part] = 0 if failed else int(records[-1].totals["correct"])

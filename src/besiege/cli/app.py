@@ -53,7 +53,7 @@ _COMMANDS = {
         "spec": "Check the file of a benchmark, or show what it would run.",
         "attacks": "List the attacks: norms, goals and the access to the model that they need.",
         "defenses": "List the defenses: layers that transform an image before the model sees it.",
-        "show": "Explain one attack, model, data set or other name.",
+        "show": "Explain one attack, model, data set, warning rule or other name.",
         "models": "List the models and architectures, and how a model is written.",
         "data": "List the named data sets, and where they are stored.",
     },
