@@ -228,7 +228,7 @@ def test_a_victim_without_chances_has_no_such_figures(
 def test_a_suite_on_a_stochastic_model_never_breaks_more_images_than_there_are() -> None:
     events: list[Event] = []
     besiege.evaluate(
-        "zoo:digits-natural+resize_pad(least=0.5)",
+        "zoo:digits-natural+resize_pad",
         "digits",
         threat="linf:0.2",
         suite="averaged(fgsm, 2), averaged(pgd(steps=2), 2)",
