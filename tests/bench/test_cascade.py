@@ -223,3 +223,20 @@ def test_a_victim_without_chances_has_no_such_figures(
     run: tuple[besiege.Evaluation, list[Event]],
 ) -> None:
     assert run[0].figures.chance is None and "draws" not in run[0].rows
+
+
+def test_a_suite_on_a_stochastic_model_never_breaks_more_images_than_there_are() -> None:
+    events: list[Event] = []
+    besiege.evaluate(
+        "zoo:digits-natural+resize_pad",
+        "digits",
+        threat="linf:0.2",
+        suite="averaged(fgsm, 2), averaged(pgd(steps=2), 2)",
+        count=12,
+        examine="none",
+        curve=False,
+        watch=events.append,
+    )
+    stages = [event.stage for event in events if event.stage is not None]
+    assert stages and all(0 <= stage.left <= stage.before <= 12 for stage in stages)
+    assert len({stage.before for stage in stages}) == 1, "broken in some draws, they run again"

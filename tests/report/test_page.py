@@ -40,7 +40,7 @@ from besiege.metrics.values import AttackCurve, AttackQueries, Picture
 from besiege.report import fragment, write
 from besiege.report.charts import charts, steps_chart
 from besiege.report.grouping import ranked
-from besiege.report.page import rendered
+from besiege.report.page import _prose, rendered
 from besiege.report.pictures import gallery
 
 INLINE = {"a", "b", "code", "strong", "time", "wbr"}
@@ -626,3 +626,17 @@ def test_query_based_attacks_show_queries_instead_of_passes() -> None:
     mixed = read(figures(evaluation(queries=asked[:1]))).text
     assert "Queries per image" in mixed and "Passes per image" in mixed
     assert "Queries per image" not in read(figures()).text
+
+
+def test_options_with_their_values_commands_and_quotes_are_code() -> None:
+    shown = _prose("Use --suite standard, --count, besiege show W11, or `count`, see besiege.")
+    for code in ("--suite standard", "--count", "besiege show W11", "count"):
+        assert f'<code class="whole">{code}</code>' in shown
+    assert shown.count("<code") == 4 and "`" not in shown
+
+
+def test_a_suite_counts_what_an_attack_broke_first() -> None:
+    (one,) = suite().evaluations
+    again = tuple(replace(attack, broken=attack.broken + 500) for attack in one.attacks)
+    text = read(figures(replace(one, attacks=again))).text
+    assert "263" in text and "763" not in text, "the images of the ones before count once"

@@ -80,7 +80,8 @@ class WorkEstimate:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._chained = plan.chained
+        # Samples of a stochastic victim that are broken in some draws are attacked again.
+        self._removes = plan.chained and not plan.model.stochastic
         self._standing = [shard.count for shard in plan.shards]
         self._attacked: dict[Part, int] = {}
         """Samples of the finished parts of attacks that were not broken before."""
@@ -144,7 +145,7 @@ class WorkEstimate:
             broken = 0 if failed else int(records[-1].totals["broken"])
             counts.broken += broken
             self._attacked[at] = self._standing[part]
-            if self._chained:
+            if self._removes:
                 self._standing[part] -= broken
         elif stage.name == "clean":
             self._standing[part] = 0 if failed else int(records[-1].totals["correct"])
@@ -159,9 +160,10 @@ class WorkEstimate:
         stage = self.stages[number]
         wrong = sum(stage.counts[part] - self._standing[part] for _, part in parts)
         wrong = wrong if _is_attack(stage) else 0
-        # The first attack of a suite also runs on misclassified samples, and claims them.
+        # The first attack of a suite also runs on misclassified samples, and claims them; on a
+        # stochastic victim, all attacks do.
         first = stage is next(s for s in self.stages if s.attack is not None)
-        broken = max(0, claimed - wrong) if first or not self._chained else claimed
+        broken = max(0, claimed - wrong) if first or not self._removes else claimed
         self._running |= {at: 0.99 * share * self._weight(at) for at in parts}
         return self._event(number, broken, seconds)
 
@@ -187,7 +189,7 @@ class WorkEstimate:
         return Stage(
             stage.name,
             before,
-            before - counts.broken - broken,
+            max(0, before - counts.broken - broken),  # claims of a stochastic victim may fail
             1 - left / whole if open_ and whole else float(not open_),
             counts.seconds + seconds,
             counts.failed,

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from besiege.core.errors import Finding, Level
 
 Outcome = Literal["passed", "failed", "not applicable", "not run"]
 Enough = Literal["yes", "no", "unknown"]
+
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "gradients are those of the answers": "Slopes that the gradient promises are compared with "
+    "how the answers change when an image is moved a little; they must correlate to 0.95.",
+    "gradients lead downhill within the budget": "Moves along the gradient, a quarter or half of "
+    "the budget long, must lower the margin at least twice as much as random moves, or by 15 % of "
+    "what the gradient promises.",
+    "one image, one answer": "The same images are sent alone, in other batches, again, and to a "
+    "fresh copy of the model; all answers must be the same up to rounding.",
+    "answers near the images are answers": "Scores along a segment from each image to the edge of "
+    "the budget must be finite and must not stand still or move in steps; a quarter of the "
+    "segments may.",
+    "attacks without gradients find no more": "Guards and other attacks without gradients may "
+    "break at most one in fifty of the images that the gradient-based attacks left.",
+    "answers are the same after the attacks": "The model that all attacks queried must answer as "
+    "a fresh copy does.",
+    "the attacks find known examples": "Images with an adversarial example that is known to exist "
+    "are made by another last layer; the attacks must find 95 % of them, within the interval.",
+}
+"""What each check does, and what is enough to pass it."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +63,11 @@ class Check:
     advice: str = ""
     rule: str = ""
     level: Level = "stop"
+
+    @property
+    def meaning(self) -> str:
+        """What it does, and what is enough; empty for a check of another package."""
+        return MEANINGS.get(self.name, "")
 
     @property
     def finding(self) -> Finding | None:
@@ -76,8 +103,20 @@ class Examination:
         return {
             "yes": "This evaluation is strong enough as far as the checks can tell.",
             "no": "This evaluation is not strong enough: its figures must not be quoted.",
-            "unknown": "Whether this evaluation is strong enough is unknown.",
+            "unknown": "Whether this evaluation is strong enough is unknown: its figures may be "
+            "quoted with that word, and with the names of the checks that did not pass.",
         }[self.enough]
+
+    @property
+    def summary(self) -> str:
+        """How many checks had each outcome, and the names of those that failed or did not run."""
+        named = [f"{outcome}: {self._named(outcome)}" for outcome in ("failed", "not run")]
+        named = [words for words in named if not words.endswith(": ")]
+        return "; ".join([self.counted.rstrip("."), *named])
+
+    def _named(self, outcome: Outcome) -> str:
+        """The names of the checks with an outcome."""
+        return ", ".join(one.name for one in self.checks if one.outcome == outcome)
 
     @property
     def counted(self) -> str:

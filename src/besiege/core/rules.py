@@ -79,7 +79,7 @@ CODED: Final = ("W11", "W12", "W45", "W47")
 """Rules whose advice it is."""
 FOLLOW: Final = (
     *("W01", "W02", "W03", "W04", "W05", "W06", "W07"),
-    *("W17", "W20", "W21", "W23", "W24"),
+    *("W17", "W20", "W21", "W23", "W24", "W48"),
 )
 """Rules whose findings follow from a fault of the model."""
 FEW: Final = 20

@@ -34,7 +34,10 @@ from besiege.models.black_box import accounted
 
 _METERED = "every query of this model is paid for; examine it with --examine full."
 
-_OWN_CHANCE = "the model is declared stochastic, and equal dice do not repeat its answers."
+_OWN_CHANCE = (
+    "the model is declared stochastic, and equal dice do not repeat its answers: draw its noise "
+    "from the dice that it is given (besiege show Layer) to make it repeatable."
+)
 
 
 def examine(

@@ -30,7 +30,7 @@ def _clean_row(found: EvaluationFigures) -> Row | None:
 def _examination_row(found: EvaluationFigures) -> Row | None:
     if found.examination is None:
         return None
-    return Row("strong enough", found.examination.enough, found.examination.counted.rstrip("."))
+    return Row("strong enough", found.examination.enough, found.examination.summary)
 
 
 def _active_row(found: EvaluationFigures) -> Row | None:

@@ -198,6 +198,7 @@ def _section(
         "complete": answer.is_complete(evaluation),
         "troubles": answer.troubles(evaluation),
         "errors": answer.errors(evaluation),
+        "broken": answer.broken_by(evaluation),
         "most": [attack.text for attack in answer.strongest(evaluation)],
         "sample": answer.sample_choice(evaluation),
         "transfer": answer.elsewhere(evaluation),
@@ -280,16 +281,21 @@ def _held(text: str) -> str:
 
 def _breakable(name: str) -> str:
     """A name as markup that a narrow page breaks after punctuation only, and not inside numbers."""
-    return re.sub(r"([/:,_(=+]+|\.(?!\d))(?=\w)", r"\1<wbr>", html.escape(name))
+    return re.sub(r"([/:,_(+]+|\.(?!\d))(?=\w)", r"\1<wbr>", html.escape(name))
+
+
+_CODE = re.compile(
+    r"`([^`]+)`"
+    r"|((?<![\w-])--(?:suite|curve|examine|access|allow) [a-z0-9W]+|(?<![\w-])--[a-z][\w-]*"
+    r"|\bbesiege (?:show|compare|report RUN --details)(?: (?:W\d\d|Layer))?\b|MODEL\+\w+\([^)]*\))"
+)
+"""What is code in a sentence: quoted, an option with its value, or a command."""
 
 
 def _prose(text: str) -> str:
-    """A sentence as markup in which options such as --count are not broken at their dashes."""
-    return re.sub(
-        r"(?<![\w-])--[a-z][\w-]*",
-        r'<code class="whole">\g<0></code>',
-        html.escape(formats.sentence(text)),
-    )
+    """A sentence as markup, in which code is not broken."""
+    marked = r'<code class="whole">\g<1>\g<2></code>'
+    return _CODE.sub(marked, html.escape(formats.sentence(text)))
 
 
 def _percentage(value: float) -> str:

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from besiege.core.examination import MEANINGS, Check, Examination
+from besiege.evaluation import active, nearby, sameness, slope_checks
+from besiege.metrics.examination import ACTIVE, _without_gradients
+
+
+def test_every_check_says_what_it_does() -> None:
+    names = {slope_checks.OF_THE_ANSWERS, slope_checks.WITHIN_THE_BUDGET, nearby.NAME, active.NAME}
+    names |= {sameness.NAME, sameness.AGAIN, ACTIVE}
+    (rest,) = set(MEANINGS) - names
+    assert names < set(MEANINGS) and rest in str(_without_gradients.__code__.co_consts)
+    assert Check("another", "passed").meaning == ""
+
+
+def test_the_summary_names_what_failed_and_what_was_not_run() -> None:
+    checks = (Check("a", "passed"), Check("b", "failed"), Check("c", "not run"))
+    assert Examination(checks).summary == (
+        "3 checks: 1 passed, 1 failed, 1 not run; failed: b; not run: c"
+    )
+    assert Examination(checks[:1]).summary == "1 checks: 1 passed"
+
+
+def test_unknown_says_whether_the_figures_may_be_quoted() -> None:
+    unknown = Examination((Check("a", "passed"), Check("c", "not run")))
+    assert "may be quoted with that word" in unknown.answer
