@@ -58,6 +58,8 @@ def test_a_planted_crossing_is_found_where_it_is() -> None:
     (change,) = found.changes
     assert change.leader, "the narrow distribution is better at small budgets"
     assert change.before < np.exp(-3) < change.after
+    at = place(change.at)
+    assert found.value[at] < 0 < found.value[at - 1] and change.before < change.at <= change.after
     assert change.at == pytest.approx(np.exp(-3), abs=0.02)
     assert found.low[place(change.before)] > 0 > found.high[place(change.after)]
     assert found.needed is None
