@@ -58,6 +58,8 @@ def test_a_planted_crossing_is_found_where_it_is() -> None:
     (change,) = found.changes
     assert change.leader, "the narrow distribution is better at small budgets"
     assert change.before < np.exp(-3) < change.after
+    at = place(change.at)
+    assert found.value[at] < 0 < found.value[at - 1] and change.before < change.at <= change.after
     assert change.at == pytest.approx(np.exp(-3), abs=0.02)
     assert found.low[place(change.before)] > 0 > found.high[place(change.after)]
     assert found.needed is None
@@ -207,7 +209,21 @@ def test_pairs_without_common_images_have_no_crossing() -> None:
 def test_what_the_images_suggest_is_told_apart_from_what_they_show() -> None:
     found = one_pair(PLANTED, 60, seed=3)
     assert found.verdict == "cannot tell" and not found.changes
-    assert found.suggested and found.suggested[0].leader
-    assert found.value[np.isclose(BUDGETS, found.suggested[0].before)] >= 0.01
-    assert found.value[np.isclose(BUDGETS, found.suggested[0].after)] <= -0.01
-    assert one_pair(MUCH_BETTER, 1000).suggested == ()
+    assert found.suggested is not None and found.suggested.leader
+    assert found.value[place(found.suggested.before)] >= 0.01
+    assert found.value[place(found.suggested.after)] <= -0.01
+    assert one_pair(MUCH_BETTER, 1000).suggested is None
+
+
+def test_one_change_is_suggested_however_often_noise_turns_the_order() -> None:
+    """Of 1, -1, 5, -1, -6 and 1 points, that between 5 and -6 is meant."""
+    gaps = np.array([1, -1, 5, -1, -6, 1])
+    points, left = np.arange(1.0, 7.0), np.arange(60, 0, -10)
+    first, second = (
+        # Image i of 100 is broken where no more than i are left.
+        [next((x for x, n in zip(points, held, strict=True) if i >= n), np.inf) for i in range(100)]
+        for held in (left + gaps, left)
+    )
+    found = crossing(first, second, points)
+    assert (100 * found.value).round().tolist() == gaps.tolist()
+    assert found.suggested == Change(True, 3.0, 4.0, 4.0)

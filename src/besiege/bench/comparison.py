@@ -28,7 +28,7 @@ from besiege.bench.store import Store
 from besiege.core.errors import Finding
 from besiege.core.threat import written_unit
 from besiege.metrics.comparing import Aligned, Ids, distances_of
-from besiege.metrics.crossings import Crossing, along_budget
+from besiege.metrics.crossings import Change, Crossing, along_budget
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import Numbers
@@ -152,26 +152,23 @@ class Pair:
 
     def _crossing(self, found: Crossing) -> dict[str, Any]:
         """The crossing as JSON, with names instead of places."""
-        changes = {
-            name: [
-                {
-                    "from": self.first if one.leader else self.second,
-                    "to": self.second if one.leader else self.first,
-                    **{"before": one.before, "after": one.after, "at": one.at},
-                }
-                for one in some
-            ]
-            for name, some in (("changes", found.changes), ("suggested", found.suggested))
-        }
+        changes = [self._change(one) for one in found.changes]
+        suggested = None if found.suggested is None else self._change(found.suggested)
         curves = {"budgets": found.x, "difference": found.value, "low": found.low}
         curves["high"] = found.high
         return {
             "verdict": found.verdict,
-            **changes,
+            "changes": changes,
+            "suggested": suggested,
             "needed": found.needed,
             "count": found.count,
             **{name: column.tolist() for name, column in curves.items()},
         }
+
+    def _change(self, one: Change) -> dict[str, Any]:
+        names = (self.first, self.second) if one.leader else (self.second, self.first)
+        where = {"before": one.before, "after": one.after, "at": one.at}
+        return {"from": names[0], "to": names[1], **where}
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,8 +59,9 @@ class Crossing:
         ``cannot tell`` otherwise.
     changes : tuple of Change
         The changes of the order, for a crossing.
-    suggested : tuple of Change
-        The changes of the observed order by `SMALLEST` or more, certain or not.
+    suggested : Change, optional
+        The change of the order between the points that speak most for the first and most for the
+        second, by `SMALLEST` or more, certain or not. Between them, the last change is meant.
     needed : int, optional
         About how many images would tell, where these cannot: to show the crossing that they
         suggest, or to rule one out.
@@ -72,7 +73,7 @@ class Crossing:
 
     verdict: Verdict
     changes: tuple[Change, ...]
-    suggested: tuple[Change, ...]
+    suggested: Change | None
     needed: int | None
     x: Numbers
     value: Numbers
@@ -210,11 +211,11 @@ def _decide(
 ) -> Crossing:
     if n == 0:
         nothing = np.zeros(len(x))
-        return Crossing("cannot tell", (), (), None, x, nothing, nothing - 1, nothing + 1, 0)
+        return Crossing("cannot tell", (), None, None, x, nothing, nothing - 1, nothing + 1, 0)
     low, high = paired_intervals(only_first, only_second, n, z)
     value = (only_first - only_second) / n
     changes = _changes(x, value, np.sign((low > 0) - 1.0 * (high < 0)))
-    suggested = _changes(x, value, np.sign((value >= SMALLEST) - 1.0 * (value <= -SMALLEST)))
+    suggested = _suggested(x, value, value / _errors(only_first, only_second, n))
     verdict: Verdict = "crossing" if changes else "cannot tell"
     if not changes and (low.min() > -SMALLEST or high.max() < SMALLEST):
         verdict = "no crossing"
@@ -234,6 +235,21 @@ def _changes(x: Numbers, value: Numbers, order: Numbers) -> tuple[Change, ...]:
     return tuple(found)
 
 
+def _suggested(x: Numbers, value: Numbers, evidence: Numbers) -> Change | None:
+    """The last change of the observed order between the points with most evidence for each."""
+    ends = sorted((int(evidence.argmax()), int(evidence.argmin())))
+    between = slice(ends[0], ends[1] + 1)
+    order = np.sign((value >= SMALLEST) - 1.0 * (value <= -SMALLEST))
+    if order[ends[0]] * order[ends[1]] >= 0:
+        return None
+    return _changes(x[between], value[between], order[between])[-1]
+
+
+def _errors(only_first: NDArray[np.int64], only_second: NDArray[np.int64], n: int) -> Numbers:
+    """The standard errors of differences without a true difference."""
+    return np.asarray(np.sqrt(np.maximum(only_first + only_second, 1)) / n)
+
+
 def _needed(
     only_first: NDArray[np.int64], only_second: NDArray[np.int64], n: int, z: float
 ) -> int | None:
@@ -243,7 +259,7 @@ def _needed(
     observed differences have both signs, by at least `SMALLEST`.
     """
     value = (only_first - only_second) / n
-    error = np.sqrt(np.maximum(only_first + only_second, 1)) / n
+    error = _errors(only_first, only_second, n)
     if min(value.max(), -value.min()) >= SMALLEST:
         weaker = min((value / error).max(), (-value / error).max())
         times = ((z + NormalDist().inv_cdf(POWER)) / weaker) ** 2

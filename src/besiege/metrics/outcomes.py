@@ -95,8 +95,7 @@ class Outcomes:
         searched = np.full(evidence.count, np.nan)
         found, ends = evidence.smallest()
         searched[places(ids, found)] = ends
-        passes, best = _descents(evidence, ids)
-        best[covered & ~evidence.right] = 0.0
+        passes, best = _descents(evidence, shape)
         return cls(
             ids,
             table["label"],
@@ -115,19 +114,19 @@ class Outcomes:
         )
 
 
-def _descents(evidence: Evidence, ids: Ids) -> tuple[Ids, Single]:
+def _descents(evidence: Evidence, shape: tuple[int, int]) -> tuple[Ids, Single]:
     """Numbers of passes, and the best distances of every attack and sample within each."""
     found: list[Trace | None] = [None for _ in evidence.trials]
     if evidence.eps is None:
         found = [trace_of(evidence, trial, trial.rows["sample"]) for trial in evidence.trials]
     most = max((int(one.spent.max(initial=0)) for one in found if one is not None), default=0)
     marks = round_marks(most) if most else []
-    best = np.full((len(found), len(ids), len(marks)), np.nan, np.float32)
-    for table, trace, trial in zip(best, found, evidence.trials, strict=True):
+    best = np.full((*shape, len(marks)), np.nan, np.float32)
+    for number, (trace, trial) in enumerate(zip(found, evidence.trials, strict=True)):
         if trace is not None:
-            where = places(ids, trial.rows["sample"])
+            where = places(evidence.clean["sample"], trial.rows["sample"])
             for place, mark in enumerate(marks):
-                table[where, place] = trace.after(np.full(len(where), mark))
+                best[number, where, place] = trace.after(np.full(len(where), mark))
     return np.array(marks, np.int64), best
 
 

@@ -112,8 +112,8 @@ def crossing_sentence(pair: Pair, group: Group) -> str:
         )
     enough = _enough(found.needed, found.count, group)
     cannot = f"these {found.count:,} images cannot tell{enough}."
-    if found.suggested:
-        return f"{_stretches(pair, found.suggested, norm, unit)}: {cannot}"
+    if found.suggested is not None:
+        return f"{_stretches(pair, (found.suggested,), norm, unit)}: {cannot}"
     return (
         f"Whether the order of {pair.first} and {pair.second} changes with the budget, up to "
         f"{last}: {cannot}"

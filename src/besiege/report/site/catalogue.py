@@ -141,8 +141,9 @@ def _along(pair: Versus, unit: int | None) -> str:
         return "changes near " + ", ".join(distance(one.at, unit) for one in found.changes)
     if found.verdict == "no crossing":
         return "does not change"
-    perhaps = ", ".join(distance(one.at, unit) for one in found.suggested)
-    return f"cannot tell, perhaps near {perhaps}" if perhaps else "cannot tell"
+    if found.suggested is None:
+        return "cannot tell"
+    return f"cannot tell, perhaps near {distance(found.suggested.at, unit)}"
 
 
 def _numbers(site: Site, cell: BoardCell, m: int, a: int) -> str:
