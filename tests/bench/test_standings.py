@@ -80,6 +80,17 @@ def test_a_search_without_a_budget_is_ranked_by_its_median() -> None:
     assert medians_beside(beside, settings_of(beside)[0]) == pytest.approx(medians)
 
 
+def test_medians_are_those_of_the_samples_that_an_attack_was_run_on() -> None:
+    cell = crowd(2, 2, 9).cells[1]
+    covered, distance = cell.covered.copy(), cell.distance.copy()
+    covered[0, 0], covered[1, 1, 5:] = False, False
+    distance[1, 1, :5] = [3.0, np.nan, 1.0, 2.0, 5.0]
+    distance[1, 2] = np.nan
+    found = replace(cell, covered=covered, distance=distance).medians
+    assert np.isnan(found[0, 0]) and found[1, 1] == 3.0 and found[1, 2] == np.inf
+    assert found[0, 1] == np.sort(cell.distance[0, 1])[4]
+
+
 def test_what_must_not_be_quoted_is_last_and_what_is_missing_is_named() -> None:
     from besiege.core.errors import Finding
 

@@ -23,8 +23,9 @@ from besiege.bench.board import Board, board_of
 from besiege.bench.standings import settings_of
 from besiege.bench.sweeps import sweeps_of
 from besiege.cli import main
-from besiege.core.errors import InputError
+from besiege.core.errors import Finding, InputError
 from besiege.metrics.values import Picture
+from besiege.report import folder as report_folder
 from besiege.report.site import curves, has_site, serving, write_site
 from besiege.report.site.choices import Choice, lacking, rules, tokens
 from besiege.report.site.serving import AGAIN, server
@@ -135,6 +136,17 @@ def test_curves_of_one_cell_are_on_several_pages_where_one_would_be_too_large(
     assert [name for name in split if "part-2" in name]
     assert sorted(svg for some in split.values() for svg in some) == every
     assert all(0 < sum(map(len, some)) <= room for some in split.values())
+
+
+def test_findings_of_one_evaluation_that_differ_in_numbers_are_counted() -> None:
+    board = crowd(3, 1, 30)
+    first, *others = board.figures.evaluations
+    many = [Finding("W07", f"alpha {n} of it.", "Do better.", "warning") for n in range(6)]
+    found = replace(board.figures, evaluations=(replace(first, warnings=tuple(many)), *others))
+    page = written(replace(board, figures=found))["findings.html"].decode()
+    listed = page.partition("<summary>1 evaluation</summary>")[2].partition("</ul>")[0]
+    assert [f"alpha {n} of it" in listed for n in range(6)] == [True] * 3 + [False] * 3
+    assert listed.count("<li>") == 1 and "3 more differ in numbers only" in listed
 
 
 def test_a_model_has_one_colour_and_dash_on_every_page(
@@ -304,6 +316,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     besiege.evaluate(MODELS, "digits", threat="linf:0.15", attacks="fgsm, bim(steps=3)", **words)
     besiege.evaluate(MODELS, "digits", threat="l2", attacks="deepfool", **words)
     return out
+
+
+def test_the_page_of_many_evaluations_leads_to_the_site(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_folder, "MOST", 3)
+    whole = report_folder.write_page(folder, folder.parent / "whole.html")
+    assert whole.stat().st_size > 100_000, "a file that was asked for shows all"
+    site = report_folder.write_page(folder)
+    assert site == folder / "site" / "index.html" and site.is_file()
+    page = folder / "report.html"
+    assert page.stat().st_size < 3_000
+    assert Seen(page.read_text()).links == ["site/index.html"]
 
 
 def test_report_writes_the_site_and_the_page_links_to_it(

@@ -23,6 +23,7 @@ from besiege.bench.summaries import outcomes_of
 from besiege.bench.words import told_apart
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
+from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes
 from besiege.metrics.rows import places
@@ -143,6 +144,18 @@ class BoardCell:
         found = np.where(np.isnan(self.distance), np.inf, self.distance).min(1, initial=np.inf)
         found = np.where(self.correct, found, 0.0)
         return np.where(self.known, found, np.nan)
+
+    @cached_property
+    def medians(self) -> Numbers:
+        """The median distance of every attack on every model, ``[m, a]``; NaN where not run.
+
+        Infinite where fewer than half of the samples were broken.
+        """
+        found = np.full(self.covered.shape[:2], np.nan)
+        for m, a in np.argwhere(np.any(self.covered, 2)).tolist():
+            sizes = self.distance[m, a][self.covered[m, a]]
+            found[m, a] = quantile(np.nan_to_num(sizes, nan=np.inf))
+        return found
 
     def withstood(self, eps: float | None = None) -> Mask:
         """Which samples are classified correctly and withstood all attacks, ``[m, n]``.

@@ -226,7 +226,7 @@ def left_by(cell: BoardCell, m: int, a: int, eps: float | None) -> float:
     """What an attack leaves of a model: the accuracy, or without a budget the median distance."""
     covered = cell.covered[m, a]
     if eps is None:
-        return quantile(np.nan_to_num(cell.distance[m, a][covered], nan=np.inf))
+        return float(cell.medians[m, a])
     return float(cell.left_by(a, eps)[m][covered].mean())
 
 

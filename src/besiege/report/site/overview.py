@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
+import numpy as np
+
 from besiege.bench.board import BoardCell
-from besiege.bench.standings import Setting, Standing, left_by, medians_beside
+from besiege.bench.standings import Setting, Standing, medians_beside
 from besiege.report.formats import interval, listed, p_value, points, share
 from besiege.report.site.choices import Choice, lacking, tokens
 from besiege.report.site.view import (
@@ -237,20 +239,11 @@ def value_cell(
     if not covered.any():
         return EMPTY
     if cell.search and cell.eps is None:
-        median = left_by(cell, m, a, None)
-        part = median / largest(cell) if math.isfinite(median) else 1.0
+        median = float(cell.medians[m, a])
+        # Shaded by the largest median of the cell.
+        known = cell.medians[np.isfinite(cell.medians)]
+        part = median / (known.max() or 1.0) if math.isfinite(median) else 1.0
         return shade(part, size(median, unit_of(cell)), page, lowest)
     rate = cell.accuracy(m, a)
     assert rate is not None
     return shade(rate.value, percent(rate), page, lowest)
-
-
-def largest(cell: BoardCell) -> float:
-    """The largest median of a search's attacks, by which its matrix is shaded."""
-    found = [
-        left_by(cell, m, a, None)
-        for m in range(len(cell.models))
-        for a in range(len(cell.attacks))
-        if cell.covered[m, a].any()
-    ]
-    return max((one for one in found if math.isfinite(one)), default=1.0) or 1.0
