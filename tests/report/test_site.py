@@ -141,11 +141,11 @@ def test_curves_of_one_cell_are_on_several_pages_where_one_would_be_too_large(
 def test_findings_of_one_evaluation_that_differ_in_numbers_are_counted() -> None:
     board = crowd(3, 1, 30)
     first, *others = board.figures.evaluations
-    many = [Finding("W07", f"alpha {n} of it.", "Do better.", "warning") for n in range(6)]
+    many = [Finding("W07", f"Seen {n} times.", "Do better.", "warning") for n in range(6)]
     found = replace(board.figures, evaluations=(replace(first, warnings=tuple(many)), *others))
     page = written(replace(board, figures=found))["findings.html"].decode()
     listed = page.partition("<summary>1 evaluation</summary>")[2].partition("</ul>")[0]
-    assert [f"alpha {n} of it" in listed for n in range(6)] == [True] * 3 + [False] * 3
+    assert [f"Seen {n} times" in listed for n in range(6)] == [True] * 3 + [False] * 3
     assert listed.count("<li>") == 1 and "3 more differ in numbers only" in listed
 
 
