@@ -21,13 +21,14 @@ from tests.report.sample import pictures
 import besiege
 from besiege.bench.board import Board, board_of
 from besiege.bench.standings import settings_of
-from besiege.bench.sweeps import sweeps_of
+from besiege.bench.sweeps import Line, Sweep, sweeps_of
 from besiege.cli import main
 from besiege.core.errors import Finding, InputError
 from besiege.metrics.values import Picture
 from besiege.report import folder as report_folder
 from besiege.report.site import curves, has_site, serving, write_site
 from besiege.report.site.choices import Choice, lacking, rules, tokens
+from besiege.report.site.panels import panel
 from besiege.report.site.serving import AGAIN, server
 from besiege.report.site.writing import shortened, site_files
 from besiege.report.strokes import COLOURS, dash_of
@@ -287,6 +288,18 @@ def test_curves_are_those_of_a_few_lines_at_three_budgets() -> None:
             if sweep.measure == "accuracy":
                 assert line.area == pytest.approx(np.minimum(sizes, sweep.end).mean())
                 assert line.median == pytest.approx(np.sort(sizes)[39])
+
+
+@pytest.mark.parametrize(
+    ("joined", "drawn"), [(False, "M40 12H179V90H248V168H318"), (True, "M40 12L179 90H214L248 168")]
+)
+def test_a_value_holds_until_the_next_unless_points_are_joined(joined: bool, drawn: str) -> None:
+    x, value = np.array([0, 0.4999, 0.5, 0.625, 0.75, 1.5]), np.array([1, 0.9, 0.5, 0.5, 0, 1.0])
+    line = Line("one", x, value, value, value, 10, joined)
+    svg = panel(
+        Sweep(0, "fgsm", "budget", "accuracy", "size", 1.0, (line,)), {"one": 0}, None, None
+    )
+    assert f'<path class="l" d="{drawn}"/>' in svg, svg
 
 
 def test_budgets_that_were_declared_are_points_of_one_curve() -> None:
