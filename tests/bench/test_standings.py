@@ -107,6 +107,17 @@ def test_pairs_of_searches_say_whether_the_order_changes_with_the_budget() -> No
     assert fixed.pairs[0].crossing is None
 
 
+def test_medians_are_those_of_the_samples_that_an_attack_was_run_on() -> None:
+    cell = crowd(2, 2, 9).cells[1]
+    covered, distance = cell.covered.copy(), cell.distance.copy()
+    covered[0, 0], covered[1, 1, 5:] = False, False
+    distance[1, 1, :5] = [3.0, np.nan, 1.0, 2.0, 5.0]
+    distance[1, 2] = np.nan
+    found = replace(cell, covered=covered, distance=distance).medians
+    assert np.isnan(found[0, 0]) and found[1, 1] == 3.0 and found[1, 2] == np.inf
+    assert found[0, 1] == np.sort(cell.distance[0, 1])[4]
+
+
 def test_what_must_not_be_quoted_is_last_and_what_is_missing_is_named() -> None:
     from besiege.core.errors import Finding
 

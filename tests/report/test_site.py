@@ -21,13 +21,15 @@ from tests.report.sample import pictures
 import besiege
 from besiege.bench.board import Board, board_of
 from besiege.bench.standings import settings_of
-from besiege.bench.sweeps import TOGETHER, sweeps_of
+from besiege.bench.sweeps import TOGETHER, Line, Sweep, sweeps_of
 from besiege.cli import main
-from besiege.core.errors import InputError
+from besiege.core.errors import Finding, InputError
 from besiege.metrics.bands import success_bands
 from besiege.metrics.values import Picture
+from besiege.report import folder as report_folder
 from besiege.report.site import curves, has_site, serving, write_site
 from besiege.report.site.choices import Choice, lacking, rules, tokens
+from besiege.report.site.panels import panel
 from besiege.report.site.serving import AGAIN, server
 from besiege.report.site.writing import shortened, site_files
 from besiege.report.strokes import COLOURS, dash_of
@@ -136,6 +138,17 @@ def test_curves_of_one_cell_are_on_several_pages_where_one_would_be_too_large(
     assert [name for name in split if "part-2" in name]
     assert sorted(svg for some in split.values() for svg in some) == every
     assert all(0 < sum(map(len, some)) <= room for some in split.values())
+
+
+def test_findings_of_one_evaluation_that_differ_in_numbers_are_counted() -> None:
+    board = crowd(3, 1, 30)
+    first, *others = board.figures.evaluations
+    many = [Finding("W07", f"Seen {n} times.", "Do better.", "warning") for n in range(6)]
+    found = replace(board.figures, evaluations=(replace(first, warnings=tuple(many)), *others))
+    page = written(replace(board, figures=found))["findings.html"].decode()
+    listed = page.partition("<summary>1 evaluation</summary>")[2].partition("</ul>")[0]
+    assert [f"Seen {n} times" in listed for n in range(6)] == [True] * 3 + [False] * 3
+    assert listed.count("<li>") == 1 and "3 more differ in numbers only" in listed
 
 
 def test_a_model_has_one_colour_and_dash_on_every_page(
@@ -278,6 +291,18 @@ def test_curves_are_those_of_a_few_lines_at_three_budgets() -> None:
                 assert line.median == pytest.approx(np.sort(sizes)[39])
 
 
+@pytest.mark.parametrize(
+    ("joined", "drawn"), [(False, "M40 12H179V90H248V168H318"), (True, "M40 12L179 90H214L248 168")]
+)
+def test_a_value_holds_until_the_next_unless_points_are_joined(joined: bool, drawn: str) -> None:
+    x, value = np.array([0, 0.4999, 0.5, 0.625, 0.75, 1.5]), np.array([1, 0.9, 0.5, 0.5, 0, 1.0])
+    line = Line("one", x, value, x, value, value, 10, joined)
+    svg = panel(
+        Sweep(0, "fgsm", "budget", "accuracy", "size", 1.0, (line,)), {"one": 0}, None, None
+    )
+    assert f'<path class="l" d="{drawn}"/>' in svg, svg
+
+
 def test_budgets_that_were_declared_are_points_of_one_curve() -> None:
     board = crowd(2, 1, 50)
     first = board.cells[0]
@@ -357,6 +382,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     besiege.evaluate(MODELS, "digits", threat="linf:0.15", attacks="fgsm, bim(steps=3)", **words)
     besiege.evaluate(MODELS, "digits", threat="l2", attacks="deepfool", **words)
     return out
+
+
+def test_the_page_of_many_evaluations_leads_to_the_site(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_folder, "MOST", 3)
+    whole = report_folder.write_page(folder, folder.parent / "whole.html")
+    assert whole.stat().st_size > 100_000, "a file that was asked for shows all"
+    site = report_folder.write_page(folder)
+    assert site == folder / "site" / "index.html" and site.is_file()
+    page = folder / "report.html"
+    assert page.stat().st_size < 3_000
+    assert Seen(page.read_text()).links == ["site/index.html"]
 
 
 def test_report_writes_the_site_and_the_page_links_to_it(

@@ -152,9 +152,12 @@ class BoardCell:
 
     @cached_property
     def medians(self) -> Numbers:
-        """The median distance of every model and attack, ``[m, a]``; NaN where none was judged."""
-        found = np.full(self.distance.shape[:2], np.nan)
-        for m, a in zip(*np.nonzero(self.covered.any(2)), strict=True):
+        """The median distance of every attack on every model, ``[m, a]``; NaN where not run.
+
+        Infinite where fewer than half of the samples were broken.
+        """
+        found = np.full(self.covered.shape[:2], np.nan)
+        for m, a in np.argwhere(np.any(self.covered, 2)).tolist():
             found[m, a] = quantile(self.sizes(m, a))
         return found
 

@@ -9,8 +9,11 @@ from besiege.bench.pictures import pictures
 from besiege.bench.results import summarise, write_figures
 from besiege.bench.store import Store
 from besiege.metrics.values import RunFigures
-from besiege.report.page import write
+from besiege.report.page import write, write_leading
 from besiege.report.site import SITE, has_site, write_site
+
+MOST = 12
+"""Largest number of evaluations that one page shows, where the run has a site, too."""
 
 
 def write_page(
@@ -20,16 +23,19 @@ def write_page(
 
     Figures that are not given are computed from the records. The default also writes
     ``figures.json`` and, for several models, the site (`besiege.report.site`), which the page links
-    to. A benchmark has the site only: its page would be too large.
+    to. Of a benchmark, and of more than `MOST` evaluations, the page only leads to the site, whose
+    first page is returned.
     """
     run = summarise(folder) if figures is None else figures
-    site = None
+    target = Path(folder) / "report.html" if path is None else Path(path)
+    link = None
     if path is None:
         write_figures(folder, run)
-        site = write_site(folder, figures=run) if has_site(run) else None
-        if site is not None and open_run(folder)[1].benchmark is not None:
-            return site
-    target = Path(folder) / "report.html" if path is None else Path(path)
+        if has_site(run):
+            site = write_site(folder, figures=run)
+            link = f"{SITE}/{site.name}"
+            if len(run.evaluations) > MOST or open_run(folder)[1].benchmark is not None:
+                write_leading(run, target, link)
+                return site
     shown = [item for evaluation in run.evaluations for item in evaluation.gallery]
-    link = None if site is None else f"{SITE}/{site.name}"
     return write(run, pictures(Store(folder), shown), target, site=link)

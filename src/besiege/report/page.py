@@ -70,8 +70,16 @@ def write(
     >>> write(figures, read, folder / "report.html").name
     'report.html'
     """
-    target = Path(path)
-    text = rendered(figures, pictures, site)
+    return _written(Path(path), rendered(figures, pictures, site))
+
+
+def write_leading(figures: RunFigures, path: Path | str, site: str) -> Path:
+    """Write a small page that leads to the site of a run, whose own page would be too large."""
+    text = environment().get_template("leading.html").render(figures=figures, site=site)
+    return _written(Path(path), text)
+
+
+def _written(target: Path, text: str) -> Path:
     with telling(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         replace_file(target, text.encode())
