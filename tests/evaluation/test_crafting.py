@@ -455,6 +455,14 @@ def test_successes_hold_in_the_parts_in_which_they_are_judged(
     assert lost(None) > 3 and lost(counts) == 0
 
 
+def test_parts_share_the_padding_and_the_seconds() -> None:
+    made = craft(victim(), parse("fgsm"), data(20), Threat.parse("linf:0.1"))
+    parts = made.split([3, 7, 10])
+    assert made.padding and sum(one.padding for one in parts) == made.padding
+    assert sum(one.seconds for one in parts) == pytest.approx(made.seconds)
+    assert torch.equal(torch.cat([one.images for one in parts]), made.images)
+
+
 def test_what_does_not_hold_in_company_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = data(24)
     crowd = Classifier(Crowd(victim().module))

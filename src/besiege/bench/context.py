@@ -29,6 +29,9 @@ from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.metrics.rows import Column
 
+GPU_BYTES = 320
+"""Bytes of a GPU's memory for every pixel value that is attacked at once: attacks on several
+targets hold about 40 floats for each, and the model needs as much."""
 WORTH_COMPILING = 4e7
 """Estimated forward passes of a plan from which on compiling pays.
 
@@ -130,6 +133,9 @@ class Context:
         if victim.device.type == "cpu" or victim.metered:
             return 0
         rows, entries = GPU_BLOCK
+        if victim.device.type == "cuda":
+            memory = torch.cuda.get_device_properties(victim.device).total_memory
+            entries = min(entries, memory // GPU_BYTES)
         return min(rows, entries // self.around.images[0].numel())
 
     def samples(self, digest: str, ids: Column | None = None) -> Samples:

@@ -23,7 +23,7 @@ from besiege.evaluation.checking import check_grid
 from besiege.models.black_box import black_box
 
 SHARD, GPU_SHARD = 100, 500
-"""Samples per record: few, so that a killed run loses little, but enough to fill a GPU."""
+"""Samples per record: few, so that a killed run loses little, but more on a fast GPU."""
 CURVE_SHARD = 50
 """Samples per record of a search, which takes many times as long as an attack."""
 

@@ -169,8 +169,8 @@ def evaluate(
         nothing resumes: a library does not write into the working folder unasked, as the command
         line does, and a model in memory has no name by which its folder could be found again.
     shard : int, optional
-        Samples per record, the most that a killed run loses. 100 by default, 500 where the model
-        runs on a GPU.
+        Samples per record; 100 by default, 500 where the model runs on a GPU. A killed run loses
+        the record it works on; on a GPU several at once, about a minute of work.
     batch, device
         Rows per call of the model, and its device; a model from a text uses a GPU if there is one.
     workers : int, optional

@@ -175,7 +175,8 @@ def evaluate(
     channels
         Images of a folder: 1 makes all grey, 3 makes all colour; by default grey if all are.
     shard
-        Images per record, the most that a killed run loses; 100, and 500 on a GPU.
+        Images per record; 100, and 500 on a GPU. A killed run loses the record it works on; on a
+        GPU several at once, about a minute of work.
     batch
         Images per call of the model; changes no result.
     compile

@@ -79,15 +79,16 @@ class Crafted:
             if isinstance(value := getattr(self, one.name), Tensor)
         }
         padding, seconds = shares(self.padding, counts), sum(counts) or 1
-        return [
+        parts = [
             replace(
                 self,
-                **{name: parts[place] for name, parts in rows.items()},
+                **{name: values[place] for name, values in rows.items()},
                 padding=padding[place],
                 seconds=self.seconds * count / seconds,
             )
             for place, count in enumerate(counts)
         ]
+        return [replace(one, ascent=None) if _without_gradients(one) else one for one in parts]
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
@@ -281,6 +282,11 @@ def _run(
         record.no_start,
         record.substitute_passes,
     )
+
+
+def _without_gradients(crafted: Crafted) -> bool:
+    """Whether no gradient was requested: then no sample has a best loss."""
+    return crafted.ascent is None or bool(torch.isneginf(crafted.ascent[:, 2]).all())
 
 
 def _left_open(crafted: Crafted) -> list[Finding]:
