@@ -123,7 +123,7 @@ def test_a_killed_import_resumes(
 ) -> None:
     whole = Path(shutil.copytree(weak, weak.parent / "whole"))
     only(whole, made / "images.npz")
-    calls = []
+    calls: list[str] = []
 
     def killed(tasks: Any, *others: Any) -> Any:
         calls.extend(task.kind for task in tasks)

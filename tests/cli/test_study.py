@@ -61,6 +61,17 @@ def test_answers_are_those_of_the_distances(besiege: Besiege, run: Path) -> None
     assert content["tables"][0]["columns"] == ["model", "0.05", "0.1", "0.2"]
 
 
+def test_the_run_of_another_benchmark_is_refused(besiege: Besiege, tmp_path: Path) -> None:
+    """Its cells may have the same names, and mean something else."""
+    text = DIGITS.spec.read_text().replace("linf:0.1", "linf:0.15")
+    (tmp_path / "spec.toml").write_text(text)
+    folder = str(tmp_path / "run")
+    assert besiege("run", str(tmp_path / "spec.toml"), "--count", "10", "--out", folder).code == 0
+    said = besiege("study", "digits", "--run", folder)
+    assert said.code == 2 and "is not a run of the study" in said.flat
+    assert "the cell 'white linf'" in said.flat and "'white l2'" not in said.flat
+
+
 def test_a_claim_that_was_not_run_is_incomplete(besiege: Besiege, tmp_path: Path) -> None:
     text = DIGITS.spec.read_text()
     place = tmp_path / "part.toml"

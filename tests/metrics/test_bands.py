@@ -52,7 +52,8 @@ TRUTHS: dict[Callable[..., Numbers], Callable[[Numbers], Numbers]] = {
     long_tailed: LIKELY.sf,
     ordinary: lambda x: 0.05 + 0.85 * LIKELY.sf(x),
     steep: lambda x: np.clip(1 - (x - 0.05) / 0.02, 0, 1),
-    in_steps: lambda x: 0.8 - 0.2 * np.sum([x >= step for step in (0.05, 0.1, 0.2)], 0),
+    # A distance that exceeds a budget by rounding only is within it.
+    in_steps: lambda x: 0.8 - 0.2 * np.sum([1.000001 * x >= s for s in (0.05, 0.1, 0.2)], 0),
 }
 
 

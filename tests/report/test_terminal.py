@@ -30,6 +30,7 @@ from besiege.bench.work_estimate import Event, Stage
 from besiege.core.errors import Finding, Level
 from besiege.metrics.values import AttackQueries, NextStep
 from besiege.report import bar, table
+from besiege.report.findings import _amount
 
 (SEARCH,) = smallest_run().evaluations
 
@@ -234,6 +235,7 @@ def test_a_rule_is_named_once_with_all_that_it_saw() -> None:
     text = printed(figures(evaluation(warnings=given)))
     assert text.count("W05 warning") == 1 and "W05 note" not in text
     assert "'pgd' gained 3 points. Likewise 2 for 'mim'." in " ".join(text.split())
+    assert _amount("'a' is 36.7 % at 0.2, but only 15.0 %.") == "36.7 %, 0.2, 15.0 %"
     assert "'bim' gained 9 points." in text, "another level is another sentence"
 
 

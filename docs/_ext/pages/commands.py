@@ -33,6 +33,8 @@ def commands_page() -> str:
 def _command(text: str) -> str:
     """One command, with the examples of its help page."""
     name = text.split()[2]
+    # Commands of a command have no sections of their own.
+    text = re.sub(r"\[(`\w+`)\]\(#besiege-\w+-\w+\)", r"\1", text)
     text = re.sub(r"\n\*\*Always\*\*:.*", "\n", text, flags=re.DOTALL)
     examples = (loaded([name])[name].help_epilogue or "").rpartition("Examples:\n")[2]
     shown = "\n".join(line.removeprefix("  ") for line in examples.splitlines())

@@ -153,6 +153,7 @@ def _job(planned: Planned, task: Task) -> Job:
         "plan": planned.frontier.plan.name,
         "request": planned.request.model_dump(mode="json"),
         "task": about,
+        "again": task.key in planned.frontier.again,
         "attack": None
         if spec is None
         else {"access": spec.access, "keep": spec.keep, "passes": spec.passes},

@@ -55,7 +55,9 @@ class Frontier:
         """Tasks that failed, or that need one that failed."""
         self._made: set[str] = set()
         """Tasks that were done in this run."""
-        self._again: set[str] = set()
+        self.problem: VictimError | None = None
+        """Why the plan was given up."""
+        self.again: set[str] = set()
         """Tasks whose images were let go and are needed again."""
         self._parts: dict[str, list[Part]]
         self._left: dict[Part, int]
@@ -142,7 +144,7 @@ class Frontier:
 
     def _is_over(self, task: Task) -> bool:
         """Whether a task has a record, with its images where these are needed again."""
-        gone = task.key in self._again and self.store.released(task.key)
+        gone = task.key in self.again and self.store.released(task.key)
         return not gone and is_done(task, self.store)
 
     def _list(self) -> None:
@@ -163,13 +165,18 @@ class Frontier:
                 new |= fresh
                 if not fresh:
                     self._finished(at)
-        self._again = needed_again(list(new.values()), self.store)
+        self.again = needed_again(list(new.values()), self.store)
         first, order = int(len(new) * self._start), list(new)
         self._open = {key: new[key] for key in (*order[first:], *order[:first])}
         for key, task in new.items():
             if self._is_over(task):
                 self.settle(key, made=False)
-        if not new:
+        for key, task in new.items():  # of what failed before they were listed
+            if key in self._open and not self._failed.isdisjoint(task.needs):
+                del self._open[key]
+                self._fail(task)
+                self._report(task)
+        if not self._open:
             self._decide()
 
     def _fail(self, task: Task) -> None:
@@ -205,7 +212,7 @@ class Frontier:
         )
 
     def _must_answer(self) -> None:
-        """Refuse a model that failed on all clean images."""
+        """Give up a model that failed on all clean images; other plans go on."""
         parts = self._estimate.stages[0].parts
         tasks = [task for part in parts for task in part]
         if any(self._left[0, part] for part in range(len(parts))):
@@ -214,7 +221,9 @@ class Frontier:
             return
         failed = _failure(self.store, tasks[0].key)
         message = failed.failure["message"] if failed and failed.failure else "there is no record"
-        raise VictimError(f"the model failed on all clean images: {message}")
+        self.problem = VictimError(f"the model failed on all clean images: {message}")
+        self._failed |= set(self._open)
+        self._open.clear()
 
     def _decide(self) -> None:
         """Add the tasks that follow from the verdicts, once all others are over."""

@@ -115,9 +115,13 @@ class Plan(Value):
 
     def replaying(self, replays: Sequence[Replay]) -> Plan:
         """The plan with these images made elsewhere, too; those it has stay, and come first."""
-        known = {replay.attack.text: replay for replay in (*replays, *self.replays)}
-        texts = dict.fromkeys(replay.attack.text for replay in (*self.replays, *replays))
-        return self.model_copy(update={"replays": tuple(known[text] for text in texts)})
+        known = {replay.images: replay for replay in self.replays}
+        for replay in replays:
+            if replay.images not in known:
+                # Other images may have come from a file of the same name.
+                texts = {one.attack.text for one in known.values()}
+                known[replay.images] = replay.named_apart(texts)
+        return self.model_copy(update={"replays": tuple(known.values())})
 
     def stages(self) -> list[Stage]:
         """All tasks known so far, in stages; each task follows those it needs.

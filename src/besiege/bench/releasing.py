@@ -58,7 +58,8 @@ class Releaser:
             users = self._users.setdefault(key, set())
             users.discard(plan.name)
             if not users and not self.store.released(key):
-                self.store.release(key, self._kept(key))
+                with suppress(ReleasedError):  # another process has done it meanwhile
+                    self.store.release(key, self._kept(key))
 
     def _note(self, plan: Plan, keys: set[str]) -> None:
         """Note the rows to keep: those shown of this plan, and those kept when it was released."""

@@ -15,6 +15,7 @@ from besiege.bench.task import Task
 from besiege.bench.work_estimate import Watch
 from besiege.bench.working import Ended, attempt, reporting
 from besiege.core import record as core_record
+from besiege.core.errors import VictimError
 
 LOST = 60.0
 """Seconds of work, by the estimate, that a killed run may lose: tasks done together take less."""
@@ -72,6 +73,11 @@ class Runner:
         """Whether nothing is left to do, for other processes neither."""
         return self._frontier is not None and self._frontier.over
 
+    @property
+    def problem(self) -> VictimError | None:
+        """Why the plan was given up; None otherwise."""
+        return None if self._frontier is None else self._frontier.problem
+
     def turn(self) -> bool:
         """Do all tasks that no other process does; False if there were none."""
         if self._frontier is None:  # now, because earlier plans may have done some of its tasks
@@ -120,7 +126,7 @@ class Runner:
 
     def _done(self, frontier: Frontier, tasks: Sequence[Task]) -> dict[str, Ended]:
         begin, passes = time.perf_counter(), sum(map(frontier.passes, tasks))
-        ended = attempt(tasks, self._context, self._claims)
+        ended = attempt(tasks, self._context, self._claims, frontier.again)
         if passes and set(ended.values()) == {"made"}:
             self._pace = min(self._pace, (time.perf_counter() - begin) / passes)
         return ended

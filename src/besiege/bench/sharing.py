@@ -69,6 +69,7 @@ class Work:
                     for plan, context, watch in zip(plans, contexts, self.watchers, strict=True)
                 ]
                 run_all(self._in_turn(runners))
+        _must_be_done(runners)
         return [runner.plan for runner in runners]
 
     def by(self, crew: Engine, requests: Sequence[Request]) -> list[Plan]:
@@ -95,6 +96,7 @@ class Work:
                 Coordinator(self.store, self._in_turn(planned), crew).run()
             finally:
                 crew.close()  # before what workers have left is removed
+        _must_be_done([one.frontier for one in planned])
         return [one.frontier.plan for one in planned]
 
     @property
@@ -126,8 +128,12 @@ class Work:
                 return run.declaring(prepared.benchmark, prepared.entries, prepared.unfit, plans)
             for plan in plans:
                 earlier = run.plan(plan.name)
-                if earlier is not None and not earlier.changed and plan.no_curve is None:
-                    plan = plan.model_copy(update={"curve": earlier.curve})
+                if earlier is not None and not earlier.changed:
+                    # What followed from its verdicts stays, or a reader would miss these tasks.
+                    kept: dict[str, Any] = {}
+                    kept |= {"guarded": earlier.guarded} if plan.guards == earlier.guards else {}
+                    kept |= {"curve": earlier.curve} if plan.no_curve is None else {}
+                    plan = plan.model_copy(update=kept)
                 run = run.with_plan(plan)
             return run
 
@@ -141,6 +147,13 @@ class Work:
     def _keep(self, plan: Plan) -> None:
         """Write a plan to which tasks were added."""
         update_run(self.store, lambda run: (run or _new()).with_plan(plan))
+
+
+def _must_be_done(plans: Sequence[Runner | Frontier]) -> None:
+    """Raise why a plan was given up, now that all others are done."""
+    for plan in plans:
+        if plan.problem is not None:
+            raise plan.problem
 
 
 def _new() -> Run:

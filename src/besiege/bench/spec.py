@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -228,6 +229,14 @@ class Replay(Value):
     attack: AttackSpec
     images: tuple[str, ...]
     counts: tuple[int, ...]
+
+    def named_apart(self, texts: Collection[str]) -> Replay:
+        """The same images under a text that is none of these."""
+        text, number = self.attack.text, 1
+        while text in texts:
+            number += 1
+            text = f"{self.attack.text.removesuffix(')')}, {number})"
+        return self.model_copy(update={"attack": self.attack.model_copy(update={"text": text})})
 
 
 class Searches(Value):

@@ -331,7 +331,7 @@ class Store:
     def _forget_failure(self, key: str) -> None:
         """Move a failure, or something damaged, out of the way of a result."""
         try:
-            old, target = self.read(key), partial_in(self.records)
+            old, target = self.read(key, whole=True), partial_in(self.records)
             if old is None or old.failure is None:
                 return
         except DamagedError:

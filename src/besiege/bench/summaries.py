@@ -191,7 +191,7 @@ def attacked_alike(one: Plan, other: Plan) -> bool:
 
 
 def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
-    """Other evaluations of the same victim, samples, goal, access and query limit."""
+    """Other evaluations of the same victim, samples, goal, access, query limit and substitute."""
     plan, threat = mine.plan, Threat.parse(mine.plan.threat)
     for other in others:
         theirs, their = other.plan, Threat.parse(other.plan.threat)
@@ -201,6 +201,7 @@ def _comparable(mine: Summary, others: list[Summary]) -> Iterator[Summary]:
             and theirs.model.digest == plan.model.digest
             and theirs.shards == plan.shards
             and theirs.request.queries == plan.request.queries
+            and theirs.request.substitute == plan.request.substitute
         ):
             yield other
 

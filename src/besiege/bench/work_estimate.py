@@ -158,8 +158,9 @@ class WorkEstimate:
         """The event that a share of parts of a stage is done, with the successes claimed in all."""
         number = parts[0][0]
         stage = self.stages[number]
-        wrong = sum(stage.counts[part] - self._standing[part] for _, part in parts)
-        wrong = wrong if _is_attack(stage) else 0
+        wrong = 0
+        if _is_attack(stage):  # the curve has other shards
+            wrong = sum(stage.counts[part] - self._standing[part] for _, part in parts)
         # The first attack of a suite also runs on misclassified samples, and claims them; on a
         # stochastic victim, all attacks do.
         first = stage is next(s for s in self.stages if s.attack is not None)

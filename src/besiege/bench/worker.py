@@ -75,7 +75,9 @@ class Worker:
                 self._claims = Claims(self.store).__enter__()
             context = self.context(job)
             context.watching = _watching(job, tell)
-            return {"key": task.key, "state": attempt([task], context, self._claims)[task.key]}
+            again = {task.key} if job["again"] else ()
+            ended = attempt([task], context, self._claims, again)
+            return {"key": task.key, "state": ended[task.key]}
         except Exception as problem:
             return refusal(task.key, problem)
 

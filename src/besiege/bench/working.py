@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -87,10 +87,13 @@ def work(tasks: Sequence[Task], context: Context) -> Iterator[Finished]:
         yield Finished(record, None if failure else one.rows, one.files)
 
 
-def attempt(tasks: Sequence[Task], context: Context, claims: Claims) -> dict[str, Ended]:
+def attempt(
+    tasks: Sequence[Task], context: Context, claims: Claims, again: Container[str] = ()
+) -> dict[str, Ended]:
     """Do tasks of one stage and store their records; how it ended, by their keys.
 
-    Tasks that another process does now, or has done, are left out.
+    Tasks that another process does now, or has done, are left out. Those in `again` are done again
+    if their images were let go.
     """
     ended: dict[str, Ended] = dict.fromkeys((task.key for task in tasks), "held")
     with ExitStack() as claimed:
@@ -99,8 +102,8 @@ def attempt(tasks: Sequence[Task], context: Context, claims: Claims) -> dict[str
             if not claims.take(task.key):
                 continue
             claimed.callback(claims.release, task.key)
-            # A record whose images were let go is attempted only where these are needed again.
-            if is_done(task, context.store) and not context.store.released(task.key):
+            needed = task.key in again and context.store.released(task.key)
+            if is_done(task, context.store) and not needed:
                 ended[task.key] = "kept"
             else:
                 make_room(task, context.store)

@@ -60,7 +60,9 @@ def study(
     if run is None:
         return _explain(chosen, as_json)
     from besiege.bench.board import board_of
+    from besiege.bench.overview import open_run
 
+    chosen.must_be_of(open_run(run)[1].benchmark, str(run))
     board = board_of(run)
     answers, tables = chosen.answers(board), chosen.shown(board)
     if as_json:

@@ -60,7 +60,7 @@ TITLES: Final[Mapping[str, str]] = {
 FAULTS: Final = ("W11", "W12", "W14", "W45", "W46", "W47")
 """Rules whose stop is a fault of the model: stronger attacks do not help, another model does."""
 SURROGATE: Final = """\
-# defended.py: the part without a gradient leaves the network and becomes a layer.
+# defended.py: what has no gradient leaves the network for a layer.
 from dataclasses import dataclass
 from besiege.defenses import Defended, Layer
 
@@ -72,7 +72,8 @@ class Rounding(Layer):
         return x
 
 def make():
-    return Defended("zoo:digits-natural", Rounding())  # or your network, without the rounding
+    # Or your network, without the rounding.
+    return Defended("zoo:digits-natural", Rounding())
 """
 """How a part without a gradient gets a surrogate."""
 CODED: Final = ("W11", "W12", "W45", "W47")

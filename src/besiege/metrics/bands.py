@@ -26,6 +26,7 @@ from besiege.metrics.resampling import (
     known_images,
     moments,
 )
+from besiege.metrics.searches import ROUNDING
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ def accuracy_bands(
     ([[0.75, 0.5, 0.25]], [4])
     """
     where, there = _ends(ends, known)
-    held = where[..., None, :] > np.asarray(x, dtype=np.float64)[:, None]
+    held = where[..., None, :] > _reach(x)[:, None]
     return share_bands(held, x, there, together=together, resampling=resampling)
 
 
@@ -118,8 +119,13 @@ def success_bands(
     [0.333, 0.667]
     """
     where, there = _ends(ends, among)
-    held = where[..., None, :] <= np.asarray(x, dtype=np.float64)[:, None]
+    held = where[..., None, :] <= _reach(x)[:, None]
     return share_bands(held, x, there, together=together, resampling=resampling)
+
+
+def _reach(x: ArrayLike) -> Numbers:
+    """The points, with what rounding may add to a distance within them."""
+    return np.asarray(x, dtype=np.float64) * (1 + ROUNDING)
 
 
 def share_bands(

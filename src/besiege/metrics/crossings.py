@@ -17,6 +17,7 @@ from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import round_numbers, two_digits
 from besiege.metrics.paired import POWER, paired_intervals
 from besiege.metrics.resampling import Numbers, Resampling, blocks, critical, known_images
+from besiege.metrics.searches import ROUNDING
 
 SMALLEST = 0.01
 """The smallest difference that counts as one: a percentage point."""
@@ -201,7 +202,7 @@ def along_budget(
 
 def _signs(one: Numbers, other: Numbers, x: Numbers) -> NDArray[np.int8]:
     """At every point 1 for an image that only the first withstands, -1 for one of the second."""
-    held = (each[:, None, :] > x[:, None] for each in (one, other))
+    held = (each[:, None, :] > x[:, None] * (1 + ROUNDING) for each in (one, other))
     first, second = (each.astype(np.int8) for each in held)
     return np.asarray(first - second)
 

@@ -134,7 +134,7 @@ _QUOTED = re.compile(r"'[^']*'")
 
 def _amount(seen: str) -> str:
     """The numbers of a sentence: ``7 of 29``; not those in the names of attacks."""
-    numbers = re.findall(r"\d[\d,.]*(?: %)?", _QUOTED.sub("'", seen).rstrip("."))
+    numbers = re.findall(r"\d(?:[\d,.]*\d)?(?: %)?", _QUOTED.sub("'", seen).rstrip("."))
     return " of ".join(numbers) if len(numbers) < 3 else ", ".join(numbers)
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from besiege.core.errors import UnknownNameError
+from besiege.bench.benchmark import read_benchmark
+from besiege.core.errors import InputError, UnknownNameError
 from besiege.core.registry import Registry
 from besiege.metrics.paired import holm
 from besiege.studies.answers import Answer, Measured, decide, images_needed
 
 if TYPE_CHECKING:
+    from besiege.bench.benchmark import Benchmark
     from besiege.bench.board import Board
     from besiege.metrics.bands import Bands
 
@@ -87,6 +89,33 @@ class Study:
     claims: tuple[Claim, ...]
     tables: Callable[[Board], Sequence[Grid]] = lambda board: ()
     figures: Callable[[Board], Sequence[Curves]] = lambda board: ()
+
+    def must_be_of(self, benchmark: Benchmark | None, source: str) -> None:
+        """Refuse the run of another benchmark, in which names may mean something else.
+
+        The number of images, and other models and cells besides, are free.
+        """
+        mine = read_benchmark(self.spec)
+        wrong = [] if benchmark is not None else ["it is no run of a benchmark"]
+        if benchmark is not None:
+            there = {cell.name: cell for cell in benchmark.cells}
+            same = [mine.data == benchmark.data, mine.split == benchmark.split]
+            wrong += [] if all(same) else ["other data"]
+            wrong += [
+                f"the model '{name}'"
+                for name, text in mine.models.items()
+                if benchmark.models.get(name) != text
+            ]
+            wrong += [
+                f"the cell '{cell.name}'"
+                for cell in mine.cells
+                if cell.name in there and there[cell.name] != cell
+            ]
+        if wrong:
+            raise InputError(
+                f"{source} is not a run of the study '{self.name}': {', '.join(wrong)}. Run "
+                f"`besiege run {self.spec}`; `besiege study {self.name}` says more"
+            )
 
     def answers(self, board: Board) -> tuple[Answer, ...]:
         """The answers to all claims. P-values are corrected for the claims that were run (Holm)."""

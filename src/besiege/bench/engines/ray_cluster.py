@@ -65,7 +65,7 @@ class RayCluster:
         task = task_of(job)
         if not self._claims.take(task.key):
             self._told.append((slot, {"key": task.key, "state": "held"}))
-        elif is_done(task, self._store):
+        elif is_done(task, self._store) and not (job["again"] and self._store.released(task.key)):
             self._claims.release(task.key)
             self._told.append((slot, {"key": task.key, "state": "kept"}))
         else:
