@@ -89,7 +89,7 @@ def active_test(
     seed : int
         Seed of heads and attacks.
     most : int
-        Most samples. With fewer than 20 heads nothing is decided.
+        Most samples. The test fails, or passes on all samples, with 20 heads at least.
     first : int
         The test passes at once if the attacks find the examples of the first few samples; a single
         one that they miss makes it go on to all of them. 0: all samples are used.
