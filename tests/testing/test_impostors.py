@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
@@ -40,6 +41,8 @@ def test_every_truth_is_recorded_and_low(impostor: Impostor) -> None:
 
 
 def test_clean_images_are_classified_as_recorded(impostor: Impostor) -> None:
+    random.seed(0)  # otherwise one draw in some hundred is farther away
+    torch.manual_seed(0)
     share = float(right(impostor.make()).float().mean())
     # Stochastic ones are recorded by the majority of ten draws, which one draw need not meet.
     allowed = 0.12 if impostor.stochastic else 0.001

@@ -102,8 +102,7 @@ def attempt(
             if not claims.take(task.key):
                 continue
             claimed.callback(claims.release, task.key)
-            needed = task.key in again and context.store.released(task.key)
-            if is_done(task, context.store) and not needed:
+            if is_kept(task, context.store, task.key in again):
                 ended[task.key] = "kept"
             else:
                 make_room(task, context.store)
@@ -113,6 +112,11 @@ def attempt(
             note(context.store, done.record)
             ended[done.record.key] = "made"
     return ended
+
+
+def is_kept(task: Task, store: Store, again: bool) -> bool:
+    """Whether the record of a task stays; with `again`, only one that still has its images."""
+    return is_done(task, store) and not (again and store.released(task.key))
 
 
 def make_room(task: Task, store: Store) -> None:

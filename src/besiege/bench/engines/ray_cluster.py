@@ -16,7 +16,6 @@ from typing import Any
 
 from besiege.bench.claims import Claims
 from besiege.bench.engines import ENGINES, Job, Outcome
-from besiege.bench.plan import is_done
 from besiege.bench.spec import Machine
 from besiege.bench.store import RECORD, Store
 from besiege.bench.task import Task
@@ -58,14 +57,14 @@ class RayCluster:
 
     def submit(self, slot: int, job: Job) -> None:
         from besiege.bench.worker import task_of
-        from besiege.bench.working import make_room
+        from besiege.bench.working import is_kept, make_room
 
         if self._claims is None:
             self._claims = Claims(self._store).__enter__()
         task = task_of(job)
         if not self._claims.take(task.key):
             self._told.append((slot, {"key": task.key, "state": "held"}))
-        elif is_done(task, self._store) and not (job["again"] and self._store.released(task.key)):
+        elif is_kept(task, self._store, job["again"]):
             self._claims.release(task.key)
             self._told.append((slot, {"key": task.key, "state": "kept"}))
         else:
