@@ -75,7 +75,7 @@ def main(runs: int, samples: int, shard: int, trials: int) -> None:
             written(Path(place, f"run-{number}"), one_of_many(number, samples, shard), number)
             for number in range(runs)
         ]
-        command = ("-m", "besiege.cli", "compare", *map(str, folders))
+        command = ("-m", "besiege", "compare", *map(str, folders))
         cold = []
         for _ in range(trials):
             for folder in folders:

@@ -64,9 +64,9 @@ def main(trials: int) -> None:
         commands = {"evaluate again": question(THREATS[0], folder)}
         commands |= {"report": ["report", str(folder)], "status": ["status", str(folder)]}
         for count, threat in enumerate(THREATS, 1):
-            cpu("-m", "besiege.cli", *question(threat, folder))
+            cpu("-m", "besiege", *question(threat, folder))
             for name, command in commands.items() if count in (1, len(THREATS)) else ():
-                least(f"{name}, {count}", "-m", "besiege.cli", *command)
+                least(f"{name}, {count}", "-m", "besiege", *command)
                 found[f"{name}, {count}, reads"] = reads(folder, *command)
     least("import torch", "-c", "import torch")
     least("import besiege.bench.single", "-c", "import besiege.bench.single")

@@ -1,21 +1,19 @@
 """Honest models in the forms that users give them: none may be called an impostor.
 
-`examination.py --honest` runs it. Models are those of the zoo, the public weights at hand, and
-networks for ImageNet; forms are number types, memory layouts and compilation.
+`examination.py --honest` runs it. Models are those of the zoo and the public weights at
+hand; forms are number types, memory layouts and compilation.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from benchmarks import imagenet
 from torch import Tensor, nn
 
 import besiege
@@ -56,14 +54,11 @@ class Honest:
 
 
 def models() -> Iterator[Honest]:
-    """Every shipped and published model, and networks for ImageNet."""
+    """Every shipped and published model."""
     for name in zoo_names():
         yield Honest(f"zoo:{name}", name.partition("-")[0])
     for name, about in PUBLIC.items():
-        yield Honest(f"public:{name}", about.data)
-    root = os.environ.get("BESIEGE_DATA")
-    for name, crop in imagenet.CROPS.items() if root else ():
-        yield Honest(f"{imagenet.__file__}:{name}", f"{root}/imagenet-sample", crop)
+        yield Honest(f"public:{name}", about.data, about.crop)
 
 
 class ChannelsLast(nn.Module):

@@ -164,7 +164,7 @@ def fill(
 def measured(*command: str) -> tuple[float, int]:
     """Seconds and peak memory of a process of its own."""
     begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "besiege.cli", *command], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "besiege", *command], check=True, capture_output=True)
     return time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 

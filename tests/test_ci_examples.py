@@ -93,7 +93,7 @@ def test_the_hook_runs_again_without_work(
 def test_the_workflow_compares_with_the_main_branch(project: Path) -> None:
     place = project / "bin"
     place.mkdir()
-    (place / "besiege").write_text(f'#!/bin/sh\nexec {sys.executable} -m besiege.cli "$@"\n')
+    (place / "besiege").write_text(f'#!/bin/sh\nexec {sys.executable} -m besiege "$@"\n')
     (place / "besiege").chmod(0o755)
     environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}"}
     environment["GITHUB_STEP_SUMMARY"] = str(project / "summary.md")

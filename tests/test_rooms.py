@@ -22,7 +22,8 @@ ROOMS: dict[str, set[str]] = {
     "metrics": {"core"},
     # report only inside the methods that show a result
     "bench": {
-        *("core", "attacks", "models", "defenses", "data", "evaluation", "metrics", "report")
+        *("core", "attacks", "models", "defenses", "data", "training", "evaluation", "metrics"),
+        "report",
     },
     "report": {"core", "metrics", "bench"},
     "studies": {"core", "metrics", "bench"},
@@ -68,6 +69,7 @@ WITHOUT_TORCH = {
     "models/public.py",
     "data/catalogue.py",
     "data/places.py",
+    "training/catalogue.py",
 }
 # What is read without a model: they may use arrays and tables, never torch, not even indirectly.
 READING = (

@@ -109,6 +109,30 @@ class Spy(Victim):
         return torch.bincount(owner, minlength=len(centers))
 
 
+def points(
+    attack: Attack,
+    victim: Classifier,
+    samples: Samples,
+    threat: str,
+    pad: bool = False,
+    seed: int = 0,
+) -> tuple[list[Tensor], Crafted]:
+    """The images the victim was shown after the clean check, request by request."""
+    spy = Spy(victim)
+    crafted = craft(
+        spy,
+        attack,
+        samples,
+        Threat.parse(threat),
+        keep="last",
+        leave="end",
+        pad=pad,
+        batch=10**6,
+        seed=seed,
+    )
+    return spy.images[1:], crafted
+
+
 def siege(
     victim: Victim,
     images: Tensor,

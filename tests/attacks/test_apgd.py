@@ -9,12 +9,12 @@ from typing import Literal
 
 import pytest
 import torch
-from tests.victims import Noisy, Spy, normal, siege
+from tests.victims import Noisy, Spy, normal, points, siege
 from torch import Tensor
 
 from besiege.attacks.apgd import APGD, APGDT, ASCENT, PUBLISHED, SPARSE, nearest
 from besiege.attacks.ascent import Ascent
-from besiege.attacks.attack import Attack, parse
+from besiege.attacks.attack import parse
 from besiege.attacks.directions import Memory
 from besiege.attacks.losses import (
     CrossEntropy,
@@ -30,7 +30,7 @@ from besiege.core.ball import Ball, ball, distances
 from besiege.core.errors import AttackError, StochasticError
 from besiege.core.samples import Samples
 from besiege.core.threat import L1, L2, Linf, Norm, Threat
-from besiege.evaluation import Crafted, craft
+from besiege.evaluation import craft
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Counting, Linear, images_of, scaled, untrained
 
@@ -42,24 +42,6 @@ def data(victim: Classifier, rows: int = 12, seed: int = 0) -> Samples:
     """Images labelled as the victim sees them."""
     images = images_of(SHAPE, rows, seed)
     return Samples.of(images, victim(images).argmax(1))
-
-
-def asked(
-    attack: Attack, victim: Classifier, samples: Samples, threat: str
-) -> tuple[list[Tensor], Crafted]:
-    """The points the victim was asked at after the clean check, and what came of them."""
-    spy = Spy(victim)
-    crafted = craft(
-        spy,
-        attack,
-        samples,
-        Threat.parse(threat),
-        keep="last",
-        leave="end",
-        pad=False,
-        batch=10**6,
-    )
-    return spy.images[1:], crafted
 
 
 # checkpoints
@@ -212,7 +194,7 @@ def test_the_best_loss_never_falls_and_is_that_of_the_best_point(norm: Norm) -> 
     samples = data(victim)
     watched = Watching(0.75)
     attack = replace(ASCENT, steps=25, schedule=watched, loss=dlr)
-    asked(attack, victim, samples, f"{norm}:{EPS[norm]}")
+    points(attack, victim, samples, f"{norm}:{EPS[norm]}")
     assert len(watched.best) == 25
     for (before, _), (best, _) in zip(watched.best, watched.best[1:], strict=False):
         assert (best >= before).all()
@@ -322,7 +304,7 @@ def test_the_climb_is_the_algorithm(norm: Norm) -> None:
     eps, steps = (0.1, 30) if norm is Linf else (0.25, 30)
     start = images + (0.05 * normal(8, *SHAPE)).clamp(-0.05, 0.05)
     attack = replace(APGD(steps).form(norm), start=Given(start))
-    seen, crafted = asked(attack, victim, samples, f"{norm}:{eps}")
+    seen, crafted = points(attack, victim, samples, f"{norm}:{eps}")
     assert len(seen) == steps + 1
     assert crafted.forwards.tolist() == [steps + 2] * 8  # one is the clean check
     assert crafted.backwards.tolist() == [steps] * 8
@@ -392,7 +374,7 @@ def test_the_sparse_climb_is_its_algorithm() -> None:
     eps, steps = 3.0, 30
     drawn = samples.images + 0.1 * normal(8, *SHAPE)
     attack = SparseAscent(steps, start=Given(drawn), radii=(1.0,))
-    seen, crafted = asked(attack, victim, samples, f"l1:{eps}")
+    seen, crafted = points(attack, victim, samples, f"l1:{eps}")
     assert crafted.backwards.tolist() == [steps] * 8 and len(seen) == steps + 1
     for row in range(8):
         center = samples.images[row : row + 1]
@@ -423,7 +405,7 @@ def test_larger_balls_are_climbed_first_and_their_successes_do_not_count() -> No
     for row in range(4):
         one = samples.at(torch.tensor([row]))
         eps = 0.5 * known[row]
-        seen, crafted = asked(APGD(), victim, one, f"l1:{eps}")
+        seen, crafted = points(APGD(), victim, one, f"l1:{eps}")
         around = ball(L1, one.images, 1.0)
         far = [float(around.distance(x)) / eps for x in seen]
         assert len(far) == 103  # 100 moves and the starts of three balls
@@ -438,14 +420,14 @@ def test_larger_balls_are_climbed_first_and_their_successes_do_not_count() -> No
 def test_the_next_ball_is_entered_at_the_best_point_of_the_last() -> None:
     victim = untrained(SHAPE, 5)
     samples = data(victim, 6)
-    seen, _ = asked(APGD(20), victim, samples, "l1:3")
+    seen, _ = points(APGD(20), victim, samples, "l1:3")
     for first, last, radius in ((0, 7, 2.0), (7, 14, 1.0)):
         with torch.no_grad():
             losses = [cross_entropy(victim(x), Aim(samples.labels)) for x in seen[first:last]]
         best = torch.stack(losses).argmax(0)
-        points = torch.stack(seen[first:last])[best, torch.arange(6)]
+        entered = torch.stack(seen[first:last])[best, torch.arange(6)]
         around = ball(L1, samples.images, 3.0 * radius)
-        assert torch.allclose(seen[last], around.confine(points), atol=1e-6)
+        assert torch.allclose(seen[last], around.confine(entered), atol=1e-6)
 
 
 def test_a_normal_start_changes_few_entries_in_l1() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.victims import Curve, Spy, affine, uniform
+from tests.victims import Curve, Spy, affine, points, uniform
 from torch import Tensor
 from torch.nn import functional
 
@@ -51,30 +51,6 @@ def data(victim: Classifier, rows: int = 12, seed: int = 0) -> Samples:
     """Images labelled as the victim sees them."""
     images = images_of(SHAPE, rows, seed)
     return Samples.of(images, victim(images).argmax(1))
-
-
-def points(
-    attack: Attack,
-    victim: Classifier,
-    samples: Samples,
-    threat: str,
-    pad: bool = False,
-    seed: int = 0,
-) -> tuple[list[Tensor], Crafted]:
-    """The images the victim was shown after the clean check, request by request."""
-    spy = Spy(victim)
-    crafted = craft(
-        spy,
-        attack,
-        samples,
-        Threat.parse(threat),
-        keep="last",
-        leave="end",
-        pad=pad,
-        batch=10**6,
-        seed=seed,
-    )
-    return spy.images[1:], crafted
 
 
 def slope(victim: Classifier, x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ def content(folder: Path) -> dict[str, Any]:
         assert record is not None
         rows = {name: column.tolist() for name, column in store.rows([key]).items()}
         images = store.images(key) if "images.safetensors" in record.files else {}
+        images |= {} if (logits := store.logits(key)) is None else {"logits": logits}
         found[key] = (
             record.identity,
             record.totals,

@@ -160,7 +160,7 @@ def test_without_a_budget_the_smallest_perturbations_are_compared(place: Path) -
     for x, value in zip(pair.crossing.x, pair.crossing.value, strict=True):
         gap = (theirs["distance"] > x).mean() - (mine["distance"] > x).mean()
         assert value == pytest.approx(gap)
-    assert "these 25 images cannot tell; about" in repr(one.compare(two)).splitlines()[1]
+    assert repr(one.compare(two)).splitlines()[1].startswith("These 25 images cannot tell")
 
 
 def test_evaluations_with_curves_are_compared_along_the_budget(

@@ -223,11 +223,24 @@ def test_examining_later_uses_all_records(tmp_path: Path) -> None:
 
 def test_a_black_box_is_examined_on_request_only() -> None:
     inner = besiege.models.load("zoo:digits-natural")
-    model = besiege.function_model(lambda x: inner(torch.as_tensor(x)).numpy(), classes=10)
+    model = besiege.function_model(lambda x: inner(torch.as_tensor(x)).detach().numpy(), classes=10)
     words = {**ASK, "count": 8, "attacks": "square(steps=10)"}
     found = besiege.evaluate(model, "digits", **words)
     assert of(found, NAMES[0]).outcome == "not applicable"
+    assert of(found, NAMES[2]).outcome == "not run"
     assert found.examination is not None and found.examination.enough != "no"
+    full = besiege.evaluate(model, "digits", examine="full", **words)
+    assert of(full, NAMES[2]).outcome == "passed"
+
+
+def test_adversarial_images_are_asked_again_after_the_attacks() -> None:
+    words = {**ASK, "count": 16}
+    compared, broken = [], []
+    for attack in ("noise(steps=1)", "fgsm"):
+        found = besiege.evaluate("zoo:digits-natural", "digits", attacks=attack, **words)
+        compared.append(int((of(found, NAMES[5]).number).split()[0]))
+        broken.append(found.figures.attacks[0].broken)
+    assert compared[1] - compared[0] == broken[1] - broken[0] > 0
 
 
 def test_killed_anywhere_it_ends_with_the_same_box(tmp_path: Path) -> None:
@@ -271,7 +284,11 @@ def test_the_active_test_can_be_requested_by_number(tmp_path: Path) -> None:
     )
     assert found.examination is not None and found.examination.enough == "unknown"
     check = of(found, NAMES[6])
-    assert check.outcome == "passed" and "60 known examples" in check.number
+    assert (
+        check.outcome == "passed"
+        and "60 known examples" in check.number
+        and check.number.endswith(" to 100 %)")
+    )
     (row,) = (one for one in open_run(tmp_path)[1].plans)
     (stage,) = row.stages_of("active")
     (((task,),)) = stage.parts
@@ -301,3 +318,21 @@ def test_an_active_test_of_attacks_without_gradients_says_why_not() -> None:
 def test_too_few_images_for_an_active_test_are_refused(number: Any) -> None:
     with pytest.raises(besiege.BesiegeError, match="active_test is"):
         besiege.evaluate("zoo:digits-natural", "digits", active_test=number, **ASK)
+
+
+@pytest.mark.usefixtures("examined")
+def test_attacks_without_gradients_alone_are_not_called_strong_enough() -> None:
+    found = besiege.evaluate(
+        "zoo:digits-natural", "digits", threat="linf:0.15", attacks="square(steps=20)", count=12
+    ).examination
+    assert found is not None and found.enough == "not asked"
+    assert "no attack used the gradients of this model" in found.answer
+
+
+def test_a_function_is_examined_without_gradients() -> None:
+    """A function that ends in numpy() fails on tensors that need gradients."""
+    net = besiege.models.load("zoo:digits-natural").module
+    victim = besiege.function_model(lambda x: net(torch.from_numpy(x)).numpy(), name="mine")
+    options: dict[str, Any] = {"attacks": "square(steps=10)", "count": 8, "examine": "full"}
+    found = besiege.evaluate(victim, "digits", threat="linf:0.15", **options).examination
+    assert found is not None and not found.findings

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bench.small import SMALL
 from torch import Tensor
 
 import besiege
 from besiege.bench.benchmark import Benchmark, benchmark_of
 from besiege.bench.comparison import compare_runs
-from besiege.bench.expanding import beside, declared, expand
+from besiege.bench.expanding import beside, declared
 from besiege.bench.run import read_run
 from besiege.bench.shards import Read
 from besiege.bench.single import measure
@@ -24,19 +25,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, ChangedError, InputError, StoreError
 from besiege.core.victim import Victim
 
-SPEC = """
-name = "small"
-data = "digits"
-count = 12
-shard = 6
-[models]
-natural = "zoo:digits-natural"
-pgd-at = "zoo:digits-pgd-at"
-[[cells]]
-name = "white"
-threat = "linf:0.15"
-attacks = ["fgsm", "bim(steps=3)"]
-[[cells]]
+SPEC = f"""{SMALL}[[cells]]
 name = "curve"
 threat = "l2:1"
 attacks = ["fgsm", "ddn(steps=5)"]
@@ -48,7 +37,7 @@ name = "transfer"
 threat = "linf"
 budgets = ["0.1", "0.2"]
 attacks = ["bim(steps=3)"]
-substitute = {default = "pgd-at", pgd-at = "natural"}
+substitute = {{default = "pgd-at", pgd-at = "natural"}}
 examine = "none"
 """
 
@@ -70,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_cell_model_budget_and_seed_is_a_request() -> None:
-    entries = expand(spec(seed=3), Path())
+    entries = declared(spec(seed=3), Path()).entries
     assert [entry.key for entry in entries] == [
         ("white", "natural", "0.15", 3),
         ("white", "pgd-at", "0.15", 3),
@@ -86,7 +75,9 @@ def test_every_cell_model_budget_and_seed_is_a_request() -> None:
 
 def test_a_cell_may_have_its_own_seeds_and_number_of_images() -> None:
     cells = [cell(seeds=[1, 2], count=5, queries=9, models=["natural"]), cell(name="two")]
-    one, two, *others = (entry.request for entry in expand(spec(cells=cells, seed=7), Path()))
+    one, two, *others = (
+        entry.request for entry in declared(spec(cells=cells, seed=7), Path()).entries
+    )
     assert [(r.seed, r.count, r.queries) for r in (one, two)] == [(1, 5, 9), (2, 5, 9)]
     assert {(r.seed, r.count, r.queries) for r in others} == {(7, 12, None)}
 
@@ -112,7 +103,7 @@ class Counted(Victim):
 def test_a_suite_is_searched_attack_by_attack() -> None:
     cells = [cell(attacks=None, suite="quick", budget="search")]
     del cells[0]["attacks"]
-    (entry, _) = expand(spec(cells=cells), Path())
+    (entry, _) = declared(spec(cells=cells), Path()).entries
     assert entry.request.suite is None
     assert all("minimal(" in text or "fab" in text for text in entry.request.attacks or ())
 
@@ -142,7 +133,7 @@ def test_files_are_relative_to_the_benchmark(tmp_path: Path) -> None:
     )
     for same in ("zoo:digits-natural", "http://x.npz/y", "/net.py:make", "other.py:make"):
         assert beside(same, tmp_path) == same
-    (entry, *_) = expand(spec(data="x.npz"), tmp_path)
+    (entry, *_) = declared(spec(data="x.npz"), tmp_path).entries
     assert entry.request.data == str(tmp_path / "x.npz")
 
 
@@ -153,7 +144,7 @@ def test_all_problems_of_attacks_are_told_at_once() -> None:
         cell(name="three", substitute={"default": "zoo:digits-natural+bits"}, budget="search"),
     ]
     with pytest.raises(InputError) as found:
-        expand(spec(cells=cells), Path())
+        declared(spec(cells=cells), Path()).entries
     told = str(found.value)
     for said in (
         "5 problems",
@@ -161,7 +152,7 @@ def test_all_problems_of_attacks_are_told_at_once() -> None:
         "attacks[2] 'bim(stepps=3)'",
         "attacks[4] 'bim': the attack 'bim' is listed twice",
         'cells[2] "two": the goal',
-        "cells[3] \"three\".attacks[1] 'fgsm': images crafted on a substitute are sent once",
+        "cells[3] \"three\".attacks[1] 'fgsm': images crafted on another model are sent once",
     ):
         assert said in told, told
 
@@ -169,7 +160,9 @@ def test_all_problems_of_attacks_are_told_at_once() -> None:
 def test_the_run_knows_its_benchmark_and_every_evaluation(run: Path) -> None:
     found = read_run(Store(run))
     assert found is not None and found.benchmark == spec()
-    assert [entry.key for entry in found.entries] == [e.key for e in expand(spec(), Path())]
+    assert [entry.key for entry in found.entries] == [
+        e.key for e in declared(spec(), Path()).entries
+    ]
     assert {entry.plan for entry in found.entries} == {plan.name for plan in found.current}
     assert len(found.current) == 7 and not found.unfit
 
@@ -342,7 +335,7 @@ def test_only_declared_pairs_are_compared(tmp_path: Path) -> None:
     asked = spec(models=models, cells=cells, compare={"pairs": [["pgd-at", "natural"]]})
     measure(declared(asked, Path()), out=tmp_path)
     found = compare_runs([tmp_path])
-    named = {models["natural"], models["pgd-at"]}
+    named = {"natural", "pgd-at"}
     assert len(found.pairs) == 2, "one in each cell, although both have the same threat"
     for pair in found.pairs:
         assert {pair.first.split(" ")[0], pair.second.split(" ")[0]} == named

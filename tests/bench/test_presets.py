@@ -183,9 +183,8 @@ def test_a_preset_is_refused_in_another_norm_before_any_work() -> None:
         besiege.evaluate("no such model", "digits", threat="l2:1", attacks="bandits@ilyas")
 
 
-def test_published_radii_grow_with_the_box() -> None:
-    data = besiege.data.load("digits", count=12)
-    own = besiege.models.load(NATURAL)
+def widened(own: besiege.Classifier) -> besiege.Classifier:
+    """The same model, for images between 0 and 256."""
 
     class Wide(torch.nn.Module):
         def __init__(self) -> None:
@@ -195,7 +194,13 @@ def test_published_radii_grow_with_the_box() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return own(x / 256)
 
-    wide = besiege.Classifier(Wide().eval(), box=(0.0, 256.0), classes=10)
+    return besiege.Classifier(Wide().eval(), box=(0.0, 256.0), classes=10)
+
+
+def test_published_radii_grow_with_the_box() -> None:
+    data = besiege.data.load("digits", count=12)
+    own = besiege.models.load(NATURAL)
+    wide = widened(own)
     for attack in ("minimal@realsafe(bim@realsafe-code)", "minimal@su(bim@su(steps=10))"):
         one = besiege.attack(attack, own, data.images, data.labels, threat="linf")
         two = besiege.attack(attack, wide, 256 * data.images, data.labels, threat="linf")
@@ -203,17 +208,7 @@ def test_published_radii_grow_with_the_box() -> None:
 
 
 def test_the_usual_budget_grows_with_the_box() -> None:
-    own = besiege.models.load(NATURAL)
-
-    class Wide(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = own.module
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return own(x / 256)
-
-    wide = besiege.Classifier(Wide().eval(), box=(0.0, 256.0), classes=10)
+    wide = widened(besiege.models.load(NATURAL))
     found = besiege.evaluate(
         wide, "digits", threat="linf:25.6", attacks="fgsm", count=12, curve=False
     )

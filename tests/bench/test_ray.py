@@ -19,8 +19,10 @@ from besiege.bench.engines import ENGINES
 from besiege.bench.engines.ray_cluster import RayCluster
 from besiege.bench.request import requested
 from besiege.bench.single import measure
+from besiege.bench.spec import Machine
+from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
-from besiege.core.errors import InputError
+from besiege.core.errors import BesiegeError, InputError
 from besiege.core.owner import this
 
 
@@ -56,7 +58,7 @@ def cluster() -> Iterator[str]:
 
 
 def pids(engine: RayCluster) -> list[int]:
-    return [engine._ray.get(actor.pid.remote()) for actor in engine._actors]
+    return [engine._ray.get(actor.pid.remote()) for actor in engine._actors.values()]
 
 
 @pytest.mark.engine
@@ -81,7 +83,7 @@ def test_a_cluster_gives_the_same_records_though_a_worker_is_killed(
 
     monkeypatch.setitem(ENGINES._known, "ray", start)
     found = siege(tmp_path / "run", ray=cluster, watch=kill)
-    assert engines[0].slots == 2 and killed and all(one.complete for one in found)
+    assert len(workers) == 2 and killed and all(one.complete for one in found)
     assert content(tmp_path / "run") == content(tmp_path / "alone")
     done = finished(tmp_path / "run")
     assert list(done) == [str(this())], "only the driver writes"
@@ -106,6 +108,73 @@ def test_a_killed_driver_resumes(cluster: str, tmp_path: Path) -> None:
     assert content(folder) == content(tmp_path / "alone")
     keys = Counter(key for keys in finished(folder).values() for key in keys)
     assert set(keys.values()) == {1} and not list(folder.rglob(".partial*"))
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+def test_workers_that_the_cluster_has_no_place_for_get_no_task(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took: set[int] = set()
+    submit = RayCluster.submit
+
+    def submitted(engine: RayCluster, slot: int, job: Any) -> None:
+        assert slot in engine.slots
+        took.add(slot)
+        submit(engine, slot, job)
+
+    monkeypatch.setattr(RayCluster, "submit", submitted)
+    found = siege(tmp_path / "run", ray=cluster, workers=5)
+    assert all(one.complete for one in found) and len(took) == 2
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_without_a_place_for_any_worker_is_an_error(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("besiege.bench.engines.ray_cluster.PLACING", 2.0)
+    with pytest.raises(InputError, match=r"a worker needs 2 CPUs of one node.* fewer threads"):
+        siege(tmp_path / "run", ray=cluster, how=Machine(threads=2))
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+def test_workers_that_cannot_start_on_the_cluster_are_an_error(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def __init__(self, *given: Any) -> None:
+            raise RuntimeError("no torch here")
+
+        def pid(self) -> int:
+            return 0
+
+    monkeypatch.setattr("besiege.bench.engines.ray_cluster._Remote", Broken)
+    engine = RayCluster(Store(tmp_path / "run"), Machine(), cluster, 1)
+    try:
+        with pytest.raises(BesiegeError, match=r"(?s)cannot be started.*no torch here"):
+            while True:
+                engine.completed(1.0)
+    finally:
+        engine.close()
+
+
+@pytest.mark.engine
+@pytest.mark.filterwarnings("ignore")
+def test_progress_inside_a_task_is_reported(cluster: str, tmp_path: Path) -> None:
+    events: list[Event] = []
+    attack: dict[str, Any] = {
+        "attacks": "pgd(steps=3000, loss=margin)",
+        "curve": "none",
+        "examine": "none",
+    }
+    request = requested(
+        "zoo:digits-natural", "digits", threat="linf:0.001", count=16, shard=16, **attack
+    )
+    measure([request], out=tmp_path / "run", ray=cluster, workers=1, watch=events.append)
+    shares = [event.stage.share for event in events if event.stage is not None]
+    assert any(0 < share < 1 for share in shares), shares
 
 
 @pytest.mark.engine

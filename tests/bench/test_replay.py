@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.bench.records import content
 import besiege
 from besiege.bench import importing
 from besiege.bench.benchmark import benchmark_of
+from besiege.bench.claims import Claims
 from besiege.bench.expanding import declared
 from besiege.bench.importing import Imported, import_images
 from besiege.bench.merging import merge
@@ -95,6 +97,8 @@ def test_it_is_an_attack_of_the_evaluation(made: Path, weak: Path) -> None:
     assert row.accuracy is not None and row.accuracy.count == found.images
     assert (row.forwards, row.backwards, row.queries) == (0, 0, 0)
     assert not [one for one in after.warnings if one.level == "stop"]
+    (weak_ones,) = (one for one in after.warnings if one.id == "W50")
+    assert f"examples for {found.new} of the " in weak_ones.seen
     stage = after.figures.cascade[-1]
     assert stage.unknown == 0 and stage.broken == found.new
     page = write_page(weak).read_text()
@@ -228,6 +232,8 @@ def test_a_search_takes_smaller_perturbations(made: Path, tmp_path: Path) -> Non
     (after,) = read_evaluations(run)
     nearer = after.smallest["distance"] < before
     assert found.new == nearer.sum() and found.outside == 0
+    nearer = after.smallest["distance"] < 0.99 * before
+    assert any(one.id == "W50" for one in after.warnings) == nearer.any()
     sizes = after.figures.distances
     assert sizes is not None and [one.text for one in sizes.attacks] == ["minimal(fgsm)"]
     assert write_page(run).is_file()
@@ -246,6 +252,16 @@ def test_a_suite_and_a_stochastic_model(made: Path, tmp_path: Path) -> None:
     (after,) = read_evaluations(noisy)
     chance = after.figures.chance
     assert chance is not None and [one.text for one in chance.attacks][-1] == found.attack
+
+
+@pytest.mark.parametrize("how", [{}, {"budget": "search"}])
+def test_a_benchmark_says_how_images_are_imported(how: dict[str, Any]) -> None:
+    cell = {"name": "weak", "threat": "linf:0.15", "attacks": ["fgsm", "replay(images.npz)"], **how}
+    about = {"name": "small", "data": "digits", "cells": [cell], "models": {"mine": MODEL}}
+    with pytest.raises(
+        InputError, match=r"attacks\[2\] .*: images made .* besiege import RUN FILE"
+    ):
+        declared(benchmark_of(about), Path())
 
 
 def test_released_images(made: Path, tmp_path: Path) -> None:
@@ -285,6 +301,26 @@ def test_images_that_are_gone_are_told(made: Path, weak: Path) -> None:
     (after,) = read_evaluations(weak)
     assert not after.complete and "import them again" in str(after.figures.attacks[-1].failure)
     assert only(weak, made / "images.npz") == found and status(weak)[0].complete
+
+
+def test_an_import_waits_for_images_that_another_process_stores(made: Path, weak: Path) -> None:
+    other = Path(shutil.copytree(weak, weak.parent / "other"))
+    found = only(other, made / "images.npz")
+    stored = set(Store(other).present()) - set(Store(weak).present())
+    with Claims(Store(weak)) as claims:
+        assert all(map(claims.take, stored))
+        ended: list[bool] = []
+
+        def release() -> None:
+            ended.append(bool(set(Store(weak).present()) & stored))
+            for key in stored:
+                claims.release(key)
+
+        later = threading.Timer(0.5, release)
+        later.start()
+        assert only(weak, made / "images.npz") == found
+        later.join()
+    assert ended == [False]
 
 
 def test_plans_of_before_have_none(weak: Path) -> None:

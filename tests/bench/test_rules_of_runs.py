@@ -51,7 +51,7 @@ def test_w19_targeted_evaluations_stand_beside_untargeted_ones(run: Path) -> Non
     assert fired and fired <= {("weak", "natural"), ("weak", "pgd-at")}
     summaries = {e.plan: summary_of(store, recorded.plan(e.plan)) for e in recorded.entries}  # type: ignore[arg-type]  # each has its plan
     first = next(entry for entry in recorded.entries if entry.cell == "weak")
-    beside = comparison(summaries[first.plan], list(summaries.values())).targeted
+    beside = comparison(summaries[first.plan], list(summaries.values()), {}).targeted
     assert [one.threat for one in beside] == ["linf:0.2 targeted:second"], (
         "only its own budget and images"
     )

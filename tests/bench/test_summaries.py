@@ -163,7 +163,7 @@ def test_only_the_same_victim_samples_and_terms_are_compared(folder: Path) -> No
 
     def elsewhere(**changes: Any) -> list[float]:
         other = asked(mine, changes.pop("threat", "linf:0.05"), 0.05, **changes)
-        found = summaries.comparison(mine, [mine, other])
+        found = summaries.comparison(mine, [mine, other], {})
         assert bool(found.beside) >= bool(found.elsewhere)
         return [*found.elsewhere]
 

@@ -92,7 +92,7 @@ def test_evaluations_with_different_classes_are_not_compared(tmp_path: Path) -> 
     run = read_run(store)
     assert run is not None and len({plan.shards for plan in run.plans}) == 1
     found = [summary_of(store, plan) for plan in run.plans]
-    beside = [[one.threat for one in comparison(mine, found).beside] for mine in found]
+    beside = [[one.threat for one in comparison(mine, found, {}).beside] for mine in found]
     assert beside == [["l2 targeted:class=3"], ["linf targeted:class=3"], []]
 
 

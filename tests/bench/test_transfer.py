@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import besiege
 from besiege.bench.knowledge import beginnings
+from besiege.bench.opening import read_evaluations
 from besiege.bench.store import Store
 from besiege.core.errors import InputError
 from besiege.core.samples import Samples
 from besiege.core.threat import Threat
 from besiege.evaluation import craft, judge
+from besiege.report import table
 
 VICTIM, SUBSTITUTE = "zoo:digits-pgd-at", "zoo:digits-natural"
 ANOTHER = "zoo:digits-natural+bits(depth=3)"
@@ -65,6 +70,24 @@ def test_what_a_substitute_gives_is_judged_on_the_victim(tmp_path: Path) -> None
     assert "crafted on zoo:digits-natural, judged on the model" in found.page().read_text("utf-8")
     assert not [w for w in found.warnings if w.id in ("W16", "W17")]
     assert "--substitute zoo:digits-natural" in found._plan.request.command
+
+
+@pytest.mark.usefixtures("examined")
+def test_a_transfer_is_not_called_strong_enough(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"threat": THREAT, "count": 20, "substitute": SUBSTITUTE}
+    found = besiege.evaluate(VICTIM, "digits", attacks="pgd", out=tmp_path, **asked)
+    assert found.examination is not None and found.examination.enough == "not asked"
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(table(found._run))
+    assert re.search(r"strong enough +not asked +transfer attacks only; ", console.export_text())
+    assert "was not asked: transfer attacks only" in found.page().read_text()
+    (again,) = read_evaluations(tmp_path)
+    assert again.examination == found.examination
+    both = besiege.evaluate(VICTIM, "digits", attacks="pgd, square(steps=5)", **asked)
+    assert both.examination is not None
+    assert both.examination.not_asked == "no attack used the gradients of this model"
+    white = besiege.evaluate(VICTIM, "digits", attacks="pgd", threat=THREAT, count=20)
+    assert white.examination is not None and not white.examination.not_asked
 
 
 def test_what_is_crafted_on_a_substitute_when_nobody_says() -> None:

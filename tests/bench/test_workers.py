@@ -158,7 +158,7 @@ def test_workers_that_cannot_start_are_an_error(
 class Deadly:
     """An engine whose workers die of some tasks, and do nothing for the others."""
 
-    slots = 2
+    slots = range(2)
 
     def __init__(self, deadly: set[str]) -> None:
         self.deadly = deadly
@@ -284,7 +284,7 @@ MANY = [
 
 
 def command(folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "besiege.cli", "evaluate", *MANY, "--out", str(folder), *more]
+    words = [sys.executable, "-m", "besiege", "evaluate", *MANY, "--out", str(folder), *more]
     with (folder.parent / f"{folder.name}.log").open("ab") as log:
         return subprocess.Popen(words, stdout=log, stderr=log)
 

@@ -65,6 +65,9 @@ def test_its_figures_are_the_same(folder: Path) -> None:
                 assert not any(attack.pop("guard") for attack in one[name])
                 assert not any(attack.pop("given") for attack in one[name])
                 assert {attack.pop("tried") for attack in one[name]} == {None}
+            if name == "model":  # a later field, of benchmarks
+                assert one[name].pop("declared") is None and one[name].pop("pooled") == 1
+                one[name].pop("surrogates")
             text = json.dumps(one[name], sort_keys=True)
             long = {"sha256": hashlib.sha256(text.encode()).hexdigest()}
             assert figure in (json.loads(text), long), f"{one['name']}: {name}"
@@ -83,4 +86,9 @@ def test_it_is_extended_by_nothing(folder: Path, model: str, given: dict[str, An
     written = {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")}
     found = besiege.evaluate(model, "digits", out=folder, **given)
     assert found.complete
-    assert {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")} == written
+    after = {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")}
+    if model == NATURAL:
+        assert after == written
+        return
+    # The source of a layer was part of its digest, so what is behind layers is measured again.
+    assert after.items() > written.items()

@@ -153,7 +153,7 @@ def test_the_script_is_installed_under_its_name() -> None:
 
 
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
-    line = f"{sys.executable} -m besiege.cli models | head -n 1; echo ${{PIPESTATUS[0]}}"
+    line = f"{sys.executable} -m besiege models | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path)
     assert done.stderr == ""
     assert done.stdout.splitlines()[0].startswith("model")

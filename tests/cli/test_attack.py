@@ -222,3 +222,15 @@ class Sum(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bright = x.sum(1) - 8 * 8 / 2
         return torch.stack((-bright, bright), 1)
+
+
+def test_an_attack_that_ignores_a_defense(besiege: Besiege) -> None:
+    words = ("--images", "digits", "--count", "5", "--threat", "linf:0.15")
+    asked = ("--attack", "oblivious(pgd)", *words, "--out")
+    said = besiege("attack", "zoo:digits-natural+bits(depth=1)", *asked, "made")
+    assert said.code == 0, said.err
+    summary = json.loads(Path("made/results.json").read_text())
+    assert summary["attack"] == "oblivious(pgd)"
+    assert [image["queries"] for image in summary["images"]] == [1] * 5
+    refused = besiege("attack", "zoo:digits-natural", *asked, "not-made")
+    assert refused.code == 2 and "nothing to be oblivious of" in refused.flat

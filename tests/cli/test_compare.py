@@ -38,6 +38,12 @@ def test_the_models_of_one_run(besiege: Besiege, runs: dict[str, Path]) -> None:
     flat = " ".join(said.out.split())
     assert "zoo:digits-pgd-at withstands more than zoo:digits-natural: +" in flat
     assert "p < 0.001 on the same 40 images." in flat and "only" not in flat.partition("image")[0]
+    assert "on the clean images model base CAV CRR CSR CCV COS 1 2 +" in flat
+    plain = json.loads(besiege("compare", str(runs["both"]), "--json").out)
+    utility = plain["groups"][0]["pairs"][0]["utility"]
+    assert (utility["model"], utility["base"]) == ("zoo:digits-pgd-at", "zoo:digits-natural")
+    assert f"1 2 {100 * utility['cav']['value']:+.1f} " in flat
+    assert utility["cos"]["count"] <= 40 and f"{utility['cos']['value']:.3g}" in flat
 
 
 def test_two_runs_of_one_name_are_told_apart(besiege: Besiege, runs: dict[str, Path]) -> None:

@@ -365,3 +365,13 @@ def test_one_class_for_all_images(besiege: Besiege) -> None:
     assert said.code == 2 and "--goal" in said.flat and "give one" in said.flat
     said = besiege(*ASK, "--target-class", "cat", *tokens)
     assert said.code == 2 and "no class of digits is called 'cat'" in said.flat
+
+
+def test_an_attack_that_ignores_a_defense_leads_to_those_that_know_it(besiege: Besiege) -> None:
+    model = ("evaluate", "zoo:digits-natural+resize_pad", "--data", "digits", "--count", "4")
+    words = (*model, "--threat", "linf:0.15", "--attacks", "oblivious(pgd)", "--no-curve")
+    said = besiege(*words, "--out", "run", "--dry-run")
+    assert said.code == 0 and "oblivious(pgd)" in said.out and not Path("run/records").exists()
+    said = besiege(*words, "--out", "run")
+    assert re.search(r"^oblivious\(pgd\),.*\ntransfer", said.out, re.M)
+    assert "W33 warning" in said.out and "--suite adaptive" in said.out

@@ -100,7 +100,7 @@ def test_a_missing_package_is_no_failed_gate(tmp_path: Path) -> None:
     (tmp_path / "cyclopts.py").write_text("raise ImportError('not installed')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "besiege.cli", "models"],
+        [sys.executable, "-m", "besiege", "models"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -7,25 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.bench.small import SMALL
 from tests.cli.conftest import Besiege
 
 from besiege.bench.overview import open_run, status
 from besiege.bench.store import Store
 
 ROOT = Path(__file__).parents[2]
-SPEC = """
-name = "small"
-data = "digits"
-count = 12
-shard = 6
-[models]
-natural = "zoo:digits-natural"
-pgd-at = "zoo:digits-pgd-at"
-[[cells]]
-name = "white"
-threat = "linf:0.15"
-attacks = ["fgsm", "bim(steps=3)"]
-[[cells]]
+SPEC = f"""{SMALL}[[cells]]
 name = "curve"
 threat = "linf:0.15"
 attacks = ["bim(steps=3)"]
@@ -66,7 +55,8 @@ def test_a_benchmark_runs_resumes_and_ends_in_a_table(besiege: Besiege, spec: Pa
     _, run = open_run(folder)
     assert {plan.request.command for plan in run.current} == {"besiege run small.toml"}
     before = {path: path.stat().st_mtime_ns for path in (folder / "records").iterdir()}
-    assert besiege("run", "small.toml").code == 0
+    again = besiege("run", "small.toml")
+    assert again.code == 0 and f"nothing is left to do: all records are in {folder}" in again.err
     assert before == {path: path.stat().st_mtime_ns for path in (folder / "records").iterdir()}
     spec.write_text(SPEC.replace("steps=3", "steps=4", 1))
     changed = besiege("run", "small.toml")
@@ -131,6 +121,28 @@ def test_check_tells_all_problems(besiege: Besiege, spec: Path) -> None:
     assert "'fgms'" in said.flat and "'ddm(steps=5)'" in said.flat
 
 
+def test_check_tells_problems_of_models_with_those_of_the_file(
+    besiege: Besiege, spec: Path
+) -> None:
+    wrong = SPEC.replace("zoo:digits-natural", "zoo:digits-natrual").replace("fgsm", "fgms")
+    spec.write_text(wrong.replace('threat = "l2"', 'threat = "l7"'))
+    said = besiege("spec", "check", "small.toml")
+    assert said.code == 2 and "3 problems" in said.err
+    assert "models.natural: the zoo has no model 'digits-natrual'" in said.flat
+    assert "'fgms'" in said.flat and 'cells[3] "free".threat: ' in said.flat
+    spec.write_text(wrong.replace("count = 12", "count = -1").replace("pgd-at =", "pgd-at = 3 #"))
+    said = besiege("spec", "check", "small.toml")
+    assert said.code == 2 and "4 problems" in said.err, said.err
+    assert "count: " in said.flat and "models.pgd-at: " in said.flat
+
+
+def test_a_run_that_writes_nothing_names_no_folder(besiege: Besiege, spec: Path) -> None:
+    spec.write_text(SPEC.replace("zoo:digits-natural", "zoo:digits-natrual"))
+    said = besiege("run", "small.toml", "--out", "run")
+    assert said.code == 2 and not Path("run").exists()
+    assert "records are kept" not in said.err
+
+
 @pytest.mark.parametrize(
     ("tokens", "words"),
     [
@@ -154,11 +166,36 @@ def test_the_example_is_a_benchmark_of_many_tasks(besiege: Besiege) -> None:
     assert told["tasks"] >= 250 and len(told["paces"]) == 3
 
 
+def test_the_example_with_trainings_counts_them(besiege: Besiege) -> None:
+    path = ROOT / "examples" / "trained.toml"
+    told = json.loads(besiege("spec", "show", str(path), "--json").out)
+    assert [one["model"] for one in told["trainings"]] == ["natural", "pgd-at", "trades", "fast-at"]
+    assert all(one["epochs"] == 20 and one["seconds"] > 0 for one in told["trainings"])
+    shown = besiege("spec", "show", str(path)).out
+    assert "digits_cnn trained by trades(epochs=20)" in shown and "trained first" in shown
+
+
 def test_a_shortened_example_runs(besiege: Besiege) -> None:
     path = ROOT / "examples" / "digits.toml"
     said = besiege("run", str(path), "--count", "4", "--out", "run")
     assert said.code == 0, said.err
     assert "coarse" in said.out and all(one.complete for one in status("run"))
+
+
+def test_a_resumed_run_has_one_line_about_what_was_done(besiege: Besiege, spec: Path) -> None:
+    assert besiege("run", "small.toml", "--out", "run").code == 0
+    store, run = open_run("run")
+    for plan in run.plans:
+        if plan.request.attacks == ("fgsm", "bim(steps=3)"):
+            for task in plan.stages()[-1].parts[-1]:
+                shutil.rmtree(store.records / task.key)
+    shown = besiege("report", "run")
+    lines = [line for line in shown.err.splitlines() if line.startswith("incomplete: ")]
+    assert len(lines) == 1 and "2 of 5 evaluations, the first of them natural" in lines[0]
+    said = besiege("run", "small.toml", "--out", "run")
+    assert said.code == 0 and "resuming in run" in said.err
+    assert "an attack of an evaluation was done before" in said.err
+    assert "(done before)" not in said.err and "bim(steps=3) broke" in said.err
 
 
 def test_status_shows_models_by_cells_of_an_incomplete_run(besiege: Besiege, spec: Path) -> None:

@@ -11,7 +11,7 @@ from tests.cli.conftest import Besiege
 
 from besiege.bench.board import board_of
 from besiege.cli import main
-from besiege.metrics.paired import Difference
+from besiege.metrics.paired import Difference, paired_interval
 from besiege.studies.study import STUDIES
 
 DIGITS = STUDIES.get("digits")
@@ -43,7 +43,8 @@ def test_a_run_answers_the_claims(besiege: Besiege, run: Path) -> None:
     assert told.code == 0 and max(map(len, told.out.splitlines())) <= 80
     flat = " ".join(told.out.split())
     assert "D1 yes Adversarial training withstands more than natural" in flat
-    assert "corrected p < 0.001, on the same 30 images." in flat
+    assert "on the same 30 images." in flat
+    assert "Each interval is that of 98.33 %" in flat and "any of the 3 is false" in flat
     assert "D3 cannot tell The order" in flat and "These images cannot tell; about" in flat
     assert flat.count("other models and data may differ") == 1, "what all share is printed once"
     cell = board_of(run).cell("white linf")
@@ -58,6 +59,9 @@ def test_answers_are_those_of_the_distances(besiege: Besiege, run: Path) -> None
     change = Difference.of(trained, natural)
     assert (first["effect"]["value"], first["effect"]["count"]) == (change.value, 30)
     assert (first["verdict"], order["verdict"]) == ("yes", "cannot tell")
+    interval = paired_interval(change.only_first, change.only_second, 30, content["level"])
+    assert (first["effect"]["low"], first["effect"]["high"]) == pytest.approx(interval)
+    assert content["level"] == pytest.approx(1 - 0.05 / 3)
     assert content["tables"][0]["columns"] == ["model", "0.05", "0.1", "0.2"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,104 @@ def test_interrupted_it_goes_on_and_ends_with_the_same_weights(
     whole = (tmp_path / "whole.safetensors").read_bytes()
     assert (tmp_path / "mine.safetensors").read_bytes() == whole
     assert not (tmp_path / "mine.checkpoint").exists()
+
+
+def command(out: str) -> list[str]:
+    """The words of the command that the output ends with."""
+    return shlex.split(out.partition("evaluate it with\n")[2].replace("\\\n", " "))
+
+
+def small(recipe: str, *more: str) -> tuple[str, ...]:
+    return ("train", recipe, *TRAIN[2:], "--epochs", "1", *more)
+
+
+def test_the_last_line_evaluates_the_weights_behind_their_layers(besiege: Besiege) -> None:
+    said = besiege(*small("thermometer"))
+    assert said.code == 0, said.err
+    words = command(said.out)
+    assert words == [
+        *("besiege", "evaluate", "digits_mlp(in_channels=16):mine.safetensors+thermometer"),
+        *("--data", "digits", "--threat", "linf:0.15"),
+    ]
+    fixed = ("--count", "10", "--attacks", "fgsm", "--no-curve")
+    assert besiege(*words[1:], *fixed).code == 0
+
+
+def test_a_stochastic_model_is_evaluated_with_the_suite_for_it(besiege: Besiege) -> None:
+    words = command(besiege(*small("gaussian")).out)
+    assert words[2] == "digits_mlp:mine.safetensors+gaussian_noise"
+    assert words[-2:] == ["--suite", "adaptive"]
+
+
+def test_the_threat_of_that_line_is_that_of_the_training(besiege: Besiege) -> None:
+    assert command(besiege(*small("pgd-at", "--threat", "linf:0.05")).out)[-1] == "linf:0.05"
+    natural = besiege(*small("natural", "--no-resume")).out
+    assert command(natural)[-1] == "linf:0.15", "the usual one of the data"
+
+
+def test_a_network_that_besiege_cannot_build_is_not_evaluated(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    arch = ("--arch", "net.py:make")
+    said = besiege("train", "natural", *TRAIN[2:4], *arch, "--epochs", "1", *TRAIN[-2:])
+    assert said.code == 0 and "weights  mine.safetensors" in said.out
+    assert "evaluate it with" not in said.out
+
+
+def test_a_teacher_is_announced(besiege: Besiege) -> None:
+    said = besiege(*small("distilled"))
+    assert said.code == 0, said.err
+    first, then = "A teacher is trained first", "The student learns from its answers"
+    assert said.flat.index(first) < said.flat.index("epoch 1") < said.flat.index(then)
+    assert "mine.teacher.safetensors" in said.flat
+    assert "A teacher" not in besiege(*small("natural", "--no-resume")).flat
+
+
+@pytest.mark.parametrize(
+    ("number", "left"), [(2, "from mine.teacher.checkpoint"), (4, "from mine.checkpoint")]
+)
+def test_an_interrupted_distillation_says_where_it_resumes(
+    number: int, left: str, besiege: Besiege, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from besiege.cli import train
+
+    shown, seen = train._line, list[int]()
+
+    def line(epoch: Any) -> str:
+        seen.append(epoch.number)
+        if len(seen) == number:
+            raise KeyboardInterrupt
+        return shown(epoch)
+
+    monkeypatch.setattr(train, "_line", line)
+    said = besiege("train", "distilled", *TRAIN[2:], "--epochs", "2")
+    assert said.code == 130 and f"resume {left}" in said.flat
+
+
+def test_the_guard_that_ended_a_training_is_reported(
+    besiege: Besiege, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from besiege.training.epochs import Training
+
+    def scored(self, victim, held, attack):  # type: ignore[no-untyped-def]
+        return 0.9, 0.1 if len(self.history) == 1 else 0.6
+
+    monkeypatch.setattr(Training, "_accuracy", scored)
+    said = besiege("train", "fast-at", *TRAIN[2:], "--epochs", "4")
+    assert said.code == 0 and "guard 60.0 %" in said.flat and "epoch 3" not in said.flat
+    assert "The guard ended the training after epoch 2 of 4" in said.flat
+    assert "fell by 50.0 points" in said.flat and "those of epoch 1." in said.flat
+    assert "The guard ended" not in besiege(*small("natural", "--no-resume")).flat
+
+
+def test_a_budget_that_never_reached_its_full_size_is_reported(besiege: Besiege) -> None:
+    said = besiege(*small("pgd-at"))
+    assert "it reached 10 % of linf:0.15" in said.flat and "write ramp=1 in the recipe" in said.flat
+    assert "it reached" not in besiege(*small("pgd-at(ramp=1)", "--no-resume")).flat
+    assert "it reached" not in besiege(*small("natural", "--no-resume")).flat
 
 
 def _stop_after(epochs: int, shown: Any) -> Any:

@@ -110,7 +110,7 @@ def test_what_a_model_prints_is_no_result(besiege: Besiege, tmp_path: Path) -> N
 
 def test_neither_is_what_it_writes_without_python(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FILE)
-    command = [sys.executable, "-m", "besiege.cli", "evaluate", "net.py:prints", *QUICK, "--json"]
+    command = [sys.executable, "-m", "besiege", "evaluate", "net.py:prints", *QUICK, "--json"]
     done = subprocess.run(
         command,
         capture_output=True,

@@ -21,6 +21,14 @@ def test_the_summary_names_what_failed_and_what_was_not_run() -> None:
     assert Examination(checks[:1]).summary == "1 checks: 1 passed"
 
 
+def test_what_was_not_asked_is_neither_yes_nor_hidden_by_a_stop() -> None:
+    asked = Examination((Check("a", "passed"),), "transfer attacks only")
+    assert asked.enough == "not asked" and asked.answer.count("transfer attacks only") == 1
+    assert asked.summary == "transfer attacks only; 1 checks: 1 passed"
+    stopped = Examination((Check("a", "failed"),), "transfer attacks only")
+    assert stopped.enough == "no" and "transfer" not in stopped.summary
+
+
 def test_unknown_says_whether_the_figures_may_be_quoted() -> None:
     unknown = Examination((Check("a", "passed"), Check("c", "not run")))
     assert "may be quoted with that word" in unknown.answer

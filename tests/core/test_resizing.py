@@ -66,10 +66,12 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
     x, where = images(13, 3, 32, 32), places(13, 32, 32)
     whole = resize_pad(x, *where)
     order = torch.arange(12, -1, -1)
-    assert torch.equal(resize_pad(x[order], *(w[order] for w in where)), whole[order])
+    size, top, left = (w[order] for w in where)
+    assert torch.equal(resize_pad(x[order], size, top, left), whole[order])
     for row in (0, 5, 12):
         one = slice(row, row + 1)
-        assert torch.equal(resize_pad(x[one], *(w[one] for w in where)), whole[one])
+        size, top, left = (w[one] for w in where)
+        assert torch.equal(resize_pad(x[one], size, top, left), whole[one])
 
 
 def test_no_rows_work() -> None:

@@ -25,7 +25,7 @@ def test_few_samples_say_nothing_and_many_are_counted() -> None:
 
 @pytest.mark.parametrize(("right", "count"), [(5, 20), (16, 100), (1100, 10_000), (397, 397)])
 def test_the_tail_of_the_binomial_distribution(right: int, count: int) -> None:
-    assert rules._at_least(right, count, 0.1) == pytest.approx(
+    assert rules.at_least(right, count, 0.1) == pytest.approx(
         betainc(right, count - right + 1, 0.1), rel=1e-9
     )
 

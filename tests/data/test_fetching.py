@@ -283,10 +283,11 @@ def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_catalogue_knows_where_everything_is_published() -> None:
     for entry in CATALOGUE.values():
-        if entry.shipped:
+        if entry.shipped or entry.name == "imagenet-sample":  # on GitHub, as other files
+            assert entry.remotes is None
             continue
         assert entry.remotes is not None
-        for split in catalogue.SPLITS:
+        for split in entry.images:
             remotes: tuple[Remote, ...] = entry.remotes[split]
             assert remotes
             for remote in remotes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,8 +11,11 @@ from torch import Tensor, nn
 import besiege
 from besiege.core.dice import Dice
 from besiege.core.errors import StochasticError, VictimError
-from besiege.defenses import BitDepth, Defended, ResizePad
+from besiege.core.samples import Samples
+from besiege.core.threat import Threat
+from besiege.defenses import BitDepth, Defended, ResizePad, load
 from besiege.defenses.layers import LANGUAGE, Layer
+from besiege.models import Classifier
 
 BOX = (0.0, 1.0)
 
@@ -177,3 +182,41 @@ def test_impossible_layers_are_refused(make: object) -> None:
 
 def test_layers_are_frozen_values() -> None:
     assert isinstance(BitDepth(), Layer) and BitDepth(3) == BitDepth(3) and hash(BitDepth())
+
+
+def test_the_twin_of_a_defended_model_is_its_layers_before_the_twin_of_the_model() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten())
+    net.append(nn.Linear(8 * 6 * 6, 10))
+    net[1].running_var.fill_(0.3)  # type: ignore[operator]
+    victim = Defended(Classifier(net), BitDepth(3))
+    data = besiege.data.load("digits", "test", count=16)
+    samples = Samples.of(data.images, data.labels, box=victim.box, classes=10)
+    twin = victim.twin(samples, Threat.parse("linf:0.1"))
+    assert isinstance(twin, Defended) and twin.layers == victim.layers
+    assert not any(
+        isinstance(part, nn.BatchNorm2d)
+        for net in twin.victim.parts
+        for part in cast(nn.Module, net).modules()
+    )
+    with victim.held(), twin.held(), torch.no_grad():
+        assert torch.allclose(twin(data.images), victim(data.images), atol=1e-5)
+    # What is found on it is judged on the victim itself.
+    given: dict[str, Any] = {
+        "threat": "linf:0.1",
+        "attacks": "pgd(steps=10)",
+        "count": 30,
+        "curve": False,
+    }
+    found = besiege.evaluate(victim, "digits", **given)
+    assert found.by_attack["pgd(steps=10)"].value <= found.clean.value
+    # One answer of a stochastic victim confirms nothing.
+    assert Defended(Classifier(net), ResizePad()).twin(samples, Threat.parse("linf:0.1")) is None
+
+
+def test_the_digest_of_a_shipped_layer_is_its_text_and_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digests = {load(f"zoo:digits-natural+{text}").digest() for text in ("bits", "bits(depth=4)")}
+    assert len(digests) == 1
+    monkeypatch.setattr(BitDepth, "revision", 2)
+    assert load("zoo:digits-natural+bits").digest() not in digests

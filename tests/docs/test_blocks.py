@@ -20,13 +20,14 @@ from tests.installing import python_path
 from tests.models.serving import serving
 
 from besiege.bench.benchmark import benchmark_of
-from besiege.bench.expanding import expand
+from besiege.bench.expanding import declared
 from besiege.bench.exports import EXPORTS
 from besiege.cli import main
 
 SKIPPED = {
     "pip install": "it would install",
     "examples/serve.py": "it would never end; the test of the page has the server answer",
+    "imagenet-sample": "it needs a data root; tests/cli/test_imagenet.py has it",
     "conform(": "tests/laws/test_example.py runs it",
     "import pandas": "it is not installed; tests/peers/test_frames.py has it",
 }
@@ -208,5 +209,8 @@ def test_a_benchmark_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     (shown,) = [b.text for b in blocks("benchmark.md") if b.text.startswith("         clean")]
     for line in shown.splitlines()[:-1]:  # the last says that it goes on
         assert line in said
-    (written,) = [b.text for b in blocks("benchmark.md") if b.language == "toml"]
-    assert len(expand(benchmark_of(tomllib.loads(written)), Path())) == 6
+    texts = [b.text for b in blocks("benchmark.md") if b.language == "toml"]
+    written, trained = map(tomllib.loads, texts)
+    assert len(declared(benchmark_of(written), Path()).entries) == 6
+    models = {**written["models"], **trained["models"]}
+    assert len(declared(benchmark_of({**written, "models": models}), Path()).entries) == 9

@@ -21,6 +21,9 @@ from besiege.metrics.registry import registered as figures
 from besiege.models.catalogue import listing
 from besiege.testing import LAWS, registered
 from besiege.training import RECIPES
+from besiege.training.objectives import OBJECTIVES
+from besiege.training.radii import RADII
+from besiege.training.updates import UPDATES
 
 PAGES = importlib.import_module("pages")
 ATTACKS = importlib.import_module("pages.attacks")
@@ -56,7 +59,10 @@ def test_a_page_says_what_show_says(attack: Attack, pages: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("text", "forwards", "backwards"),
     # A look at the clean image, one answer for every step, and the last point.
-    [("fgsm", 3, 1), ("pgd", 42, 40), ("sinifgsm", 52, 50), ("repeat(pgd(steps=10), 3)", 34, 30)],
+    [
+        *(("fgsm", 3, 1), ("pgd", 42, 40), ("sinifgsm", 52, 50)),
+        *(("repeat(pgd(steps=10), 3)", 34, 30), ("lspga(steps=5)", 7, 5)),
+    ],
 )
 def test_the_cost_is_that_of_an_image_that_stands(text: str, forwards: int, backwards: int) -> None:
     assert EXAMPLES.cost(parse(text)) == (forwards, backwards)
@@ -66,6 +72,12 @@ def test_an_example_is_run_and_shown() -> None:
     page = ATTACKS.attack_page("fgsm", EXAMPLES.run)
     assert "fgsm on zoo:digits-natural, seed 0" in page
     assert re.search(r"success +\d+ of 50 images", page)
+
+
+def test_the_example_of_an_attack_on_codes_has_a_model_that_takes_them() -> None:
+    page = ATTACKS.attack_page("lspga", EXAMPLES.run)
+    assert re.search(r"success +\d+ of \d+ images", page)
+    assert "weights.safetensors+thermometer" in page
 
 
 def test_an_attack_with_a_loop_of_its_own_has_a_page_like_the_others() -> None:
@@ -91,7 +103,12 @@ def test_everything_that_has_a_name_is_on_its_page(pages: dict[str, str]) -> Non
         "attacks/suites": [text for suite in SUITES.values() for text in suite.attacks],
         "reference/data": [f"## {name}" for name in CATALOGUE],
         "reference/models": [f"`{row.name}`" for row in listing()],
-        "reference/recipes": [f"### {name}" for name in RECIPES],
+        "reference/recipes": [
+            *(f"### {name}\n" for name in RECIPES.names()),
+            *(f"### objective {name}\n" for name in OBJECTIVES.names()),
+            *(f"### radius {name}\n" for name in RADII.names()),
+            *(f"### update {name}\n" for name in UPDATES.names()),
+        ],
         "reference/defenses": [f"## {name}" for name in LAYERS.names()],
         "reference/laws": [f"## {law.number}. {name}" for name, law in LAWS.items()],
     }

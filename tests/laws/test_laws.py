@@ -25,6 +25,7 @@ COMPOSED = [
     "best_of(minimal(fgsm), minimal(bim))",
     "repeat(pgd, 2)",
     "averaged(pgd, 2)",
+    "oblivious(pgd)",
     "each_target(pgd, 3)",
     "minimal(cascade(fgsm, bim))",
     "cascade(averaged(bim, 2), repeat(each_target(pgd, 2), 2))",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
-from besiege.defenses.layers import LAYERS, BitDepth, Layer
+from besiege.defenses import BitDepth
+from besiege.defenses.layers import LAYERS, Layer, Unclamped
 from besiege.testing import LAYER_LAWS, conform_layer
 from besiege.testing.victims import images_of
 
@@ -17,12 +18,32 @@ Box = tuple[float, float]
 TEXTS = [
     "bits",
     "bits(depth=1)",
+    "bits(levels=5, how='floor')",
+    "jpeg",
+    "jpeg(quality=30, subsampling='4:4:4', backward='identity')",
+    "median",
+    "median(size=3)",
+    "blur",
+    "crop_rescale(size=9)",
+    "crop_rescale(size=(7, 8), how='nearest')",
+    "tvm",
+    "nlm",
+    "nlm(search=5, patch=1, strength=9.0)",
     "resize_pad",
     "resize_pad(least=0.5)",
+    "resize_pad(least=1, to=20, fill=0.5)",
+    "jitter",
+    "jitter(radius=0.4)",
+    "randmix",
+    "randmix(centres=3, hard=True, apart=False)",
     "adapt(size=8)",
     "adapt(size=(20, 9), how='white')",
     "adapt(size=10, how='grey', channels=1)",
     "adapt(size=10, how='crop')",
+    "gaussian_noise",
+    "gaussian_noise(sigma=0.1)",
+    "thermometer",
+    "thermometer(levels=3)",
 ]
 
 
@@ -53,6 +74,10 @@ class OverTheBatch(Own):
 class OutOfTheBox(Own):
     def transform(self, x: Tensor, box: Box, dice: Dice) -> Tensor:
         return 1.01 * x
+
+
+class ClampedAfterAll(Own, Unclamped):
+    pass
 
 
 class NotANumber(Own):
@@ -124,6 +149,7 @@ class OtherForward(Own):
 SPOILED: list[tuple[str, type[Own]]] = [
     ("rows_are_independent", OverTheBatch),
     ("stays_in_the_box", OutOfTheBox),
+    ("stays_in_the_box", ClampedAfterAll),
     ("stays_in_the_box", NotANumber),
     ("stays_in_the_box", DoublePrecision),
     ("touches_nothing", DrawingGlobally),

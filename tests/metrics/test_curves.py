@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from besiege.metrics import Evidence, Rows, Trial, against_budget, against_steps, clopper_pearson
-from besiege.metrics.curves import bands, survival
+from besiege.metrics.curves import survival
 from besiege.metrics.figures import (
     attack_figures,
     budget_figures,
@@ -183,12 +183,6 @@ def test_in_a_chain_an_image_that_the_judge_doubts_is_not_robust_and_not_left_ou
     plain = evidence(ONE, chained=True)
     assert case.standing().sum() == plain.standing().sum() - 1
     assert case.covered(first).all()
-
-
-def test_bands_equal_single_intervals() -> None:
-    low, high = bands(np.arange(8), 7)
-    for hits in range(8):
-        assert (low[hits], high[hits]) == pytest.approx(clopper_pearson(hits, 7))
 
 
 def test_a_long_curve_is_thinned_to_points_it_passes_through() -> None:

@@ -320,6 +320,49 @@ def test_w42_small_probes() -> None:
     assert "W42" not in ids(evidence(trial("nes", N, probe=0.001, columns=chance)))
 
 
+def levels_of(rule: str, case: Evidence) -> list[str]:
+    return [f.level for f in findings(case) if f.id == rule]
+
+
+def test_w33_a_layer_without_a_gradient_meets_attacks_on_it() -> None:
+    ignoring = trial("oblivious(pgd)", 20, access="transfer", oblivious=True)
+    elsewhere = trial("dim", 20, access="transfer")
+    layers: dict[str, Any] = {"surrogates": ("bits(depth=1)",)}
+    (found,) = (f for f in findings(evidence(ignoring, elsewhere, **layers)) if f.id == "W33")
+    assert found.level == "warning" and "bits(depth=1)" in found.seen
+    assert "--suite adaptive" in found.advice
+    for own in (trial("pgd", 30), trial("square", 30, access="score")):
+        assert not levels_of("W33", evidence(ignoring, own, **layers))
+    guard = trial("noise", 0, access="score", guard=True)
+    assert levels_of("W33", evidence(ignoring, guard, **layers)), "a guard is no attack of its own"
+    assert not levels_of("W33", evidence(ignoring)), "the layers have gradients"
+    assert not levels_of("W33", evidence(**layers)), "nothing was run"
+
+
+def test_w33_a_stochastic_model_meets_attacks_on_its_mean() -> None:
+    ignoring = trial("oblivious(pgd)", 20, access="transfer", oblivious=True)
+    square = trial("square", 20, access="score")
+    averaged = trial("averaged(square, 20)", 20, access="score", draws=20)
+    assert levels_of("W33", evidence(ignoring, stochastic=True)) == ["warning"]
+    assert levels_of("W33", evidence(ignoring, square, stochastic=True)) == ["warning"]
+    assert not levels_of("W33", evidence(ignoring, averaged, stochastic=True))
+    on_mean_elsewhere = trial("oblivious(averaged(pgd, 5))", 20, access="transfer", draws=5)
+    both = levels_of("W33", evidence(on_mean_elsewhere, stochastic=True))
+    assert both == ["warning", "note"], "the mean is of another model"
+
+
+def test_w33_notes_means_of_equal_answers() -> None:
+    case = evidence(trial("averaged(pgd, 20)", 20, draws=20))
+    (found,) = (f for f in findings(case) if f.id == "W33")
+    assert found.level == "note" and "averages 20 equal answers" in found.seen
+
+
+def test_w49_does_not_ask_for_attacks_that_ran() -> None:
+    fooled = {"access": "transfer", "elsewhere": np.arange(N) < 100}
+    assert "W49" in ids(evidence(trial("pgd", 0, **fooled)))
+    assert "W49" not in ids(evidence(trial("oblivious(pgd)", 0, oblivious=True, **fooled)))
+
+
 @pytest.mark.parametrize(
     ("there", "here", "fires"), [(100, 49, True), (100, 51, False), (19, 0, False), (20, 0, True)]
 )
@@ -329,6 +372,29 @@ def test_w49_images_that_fool_only_the_substitute(there: int, here: int, fires: 
     assert ("W49" in ids(evidence(worse, best))) == fires
     assert "W49" not in ids(evidence(trial("pgd", here, guard=True, **fooled)))
     assert "W49" not in ids(evidence(trial("pgd", here, access="transfer"))), "earlier records"
+
+
+@pytest.mark.parametrize(("theirs", "fires"), [(100, False), (101, True)])
+def test_w50_images_made_elsewhere_break_no_more(theirs: int, fires: bool) -> None:
+    given = trial("replay(x.npz)", theirs, access="transfer", given=True)
+    found = [f for f in findings(evidence(trial("pgd", 100), given)) if f.id == "W50"]
+    assert bool(found) == fires
+    if fires:
+        assert found[0].level == "warning"
+        assert (
+            "too weak: 'replay(x.npz)'" in found[0].seen
+            and "has adversarial examples for 1 of the" in found[0].seen
+        )
+    assert "W50" not in ids(evidence(trial("pgd", 100), trial("apgd", 101), given))
+    assert "W50" not in ids(evidence(trial("pgd", 100), trial("apgd", 101)))
+
+
+@pytest.mark.parametrize(("size", "fires"), [(0.0298, False), (0.0296, True)])
+def test_w50_images_made_elsewhere_are_no_smaller(size: float, fires: bool) -> None:
+    search = trial("ddn", N)
+    given = trial("replay(x.npz)", N, given=True, columns={"linf": np.full(N, size)})
+    case = evidence(search, given, eps=None, curve=search)
+    assert ("W50" in ids(case)) == fires
 
 
 def test_w11_a_gradient_that_vanished() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import besiege.data
 from besiege.models import ARCHITECTURES, CATALOGUE, PUBLIC
 from besiege.models.residual import BasicBlock, BiasedBlock
 
@@ -15,9 +16,9 @@ def parameters(module: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
-def test_an_architecture_answers_ten_logits_at_its_size(name: str) -> None:
-    module = ARCHITECTURES[name]().eval()
-    assert module(torch.rand(2, *CATALOGUE[name].shape)).shape == (2, 10)
+def test_an_architecture_answers_a_logit_per_class_at_its_size(name: str) -> None:
+    module, shape = ARCHITECTURES[name]().eval(), CATALOGUE[name].shape
+    assert module(torch.rand(2, *shape)).shape == (2, 1000 if shape[1] > 200 else 10)
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
@@ -32,11 +33,11 @@ def test_the_catalogue_says_what_every_architecture_takes() -> None:
     assert set(CATALOGUE) == set(ARCHITECTURES)
     for name, make in ARCHITECTURES.items():
         taken = inspect.signature(make).parameters.values()
-        assert CATALOGUE[name].arguments == ", ".join(f"{p.name}={p.default}" for p in taken)
+        assert CATALOGUE[name].arguments == ", ".join(f"{p.name}={p.default!r}" for p in taken)
         assert make.__name__ == name and CATALOGUE[name].about and make.__doc__
 
 
-@pytest.mark.parametrize("depth", [20, 32, 44, 56])
+@pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
 def test_residual_networks_have_as_many_layers_as_their_name_says(depth: int) -> None:
     keys = ARCHITECTURES[f"resnet{depth}"]().state_dict()
     assert sum(v.ndim in (2, 4) for v in keys.values()) == depth
@@ -86,11 +87,47 @@ def test_deepsecs_network_has_seven_layers_of_the_published_sizes() -> None:
     assert [type(m) for m in module.modules() if "Dropout" in type(m).__name__] == [nn.Dropout]
 
 
+def test_deepsecs_network_has_other_widths_and_takes_digits() -> None:
+    weights = ARCHITECTURES["deepsec_cnn"](width=8).state_dict()
+    assert [len(weights[key]) for key in ("0.weight", "5.weight", "11.weight")] == [8, 16, 200]
+    small = ARCHITECTURES["deepsec_cnn"](size=8)
+    assert small.eval()(torch.rand(2, 1, 8, 8)).shape == (2, 10)
+    # Only where the published form does not fit.
+    published = ARCHITECTURES["deepsec_cnn"](size=16)
+    for module, padding in ((published, (0, 0)), (small, (1, 1))):
+        convolutions = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+        assert all(part.padding == padding for part in convolutions)
+
+
+def test_deepdefenses_network_has_five_layers_and_no_batch_norm() -> None:
+    module = ARCHITECTURES["conv5"]()
+    weights = [tuple(v.shape) for k, v in module.state_dict().items() if k.endswith("weight")]
+    assert weights == [
+        *((32, 3, 5, 5), (32, 32, 5, 5), (64, 32, 5, 5)),
+        *((64, 4 * 4 * 64), (10, 64)),
+    ]
+    for size in (1, 2, 7, 8, 28):
+        small = ARCHITECTURES["conv5"](in_channels=1, size=size).eval()
+        assert small(torch.rand(2, 1, size, size)).shape == (2, 10)
+
+
+def test_wide_residual_networks_have_the_published_size() -> None:
+    assert abs(parameters(ARCHITECTURES["wide_resnet"]()) - 36.5e6) < 5e4
+    # The depth counts convolutions, those of shortcuts too, and not the linear layer.
+    thin = ARCHITECTURES["wide_resnet"](depth=10, widen=2)
+    assert sum(v.ndim in (2, 4) for v in thin.state_dict().values()) == 10 + 1
+    assert thin.eval()(torch.rand(2, 3, 8, 8)).shape == (2, 10)
+    with pytest.raises(ValueError, match=r"the depth is 27.* 6n \+ 4"):
+        ARCHITECTURES["wide_resnet"](depth=27)
+
+
 def test_every_public_entry_is_whole() -> None:
-    assert len(PUBLIC) == 22 and len({entry.sha256 for entry in PUBLIC.values()}) == 22
+    assert len(PUBLIC) == 26 and len({entry.sha256 for entry in PUBLIC.values()}) == 26
     for entry in PUBLIC.values():
         assert len(entry.sha256) == 64 and entry.source and entry.licence
-        assert entry.data in ("cifar10", "mnist", "fashion-mnist")
+        known = besiege.data.entry(entry.data)
+        assert (entry.shape, entry.classes) == (known.shape, known.classes)
+        assert (entry.crop is None) == (entry.data != "imagenet-sample")
         assert set(entry.arguments) <= set(
             inspect.signature(ARCHITECTURES[entry.architecture]).parameters
         )

@@ -164,9 +164,9 @@ NAMED = {
     "cifar10-pgd-at": ("a485e71bcd9827e80aa4a93b07b2bf5b1962db4b29b5646ec1b9ea43197901e2"),
     "cifar10-resnet20-pgd-at": ("03952cfff7b62eebe763eb1a2ddc7497b9b8a49d18485880c3724e67c72653e4"),
     "digits-natural+bits(depth=3)+resize_pad": (
-        "bbeecb15597ed6604e8da714dc33455dd8dd1a591fdb569e1df819be7a6457e1"
+        "3adbc2a55d23dab19421e5ec3d4b46254b5c817fcd717e3973d2e49fecda2509"
     ),
-    "digits-natural+adapt(8)": ("62db246022833d3c44fd5f18965145fee2d099d1fd06234a02a96d33ab7e057a"),
+    "digits-natural+adapt(8)": ("fc0dfe8aa90225051954865ead86663ed12058ad3e9ff5862d2eba258b77f773"),
 }
 WRITTEN = {
     "make": "4ce77481f0ffe8d1248dd5045fbbac2181ee974851534e27fa1f9f2910985a02",

@@ -26,10 +26,12 @@ from besiege.metrics.values import (
     Draws,
     ModelFigures,
     Picture,
+    Probability,
     Sizes,
     Spread,
     Stage,
     ThreatFigures,
+    Tries,
 )
 
 Figures = RunFigures
@@ -120,8 +122,11 @@ def suite() -> Figures:
 def by_chance() -> Figures:
     """A model that answers by chance."""
     (found,) = suite().evaluations
-    attacks = tuple(AttackSpread(0.3, 0.01, one.text) for one in found.attacks)
-    drawn = Draws(5, Spread(0.9605, 0.0031), Spread(0.2151, 0.0102), attacks)
+    within = (Tries(1, 0.2151), Tries(5, 0.1253), Tries(10, 0.0876))
+    attacks = tuple(AttackSpread(0.3, 0.01, one.text, within) for one in found.attacks)
+    likely = (Probability(0.0, 0.0, 0.522, 25), Probability(1.0, 0.478, 1.0, 175))
+    spreads = Spread(0.9605, 0.0031), Spread(0.2151, 0.0102)
+    drawn = Draws(5, *spreads, attacks, within, likely)
     return figures(replace(found, chance=drawn))
 
 

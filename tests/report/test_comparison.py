@@ -81,8 +81,8 @@ def printed(found: PairedComparison, width: int = 80, images: bool = False) -> s
 
 def test_the_sentence_of_a_difference_that_cannot_be_told() -> None:
     assert said(pair("pgd-at", "resnet20-pgd-at", 7, 1)) == (
-        "pgd-at withstands more than resnet20-pgd-at: +6.0 points [0.6, 12.9], p = 0.070: these "
-        "100 images cannot tell; about 260 would."
+        "These 100 images cannot tell whether pgd-at withstands more than resnet20-pgd-at; about "
+        "260 would. Observed: +6.0 points [0.6, 12.9], p = 0.070."
     )
 
 
@@ -94,18 +94,18 @@ def test_the_sentence_of_a_clear_difference() -> None:
 
 def test_several_pairs_have_corrected_p_values() -> None:
     one = pair("a", "b", 30, 10, p=0.2)
-    assert "corrected p = 0.20: these 100 images cannot tell" in said(one, pair("a", "c", 3, 1))
+    assert said(one, pair("a", "c", 3, 1)).endswith("[7.9, 31.7], corrected p = 0.20.")
 
 
 def test_more_images_than_there_are() -> None:
     small = {"data": replace(DATA, count=100, total=200)}
-    assert said(pair("a", "b", 7, 1), **small).endswith(
-        "cannot tell; about 260 would, but digits (test) has 200."
+    assert "; about 260 would, but digits (test) has 200. Observed" in said(
+        pair("a", "b", 7, 1), **small
     )
     unknown = {"data": replace(DATA, count=100, total=None)}
-    assert said(pair("a", "b", 7, 1), **unknown).endswith("about 260 would.")
+    assert "; about 260 would. Observed" in said(pair("a", "b", 7, 1), **unknown)
     # With a few images the formula may ask for no more than there are.
-    assert said(pair("a", "b", 4, 0, needed=90)).endswith("these 100 images cannot tell.")
+    assert "withstands more than b. Observed" in said(pair("a", "b", 4, 0, needed=90))
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,9 @@ def test_a_change_that_the_images_cannot_tell_says_how_many_would() -> None:
     hard = generator.lognormal(-3, 0.5, 60)
     first, second = (hard * generator.lognormal(0, own, 60) for own in (0.2, 0.8))
     text = crossed(first, second, **linf)
-    assert text.startswith("a withstands more up to linf 0.0") and ", b beyond 0.0" in text
-    assert ": these 60 images cannot tell; about " in text and text.endswith(" would.")
+    assert text.startswith("These 60 images cannot tell whether the order of a and b changes")
+    assert "; about " in text
+    assert " would. Observed: a withstands more up to linf 0.0" in text and ", b beyond 0.0" in text
 
 
 def test_an_order_that_does_not_change() -> None:
@@ -154,8 +155,8 @@ def test_an_order_that_does_not_change() -> None:
         "The order of a and b does not change by a point or more, up to linf 0.095 (certain)."
     )
     few = crossed(first[:20], first[:20] / 2, **linf)
-    assert few.startswith("Whether the order of a and b changes with the budget, up to linf 0.")
-    assert "these 20 images cannot tell; about" in few
+    assert few.startswith("These 20 images cannot tell whether the order of a and b changes with")
+    assert "the budget, up to linf 0." in few and "; about" in few and "Observed" not in few
 
 
 def test_the_sentence_follows_its_pair_and_without_distances_there_is_none() -> None:
@@ -188,8 +189,11 @@ def test_no_difference() -> None:
 def test_without_a_budget() -> None:
     free = {"threat": threat("linf", None)}
     assert said(pair("a", "b", 60, 30), **free).startswith(
-        "a needs larger perturbations than b: on 60 images, smaller ones on 30; +30.0 points ["
+        "a needs larger perturbations than b: larger ones on 60 images, smaller ones on 30; +30.0 "
     )
+    unclear = said(pair("a", "b", 6, 4), **free)
+    assert unclear.startswith("These 100 images cannot tell whether a needs larger perturbations")
+    assert ". Observed: larger ones on 6 images, smaller ones on 4; +2.0 points [" in unclear
     assert "each needs the larger perturbation on 5 of 100" in said(pair("a", "b", 5, 5), **free)
     assert "need the same perturbations on all 100" in said(pair("a", "b", 0, 0), **free)
 
@@ -200,7 +204,7 @@ def test_a_figure_that_must_not_be_quoted_is_not_quoted() -> None:
     found = group([compared("a", 46), bad], [pair("a", "b", 7, 1)])
     whole = PairedComparison((found,), (("c against l2:1 in run", "no other has this threat"),))
     for text in (in_words(whole), printed(whole, 200)):
-        assert "about 260 would. (Not to be quoted.)" in text
+        assert "p = 0.070. (Not to be quoted.)" in text
         assert "! Do not quote the figures of b (W14): The model answers differently." in text
         assert "! b is not complete: 0 of 100 images are judged." in text
         assert "Not compared: c against l2:1 in run (no other has this threat)." in text

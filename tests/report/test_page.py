@@ -224,8 +224,10 @@ def test_which_attack_broke_what_first_and_what_it_left() -> None:
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
     text = read(by_chance()).text
     assert "21.51 % (1.02) under attack, 96.05 % (0.31) without" in text
-    assert "fabt 30.00 % (1.00)" in text
-    assert "worst attack for each image 21.51 % (1.02)" in text
+    assert "fabt 30.00 % (1.00) 12.5 % 8.8 %" in text
+    assert "worst attack for each image 21.51 % (1.02) 12.5 % 8.8 %" in text
+    assert "5 tries 10 tries" in text
+    assert "0.0 % 0.0 % to 52.2 % 25" in text and "100.0 % 47.8 % to 100.0 % 175" in text
     assert "Stochastic model" not in read(suite()).text
 
 
@@ -519,6 +521,16 @@ def test_the_comparison_marks_what_must_not_be_quoted() -> None:
     advised = "Make it deterministic. In zoo:digits-natural against l2:0.5."
     assert head.index(seen + advised) > head.index("Under attack,")
     assert head.count("Make it deterministic.") == 1
+
+
+def test_a_warning_of_several_evaluations_says_of_which_its_sentence_is() -> None:
+    first, second = (
+        replace(one, warnings=(Finding("W05", f"'{name}' gained 2 points.", "More steps."),))
+        for one, name in zip(four().evaluations[:2], ("pgd", "mim"), strict=True)
+    )
+    text = read(figures(first, second)).text
+    seen = text.index("'pgd' gained") if "'pgd' gained" in text else text.index("pgd gained")
+    assert text[:seen].rstrip().endswith(first.title)
 
 
 def test_a_fragment_stands_alone() -> None:

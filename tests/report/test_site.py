@@ -206,6 +206,15 @@ def test_a_clear_lead_is_told_with_its_size_and_every_value_links_to_images() ->
         assert len(links) == len(cell.attacks)
 
 
+def test_a_cell_explains_its_pictures_once(files: dict[str, bytes]) -> None:
+    pages = {name: text.decode() for name, text in files.items() if name.startswith("cells/")}
+    assert len(pages) == 4
+    for name, page in pages.items():
+        assert page.count('details class="gallery-of"') == 16
+        assert page.count("Click on one to enlarge it.") == 1
+        assert page.count("nearest to their median") == ("cells/l2" in name)
+
+
 def test_no_mean_over_attacks_norms_or_goals_is_anywhere(files: dict[str, bytes]) -> None:
     for name, text in files.items():
         if name.endswith(".html"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tests.report.browser import CHROMIUM, Browser
 from tests.report.crowd import crowd
 from tests.report.sample import pictures
@@ -65,6 +66,41 @@ def test_nothing_overlaps_sticks_out_complains_or_is_loaded_from_elsewhere(
         assert browser.logged() == []
         inside = site.resolve().as_uri()
         assert all(address.startswith(inside) for address in browser.requested())
+
+
+@pytest.mark.parametrize("page", ["index.html", MODEL, "frontier.html"])
+def test_intervals_are_inside_the_table_s_box_on_a_phone(
+    page: str, browser: Browser, site: Path
+) -> None:
+    browser.open(site / page, 390, "light")
+    cut = browser.value(
+        "[...document.querySelectorAll('.pair .soft')].filter(e => e.getClientRects().length)"
+        ".map(e => [e.textContent, e.getBoundingClientRect().right,"
+        " e.closest('.scroll').getBoundingClientRect().right])"
+    )
+    assert len(cut) >= 16 or page == MODEL
+    assert [one for one in cut if one[1] > one[2]] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_continues_has_an_edge_that_can_be_seen(
+    scheme: str, browser: Browser, site: Path, tmp_path: Path
+) -> None:
+    """The shade at the right edge differs from the paper, and is gone at the end of the table."""
+    browser.open(site / "index.html", 390, scheme)
+    box = "document.querySelector('.scroll')"
+    shades = []
+    for left in (0, 10_000):
+        browser.value(f"{box}.scrollLeft = {left}")
+        x, y = browser.value(f"(r => [r.right, r.top + scrollY])({box}.getBoundingClientRect())")
+        browser.screenshot(tmp_path / "edge.png", (x - 2, y + 2, 2, 2))
+        with Image.open(tmp_path / "edge.png") as shot:
+            shades.append(
+                max(shot.convert("L").tobytes())
+                if scheme == "dark"
+                else 255 - min(shot.convert("L").tobytes())
+            )
+    assert shades[0] - shades[1] >= 40
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

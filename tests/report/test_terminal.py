@@ -130,9 +130,10 @@ def test_the_legend_explains_only_the_columns_that_fit() -> None:
 
 
 def test_a_model_that_answers_by_chance_has_a_mean_and_a_deviation() -> None:
-    lines = [" ".join(line.split()) for line in printed(by_chance()).splitlines()]
-    said = "mean (sd) of 5 draws, clean 96.05 % (0.31)"
-    assert f"stochastic 21.51 % (1.02) {said}" in lines
+    said = (
+        "mean (sd) of 5 draws, clean 96.05 % (0.31); any of 5 draws 12.5 %, any of 10 draws 8.8 %"
+    )
+    assert f"stochastic 21.51 % (1.02) {said}" in " ".join(printed(by_chance()).split())
     assert "stochastic" not in printed(suite())
 
 
@@ -246,11 +247,37 @@ def test_what_differs_in_numbers_only_is_said_once() -> None:
     ]
     text = " ".join(printed(figures(*evaluations)).split())
     assert text.count("points.") == 1 and "Known to +-5.5 points." in text
-    assert "(zoo:digits-pgd-at against linf:8/255; the others with other numbers)" in text
+    assert (
+        "(zoo:digits-pgd-at against linf:8/255; likewise the others, with other numbers)"
+        in " ".join(text.split())
+    )
     two = " ".join(printed(figures(*evaluations[:2])).split())
-    assert "against linf:8/255; the other with other numbers)" in two
+    assert "against linf:8/255; likewise the other, with other numbers)" in two
     fewer = [*evaluations[:2], replace(evaluations[2], warnings=()), evaluations[3]]
-    assert "other numbers" not in printed(figures(*fewer))
+    some = " ".join(printed(figures(*fewer)).split())
+    assert re.search(
+        r"\(\S+ against \S+; likewise \S+ against \S+ and .*, with other numbers", some
+    )
+
+
+def test_a_warning_of_several_evaluations_says_of_which_attacks() -> None:
+    """The sentence is about the first evaluation; the rule may have seen others elsewhere."""
+    attacks = (("pgd",), ("pgd",), ("mim", "bim"), ("fgsm",))
+    evaluations = [
+        replace(
+            one,
+            model=replace(one.model, declared=f"model {place}"),
+            warnings=warned(*(("W05", f"'{name}' gained 2 points.", "warning") for name in names)),
+        )
+        for place, (one, names) in enumerate(zip(four().evaluations, attacks, strict=True))
+    ]
+    quiet = replace(evaluations[0], warnings=())
+    for some in (evaluations, [*evaluations, quiet]):
+        text = " ".join(printed(figures(*some)).split())
+        named = text.partition("gained 2 points.")[2]
+        assert all(f"'{name}'" in text for names in attacks for name in names), named
+        assert "likewise" in named and "other numbers" not in named
+    assert "'mim' and 'bim' of" in text or "Likewise 2 for 'bim'" in text
 
 
 def test_a_warning_of_some_evaluations_names_them() -> None:
@@ -335,6 +362,22 @@ def test_an_attack_that_was_done_before_shows_no_time() -> None:
         with bar("zoo:x", shown) as tell:
             tell(Event(100, 200, "apgd", Stage("apgd", 198, 174, 1.0, 1.5, kept=True)))
         assert said in " ".join(file.getvalue().split()) and "1.5 s" not in file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_was_done_before_in_many_evaluations_has_one_line(terminal: bool) -> None:
+    file = io.StringIO()
+    shown = Console(file=file, width=80, force_terminal=terminal, color_system=None)
+    with bar("benchmark", shown) as tell:
+        for title in ("1 of 3: a", "2 of 3: b"):
+            tell(Event(10, 200, "clean images", title=title, kept=True))
+            for name in ("fgsm", "apgd"):
+                stage = Stage(name, 198, 174, 1.0, 1.5, kept=True)
+                tell(Event(20, 200, name, stage, title=title, kept=True))
+        tell(Event(30, 200, "fgsm", Stage("fgsm", 198, 17, 1.0, 1.5), title="3 of 3: c"))
+    text = " ".join(file.getvalue().split())
+    assert text.count("4 attacks of 2 evaluations were done before") == 1
+    assert text.count("done before") == 1 and "apgd" not in text and "1.5 s" in text
 
 
 def test_report_never_imports_torch() -> None:

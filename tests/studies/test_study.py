@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.studies.boards import board as board_with
-from tests.studies.boards import made, with_sizes
+from tests.studies.boards import made, searched, with_sizes
 
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
-from besiege.metrics.paired import Difference, holm
+from besiege.metrics.paired import Difference, paired_interval
 from besiege.studies.effects import advantage, least_advantage
 from besiege.studies.study import STUDIES, Claim, Study
 
@@ -27,13 +27,14 @@ def verdicts(board: Board) -> list[str]:
 
 
 def test_a_clear_run_answers_every_claim() -> None:
-    first, second, order = DIGITS.answers(made(1000, 2.0))
+    first, second, order = DIGITS.answers(made(2000, 2.0))
     assert (first.verdict, second.verdict, order.verdict) == ("yes", "yes", "yes")
-    cell = made(1000, 2.0).cell("white linf")
+    cell = made(2000, 2.0).cell("white linf")
     plain = Difference.of(cell.smallest[1] > 0.1, cell.smallest[0] > 0.1)
     assert first.effect is not None and first.effect.value == plain.value
-    assert (first.effect.low, first.effect.high) == (plain.low, plain.high)
-    assert first.effect.count == 1000 and first.needed is None
+    wider = paired_interval(plain.only_first, plain.only_second, 2000, 1 - 0.05 / 3)
+    assert (first.effect.low, first.effect.high) == pytest.approx(wider)
+    assert first.effect.count == 2000 and first.needed is None
 
 
 def test_the_opposite_is_no_and_little_is_cannot_tell() -> None:
@@ -52,20 +53,22 @@ def test_a_planted_change_of_the_order_is_a_no_that_says_where() -> None:
     assert answer.verdict == "no" and "The order changes near 0.0" in answer.caveat
 
 
-def test_p_values_are_corrected_for_the_claims_that_were_run() -> None:
-    board = made(200, 1.2)
-    found = DIGITS.answers(board)
-    own = [found[n].effect.p for n in (0, 1)]  # type: ignore[union-attr]  # both were run
-    assert [found[0].p, found[1].p] == holm([p for p in own if p is not None])
-    assert found[2].p is None
-    alone = DIGITS.answers(made(200, 1.2, ("white linf",)))
-    assert alone[0].p == own[0], "the other claim was not run"
+def test_the_level_counts_the_declared_claims_whether_they_were_run_or_not() -> None:
+    found = DIGITS.answers(made(200, 1.2))
+    levels = [one.effect.level for one in found if one.effect is not None]
+    assert levels == pytest.approx([1 - 0.05 / 3] * 3)
+    fewer = DIGITS.answers(made(200, 1.2, ("white linf",)))
+    assert (fewer[0], fewer[1].verdict) == (found[0], "not run")
+    single = replace(DIGITS, claims=DIGITS.claims[2:])
+    band, wider = single.answers(made(200, 1.2))[0].effect, found[2].effect
+    assert band is not None and wider is not None
+    assert band.level == 0.95 and wider.low < band.low and band.high < wider.high
 
 
 def test_claims_without_their_cell_model_or_images_were_not_run() -> None:
     found = DIGITS.answers(made(100, 2.0, ("white l2",)))
     assert [one.verdict for one in found] == ["not run", "yes", "not run"]
-    assert "no cell" in found[0].caveat and found[0].effect is None and found[0].p is None
+    assert "no cell" in found[0].caveat and found[0].effect is None
     board = made(100, 2.0)
     others = board_with(*(replace(cell, models=("a", "b")) for cell in board.cells))
     assert verdicts(others) == ["not run"] * 3
@@ -125,3 +128,12 @@ def test_the_least_advantage_is_at_its_budget() -> None:
     each = [(smallest[1] > x).mean() - (smallest[0] > x).mean() for x in budgets]
     assert found.value == pytest.approx(min(each))
     assert found.low <= found.value <= found.high
+
+
+def test_that_many_images_tell_nine_times_of_ten_that_an_order_does_not_change() -> None:
+    single = replace(DIGITS, claims=DIGITS.claims[2:])
+    (answer,) = single.answers(made(400, 2.0))
+    assert answer.verdict == "cannot tell" and answer.needed is not None
+    more = np.split(made(30 * answer.needed, 2.0).cell("white linf").smallest, 30, axis=1)
+    told = [single.answers(board_with(searched("white linf", sizes))) for sizes in more]
+    assert 0.8 <= np.mean([one.verdict == "yes" for (one,) in told]) <= 1

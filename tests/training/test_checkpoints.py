@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import besiege
+from besiege.attacks.attack import Attack
 from besiege.core.errors import DataError, InputError
+from besiege.core.files import partial_in
+from besiege.core.victim import Victim
 from besiege.data import Data
 from besiege.models import Classifier
-from besiege.training import Epoch, Recipe, fresh, natural, pgd_at, train
+from besiege.training import Epoch, Recipe, fresh, natural, pgd_at, recipe, train
 from besiege.training.checkpoints import Checkpoint, replace_file
 from besiege.training.epochs import Training
+from besiege.training.fitting import build
+from besiege.training.objectives import CrossEntropy
 
 EVERYTHING = replace(
     pgd_at,
@@ -32,7 +40,7 @@ EVERYTHING = replace(
     decay=1e-3,
     decayed="weights",
     warmup=0.2,
-    smoothing=0.1,
+    objective=CrossEntropy(smoothing=0.1),
     average=0.9,
     crop=1,
     flip=True,
@@ -116,7 +124,9 @@ def test_an_interrupted_training_ends_with_the_same_weights(recipe: Recipe, tmp_
 def test_the_best_epoch_may_lie_before_the_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scored(self: Training, victim: Classifier, held: Data) -> tuple[float, float]:
+    def scored(
+        self: Training, victim: Victim, held: Data, attack: Attack | None
+    ) -> tuple[float, float]:
         return 0.5, 0.9 if len(self.history) == 0 else 0.3
 
     monkeypatch.setattr(Training, "_accuracy", scored)
@@ -208,47 +218,84 @@ def test_a_write_that_fails_leaves_what_was_there(
     assert path.read_bytes() == b"one" and [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
+def test_what_a_killed_process_had_begun_to_write_is_removed(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys; from besiege.core.files import partial_in; "
+        "partial_in(pathlib.Path(sys.argv[1])).touch()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    mine = partial_in(tmp_path)
+    mine.touch()
+    assert len(list(tmp_path.iterdir())) == 2
+    train(net(), some(), replace(natural, epochs=1), checkpoint=tmp_path / "c")
+    assert {path.name for path in tmp_path.iterdir()} == {"c", mine.name}
+
+
+def subject(which: str) -> tuple[nn.Module | Classifier, Data, Recipe]:
+    """A model with initial weights, its data and its recipe."""
+    if which == "everything":
+        return net(), some(), EVERYTHING
+    data = besiege.data.load("digits", "train", count=300)
+    arch = "joint(of='digits_mlp', members=3)" if which == "adp" else "digits_cnn"
+    return build(arch, data)[0], data, recipe(f"{which}(epochs=20)", "digits")
+
+
 CHILD = """
 import sys
 sys.path.insert(0, {folder!r})
-from test_checkpoints import EVERYTHING, net, some
+from test_checkpoints import subject
 import torch
 from besiege.training import train
 torch.set_num_threads(1)
-model = net()
 say = lambda done, total: print(done, flush=True)
-train(model, some(), EVERYTHING, checkpoint={path!r}, tick=say)
+train(*subject({which!r}), checkpoint={path!r}, tick=say)
 """
 
 
-def killed(path: Path, after: int) -> bool:
+def killed(path: Path, which: str, after: int, pause: float = 0.0) -> bool:
     """Train in a process of its own; SIGKILL it after so many steps. Whether it was killed."""
-    code = CHILD.format(folder=str(Path(__file__).parent), path=str(path))
+    code = CHILD.format(folder=str(Path(__file__).parent), which=which, path=str(path))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         for count, _ in enumerate(child.stdout, 1):
             if count == after:
+                time.sleep(pause)
                 child.send_signal(signal.SIGKILL)
     return child.returncode == -signal.SIGKILL
 
 
+def ten_moments(which: str) -> list[tuple[int, float]]:
+    """Steps and seconds after them; all together fewer steps than a training of 20 epochs has."""
+    draws = random.Random(which)
+    return [(draws.randint(1, 8), draws.uniform(0, 0.05)) for _ in range(10)]
+
+
 @pytest.mark.parametrize(
-    "kills",
+    ("which", "kills"),
     [
-        [12],
-        # About a minute; together more steps than there are, so that some epochs begin twice.
-        pytest.param([1, 4, 6, 5, 7, 9, 3, 5, 2, 8], marks=pytest.mark.slow),
+        ("everything", [(12, 0.0)]),
+        # About a minute each; epochs have five steps, so that some begin twice.
+        *(
+            pytest.param(which, ten_moments(which), marks=pytest.mark.slow)
+            for which in ("everything", "trades", "awp", "free-at", "adp")
+        ),
     ],
 )
-def test_a_killed_process_loses_nothing(kills: list[int], tmp_path: Path) -> None:
+def test_a_killed_process_loses_nothing(
+    which: str, kills: list[tuple[int, float]], tmp_path: Path
+) -> None:
     path = tmp_path / "c"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        assert sum(killed(path, after) for after in kills) >= min(len(kills), 5)
-        straight, resumed = net(), net()
-        history = train(straight, some(), EVERYTHING)
-        assert train(resumed, some(), EVERYTHING, checkpoint=path) == history
+        times = sum(killed(path, which, *moment) for moment in kills)
+        # The training with everything is over after some of ten.
+        assert times >= min(len(kills), 5 if which == "everything" else 10)
+        straight, data, plan = subject(which)
+        resumed, *_ = subject(which)
+        history = train(straight, data, plan)
+        assert train(resumed, data, plan, checkpoint=path) == history
     finally:
         torch.set_num_threads(threads)
-    assert same(straight, resumed) and [p.name for p in tmp_path.iterdir()] == ["c"]
+    modules = [one.module if isinstance(one, Classifier) else one for one in (straight, resumed)]
+    assert same(*modules) and [p.name for p in tmp_path.iterdir()] == ["c"]

@@ -39,7 +39,7 @@ def test_the_files_hold_what_train_gives_and_the_card_says_how(data: Data, tmp_p
         "mine.safetensors",
     ]
     net = fresh(ARCHITECTURES["digits_mlp"], 3)
-    plan = recipe("pgd-at(ramp=0)", **few)
+    plan = recipe("pgd-at(ramp=0)", "digits", **few)
     history = train(net, data, plan, seed=3)
     assert all(torch.equal(v, load_file(out)[k]) for k, v in net.state_dict().items())
     card = json.loads(out.with_suffix(".json").read_text())

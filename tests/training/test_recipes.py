@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from besiege.attacks import parse
+from besiege.attacks.losses import Divergence
+from besiege.attacks.pieces import Beside, Constant, Signs, Uniform
 from besiege.core.errors import BesiegeError, InputError, UnknownNameError
+from besiege.defenses.noise import GaussianNoise
 from besiege.training import RECIPES, Recipe, natural, pgd_at, pgd_at_cifar, recipe
+from besiege.training.objectives import CrossEntropy
+from besiege.training.radii import HalfNormal
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        *RECIPES.values(),
+        *(plan for _, plan in RECIPES.items()),
         replace(pgd_at, epochs=60).within("linf:0.15"),
         replace(pgd_at_cifar, early=None, flip=False, rate=0.05, whole=False),
-        replace(pgd_at, attack=parse("mim(steps=3)"), precision="bfloat16", clean=0.5),
+        replace(pgd_at, attack=parse("mim(steps=3)"), precision="bfloat16"),
         replace(natural, attack=pgd_at.attack, threat=pgd_at.threat),
     ],
     ids=str,
@@ -38,7 +44,7 @@ def test_texts_are_short_and_changes_are_made() -> None:
 
 def test_a_data_set_may_have_its_own_form() -> None:
     assert recipe("pgd-at(epochs=5)", "cifar10") == replace(pgd_at_cifar, epochs=5)
-    assert recipe("pgd-at", "digits") == recipe("pgd-at") == pgd_at
+    assert recipe("pgd-at", "mine") == recipe("pgd-at") == pgd_at
     assert recipe(pgd_at, "cifar10") == pgd_at, "a value is taken as it is"
 
 
@@ -51,7 +57,7 @@ def test_a_data_set_may_have_its_own_form() -> None:
         ("natural(3)", InputError, "write epochs=30"),
         ("natural(epochs=0)", InputError, "whole number from 1"),
         ("natural(epochs=2.5)", InputError, "whole number from 1"),
-        ("natural(smoothing=1)", InputError, "from 0 and below 1"),
+        ("natural(objective=cross_entropy(smoothing=1))", InputError, "from 0 and below 1"),
         ("natural(rate='fast')", InputError, "number from 0"),
         ("natural(optimiser='sgdd')", InputError, "'adam' or 'sgd'"),
         ("natural(attack=pgd)", InputError, "both an attack and a threat"),
@@ -88,3 +94,75 @@ def test_the_attack_and_the_budget_of_an_epoch() -> None:
     full = plan.radius_at(10)
     assert [plan.radius_at(n) / full for n in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
     assert natural.attack_at(1) is None
+
+
+DATA = ("", "@digits", "@mnist", "@cifar10")
+
+
+def presets(family: str) -> list[Recipe]:
+    """A recipe in the settings of every data set that has it."""
+    return [RECIPES.get(family + data) for data in DATA if family + data in RECIPES]
+
+
+def slots(plan: Recipe) -> tuple[Any, Any]:
+    """The attack and the budget of an adversarial recipe."""
+    assert plan.threat is not None
+    return plan.attack, plan.threat.radius
+
+
+def test_presets_of_one_step_are_as_published() -> None:
+    for plan in presets("nat"):
+        attack, eps = slots(plan)
+        # The true label would leak; weights 1 and 0.3 are divided by their sum.
+        assert attack.aim == "least-likely" and attack.steps == 1
+        assert plan.radius == HalfNormal(eps / 2, eps)
+        assert plan.objective == CrossEntropy(clean=1 / 1.3)
+    assert len(presets("eat")) == 3
+    for plan in presets("eat"):
+        attack, _ = slots(plan)
+        # A random part of the budget, then the rest of it.
+        assert isinstance(attack.start, Signs) and attack.steps == 1
+        assert attack.start.share + attack.schedule.step == pytest.approx(1)
+        assert plan.away_from == "prediction" and plan.sources
+        assert plan.objective == CrossEntropy(clean=0.5)
+    for plan in presets("fast-at"):
+        attack, _ = slots(plan)
+        assert attack.start == Uniform() and attack.steps == 1
+        assert attack.schedule == Constant(1.25) and plan.guard == 0.2
+
+
+@pytest.mark.parametrize(
+    "family", ["pgd-at", "trades", "mart", "alp", "awp", "denoise", "thermometer"]
+)
+def test_presets_of_many_steps_are_as_published(family: str) -> None:
+    assert len(presets(family)) == 4
+    for plan in presets(family):
+        for attack in filter(None, (plan.attack, plan.early)):
+            settings: Any = attack
+            if family == "thermometer":
+                # From the published random start so few steps change hardly any level.
+                assert settings.start == "zero" and settings.steps >= 7
+                continue
+            # The border must be within reach.
+            assert settings.steps * settings.schedule.step >= 1.25 > settings.schedule.step
+            # At the image itself the divergence has no gradient.
+            starts, loss = (Beside(0.001), "divergence") if family == "trades" else (Uniform(), "")
+            assert settings.start == starts and loss in str(attack)
+            assert (family == "trades") == isinstance(settings.loss, Divergence)
+
+
+def test_other_presets_are_as_published() -> None:
+    for plan in presets("free-at"):
+        update: Any = plan.update
+        other = RECIPES.get(plan.name.replace("free", "pgd"))
+        assert plan.epochs * update.m == pytest.approx(other.epochs, abs=update.m / 2)
+    for plan in presets("thermometer"):
+        assert plan.objective == CrossEntropy(clean=0.5)
+    for family, text in (("trades", "trades"), ("mart", "mart"), ("alp", "pairing")):
+        assert all(str(plan.objective).startswith(text) for plan in presets(family))
+    assert all(str(plan.update) == "perturbed" for plan in presets("awp"))
+    assert {str(plan.objective) for plan in presets("distilled")} == {"distil"}
+    assert {str(plan.objective) for plan in presets("adp")} == {"diversity"}
+    assert {str(plan.objective) for plan in presets("mmc")} == {"centres"}
+    assert {str(plan.objective) for plan in presets("deepdefense")} == {"reach"}
+    assert all(plan.layers == (GaussianNoise(0.25),) for plan in presets("gaussian"))

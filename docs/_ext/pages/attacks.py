@@ -104,7 +104,7 @@ def written_out(found: Found) -> str:
 
 def pieces_page() -> str:
     """All pieces, slot by slot."""
-    found = [look_up(name) for name, _ in PIECES.items()]
+    found = [look_up(f"piece:{name}") for name, _ in PIECES.items()]
     parts = []
     for slot in SLOTS:
         members = [_piece(piece) for piece in found if piece.facts.get("slot") == slot]
@@ -126,7 +126,11 @@ def suites_page() -> str:
         parts += [
             f"## {name}",
             f"{found.about.capitalize()}. Its attacks, {found.facts['how']}:",
-            "\n".join(f"1. `{text}`" for text in suite.attacks),
+            *(
+                (f"{where[:1].upper()}{where[1:]}:\n\n" if where else "")
+                + "\n".join(f"1. `{text}`" for text in texts)
+                for where, texts in suite.lists.items()
+            ),
             *([suite.origin] if suite.origin else []),
             block(
                 f"besiege evaluate zoo:digits-pgd-at --data digits --threat linf:0.15 "

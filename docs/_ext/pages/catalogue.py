@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from inspect import cleandoc
+from typing import Any
 
 from besiege.cli.lookup import Found, look_up
+from besiege.core.registry import Registry
 from besiege.data.catalogue import CATALOGUE as DATA
 from besiege.defenses.layers import LAYERS
 from besiege.models.catalogue import CATALOGUE as ARCHITECTURES
 from besiege.models.catalogue import FORMS, listing
 from besiege.testing import LAWS
-from besiege.training.recipes import PRESETS, RECIPES, Recipe
+from besiege.training.catalogue import CATALOGUE as FAMILIES
+from besiege.training.objectives import OBJECTIVES
+from besiege.training.radii import RADII
+from besiege.training.recipes import RECIPES, Recipe
+from besiege.training.updates import UPDATES
 
 from .attacks import described
 from .markup import code, facts, joined, table
 
 _OF_THIS_MACHINE = ("weights", "here")
-_LONG = ("sha256", "entries")
+_LONG = ("sha256", "entries", "settings", "identity")
 
 
 def catalogue_pages() -> dict[str, str]:
@@ -39,15 +45,18 @@ def data_page() -> str:
         "of an `.npz` file with `x` and `y`, or a pair of tensors (see "
         "[the start](../start.md)). Named sets that do not come with besiege are searched below "
         "the folder that `BESIEGE_DATA` names, then in the user's cache. A set in neither is "
-        "downloaded when it is used, and checked, unless `BESIEGE_OFFLINE` is set. `besiege data` "
-        "lists where each one is.",
+        "downloaded when it is used, and checked, unless `BESIEGE_OFFLINE` is set; only "
+        "`imagenet-sample` is not downloaded. `besiege data` lists where each one is.",
         *(_section(look_up(name)) for name in DATA),
     )
 
 
 def models_page() -> str:
     """The forms of a model, the models with a name, and the architectures."""
-    rows = [(code(row.name), row.architecture, row.data, row.clean) for row in listing()]
+    figures = [
+        (code(row.name), row.built, row.recipe, row.threat, row.clean, row.pgd20, row.autoattack)
+        for row in listing()
+    ]
     cards = [look_up(row.name) for row in listing() if row.name.startswith("zoo:")]
     return joined(
         "# Models",
@@ -56,9 +65,13 @@ def models_page() -> str:
         "Defenses are written after a plus sign: `zoo:digits-natural+bits(depth=3)` "
         "(see [defenses](defenses.md)).",
         "## Models with a name",
-        "The accuracy is that on clean test images of the data it was trained on. Put public "
-        "weights into `BESIEGE_DATA/weights`.",
-        table(("model", "architecture", "data", "clean"), rows),
+        "Accuracies on test images of its data, with 95 % intervals: clean, under PGD with 20 "
+        "steps and under AutoAttack; a part of the images is drawn with seed 0. `imagenet-sample` "
+        "may hold training images, so accuracies on it run above published ones. Put public "
+        "weights into `BESIEGE_DATA/weights`; `besiege show MODEL` names the file.",
+        table(
+            ("model", "architecture", "recipe", "threat", "clean", "pgd20", "autoattack"), figures
+        ),
         "## Cards of the zoo",
         *(joined(f"### {card.name}", card.about, _known(card)) for card in cards),
         "## Architectures",
@@ -73,27 +86,37 @@ def models_page() -> str:
 
 
 def recipes_page() -> str:
-    """The recipes and their fields."""
+    """The recipes, their fields, and the values of their slots."""
     texts = described(Recipe)
     usual = look_up("natural").parameters
-    own = [
-        f"On `{data}`, `{name}` stands for `{preset.name}`."
-        for data, presets in PRESETS.items()
-        for name, preset in presets.items()
-    ]
+    slots: dict[str, Registry[Any]] = {
+        "Objectives": OBJECTIVES,
+        "Radii": RADII,
+        "Updates": UPDATES,
+    }
     return joined(
         "# Recipes",
         "A recipe says how a model is trained. Change fields in its text, such as "
         "`\"pgd-at(epochs=30, threat='linf:0.1')\"`, or with options of "
-        "[`besiege train`](commands.md#besiege-train).",
-        " ".join(own),
+        "[`besiege train`](commands.md#besiege-train). A recipe given by name is the "
+        "variant of its data, if there is one: `pgd-at` on `cifar10` is `pgd-at@cifar10`. "
+        "[Training defenses](../training.md) says what each needs.",
+        table(
+            ("recipe", "what it is", "source"),
+            [(code(name), family.title, family.source) for name, family in FAMILIES.items()],
+        ),
         "## Fields",
         table(
             ("field", "default", "what it is"),
             [(code(name), code(value), texts.get(name, "")) for name, value in usual.items()],
         ),
         "## All recipes",
-        *(_recipe(look_up(name), usual) for name in RECIPES),
+        *(_recipe(look_up(f"recipe:{name}"), usual) for name in RECIPES.names()),
+        *(
+            part
+            for title, registry in slots.items()
+            for part in (f"## {title}", *_values(registry.kind, registry.names()))
+        ),
     )
 
 
@@ -103,9 +126,17 @@ def _recipe(found: Found, usual: Mapping[str, str]) -> str:
     listed = ", ".join(code(f"{name}={value}") for name, value in own.items())
     return joined(
         f"### {found.name}",
-        f"{found.about.capitalize()}.",
+        found.about,
         f"Fields that differ: {listed}." if own else "All fields have their defaults.",
     )
+
+
+def _values(kind: str, names: Iterable[str]) -> Iterator[str]:
+    """The values of a slot of recipes, with their parameters."""
+    for name in names:
+        found = look_up(f"{kind}:{name}")
+        usual = ", ".join(code(f"{key}={value}") for key, value in found.parameters.items())
+        yield joined(f"### {kind} {name}", found.about, f"Parameters: {usual}." if usual else "")
 
 
 def defenses_page() -> str:
@@ -113,7 +144,9 @@ def defenses_page() -> str:
     parts = []
     for name, kind in LAYERS.items():
         note = "Stochastic: attack it with `averaged(...)`." if kind.stochastic else ""
-        parts.append(joined(_section(look_up(name)), note, f"`zoo:digits-natural+{name}`"))
+        parts.append(
+            joined(_section(look_up(f"defense:{name}")), note, f"`zoo:digits-natural+{name}`")
+        )
     return joined(
         "# Defenses",
         "A defense is a layer in front of a model, written after a plus sign: "

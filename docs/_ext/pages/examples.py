@@ -13,7 +13,9 @@ from besiege.attacks.attack import Attack
 from besiege.core.knowledge import Knowledge
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Goal, Linf, Norm, Threat
+from besiege.defenses import Defended, Thermometer
 from besiege.evaluation import craft
+from besiege.models import ARCHITECTURES
 
 MODEL, SUBSTITUTE = "zoo:digits-natural", "zoo:digits-pgd-at"
 EVALUATION = f"besiege evaluate {MODEL} --data digits --threat linf:0.1"
@@ -38,21 +40,40 @@ def threat_of(attack: Attack) -> str:
     return size if Goal.UNTARGETED in attack.goals else f"{size} {Goal.RANDOM}"
 
 
+_FOR_CODES = """
+from besiege.defenses import Defended, Thermometer
+from besiege.models import ARCHITECTURES
+
+torch.manual_seed(0)  # untrained, in place of a network that was trained behind the layer
+model = Defended(ARCHITECTURES["digits_cnn"](in_channels=16), Thermometer())
+"""
+
+
 def in_python(text: str, attack: Attack) -> str:
     """An attack on a few images in Python."""
-    model = f"{MODEL}+resize_pad" if attack.draws > 1 else MODEL
-    return f'''import besiege
-
+    model = f'"{_victim(attack)}"'
+    before, imported = ("", "")
+    if attack.sends_codes:
+        model, before, imported = "model", _FOR_CODES, "import torch\n\n"
+    return f'''{imported}import besiege
+{before}
 data = besiege.data.load("digits", count=50)
 result = besiege.attack(
     "{text}",
-    "{model}",
+    {model},
     data.images,
     data.labels,
     threat="{threat_of(attack)}",{_limit(attack)}{_advice(attack)}{_starts(attack)}
 )
 print(result)
 '''
+
+
+def _victim(attack: Attack) -> str:
+    """A model that an attack makes sense on: one with chances, or with a defense to ignore."""
+    if attack.draws > 1:
+        return f"{MODEL}+resize_pad"
+    return f"{MODEL}+bits(depth=2)" if attack.oblivious else MODEL
 
 
 def _limit(attack: Attack) -> str:
@@ -72,7 +93,10 @@ def _starts(attack: Attack) -> str:
 
 def in_shell(text: str, attack: Attack) -> str:
     """An evaluation of a model with an attack in a shell."""
-    model = f'"{MODEL}+resize_pad"' if attack.draws > 1 else MODEL
+    victim = _victim(attack)
+    model = victim if victim == MODEL else f'"{victim}"'
+    if attack.sends_codes:
+        model = '"digits_cnn(in_channels=16):weights.safetensors+thermometer"'
     quoted = f'"{text}"' if "(" in text else text
     threat = threat_of(attack)
     threat = f'"{threat}"' if " " in threat else threat
@@ -91,7 +115,7 @@ def cost(attack: Attack) -> tuple[int, int] | None:
     """
     if attack.minimal or Linf not in attack.norms:
         return None
-    model, samples = _one_image()
+    model, samples = _one_image(attack.sends_codes)
     queries = attack.cost(tuple(samples.images.shape[1:]), 10)
     if queries is not None:
         return queries, 0
@@ -102,11 +126,14 @@ def cost(attack: Attack) -> tuple[int, int] | None:
 
 
 @cache
-def _one_image() -> tuple[besiege.Classifier, Samples]:
-    """A model and an image that it classifies correctly."""
-    data, model = besiege.data.load("digits"), besiege.models.load(MODEL)
-    row = int((model(data.images).argmax(1) == data.labels).nonzero()[0])
-    return model, Samples.of(data.images[row : row + 1], data.labels[row : row + 1])
+def _one_image(codes: bool) -> tuple[besiege.Victim, Samples]:
+    """A model, perhaps behind `thermometer`, and an image that it classifies correctly."""
+    data, victim = besiege.data.load("digits"), besiege.defenses.load(MODEL)
+    if codes:
+        net = ARCHITECTURES["digits_cnn"](in_channels=Thermometer().levels)
+        victim = Defended(net, Thermometer())
+    row = int((victim(data.images).argmax(1) == data.labels).nonzero()[0])
+    return victim, Samples.of(data.images[row : row + 1], data.labels[row : row + 1])
 
 
 def write_report(path: Path) -> None:

@@ -149,10 +149,7 @@ class Ascent(Attack):
 
     def _spend_last(self, siege: Siege, x: Tensor, loss: Loss) -> None:
         """Examine the iterates of rows that cannot pay for a gradient and an examination."""
-        if siege.record.meter.budget is None:
-            return
-        left = siege.record.meter.left(siege.rows)
-        poor = ((left > 0) & (left <= self.direction.copies)).nonzero()[:, 0]
+        poor = last_query(siege, self.direction.copies)
         if len(poor):
             siege.logits(x[poor], poor, loss)
 
@@ -183,6 +180,17 @@ class Ascent(Attack):
             return answer
         # Average the copies to one answer per row; copies are never checked for success.
         return answer.map(lambda _, part: part.mean(1) if part.is_floating_point() else part[:, 0])
+
+
+def last_query(siege: Siege, copies: int = 1) -> Tensor:
+    """The numbers of the rows that can pay for an examination, but not also for a gradient.
+
+    For attacks that examine their last iterate only. `copies` is the price of a gradient.
+    """
+    if siege.record.meter.budget is None:
+        return siege.rows[:0]
+    left = siege.record.meter.left(siege.rows)
+    return ((left > 0) & (left <= copies)).nonzero()[:, 0]
 
 
 fgsm = Ascent(

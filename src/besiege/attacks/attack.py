@@ -47,6 +47,10 @@ class Attack(ABC):
     """Whether it looks for the smallest change, so that a threat without a budget makes sense."""
     needs_substitute: ClassVar[bool] = False
     """Whether it takes advice from a substitute, which must then be given."""
+    sends_codes: ClassVar[bool] = False
+    """Whether it sends thermometer codes, which only a victim behind that layer takes."""
+    oblivious: ClassVar[bool] = False
+    """Whether it ignores the victim's defense: it is crafted on the undefended model only."""
     revision: ClassVar[int] = 1
     """Part of the identity in content keys: raised when the same text gives other results."""
 
@@ -135,6 +139,12 @@ def parse(source: str | Attack, threat: Threat | None = None) -> Attack:
     try:
         value = _from_file(bounded(source)) if ".py:" in source else LANGUAGE.read(source)
     except (InputError, UnknownNameError) as problem:
+        if source.partition("(")[0].strip() == "replay":  # what tables call imported images
+            raise AttackError(
+                "images made elsewhere are not run, but imported: leave replay out, run the other "
+                "attacks, then add the images to that run with besiege import RUN FILE, which "
+                "judges them like those of an attack"
+            ) from None
         raise _answered(problem, threat) from None
     if not isinstance(value, Attack):
         raise AttackError(f"'{short(source)}' is not an attack but a {type(value).__name__}")

@@ -47,6 +47,10 @@ class Combined(Attack):
         return any(part.needs_substitute for part in self.parts)
 
     @property
+    def sends_codes(self) -> bool:  # type: ignore[override]  # a class attribute elsewhere
+        return any(part.sends_codes for part in self.parts)
+
+    @property
     def uses_starts(self) -> bool:
         return any(part.uses_starts for part in self.parts)
 
@@ -132,6 +136,11 @@ def leaves(attack: Attack) -> Iterator[Attack]:
 def _must_be_attack(value: object, owner: object) -> None:
     if not isinstance(value, Attack):
         raise ValueError(f"{type(owner).__name__.lower()} was given {value!r}, not an attack")
+    if value.oblivious:
+        raise ValueError(
+            f"'{value}' is crafted on another model than the attacks beside it: put oblivious "
+            "around everything, such as oblivious(repeat(pgd, 3)), or list the attacks one by one"
+        )
 
 
 @register("repeat")

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from besiege.attacks.attack import piece
 from besiege.core.answer import Aim
+from besiege.core.errors import AttackError
 from besiege.core.fields import check_fields, number
 
 _TINY = 1e-12
@@ -223,6 +224,24 @@ class ProbabilityMargin:
         usual = now if aim.clean is None else _lead(aim.clean)
         temper = torch.maximum(usual / self.reach, now / _FAR).clamp_min(1.0)
         return Margin()(functional.softmax(logits / temper[:, None], dim=1), aim)
+
+
+@piece("divergence")
+@dataclass(frozen=True)
+class Divergence:
+    """``KL(p_clean || p)``: how far the answer is from that of the clean image, whatever the label.
+
+    TRADES trains against it (Zhang et al. 2019). Its gradient is zero at the clean image, so an
+    attack must start elsewhere: ``pgd(loss=divergence, start=beside(0.001))``.
+    """
+
+    def __call__(self, logits: Tensor, aim: Aim) -> Tensor:
+        if aim.clean is None or aim.targets is not None:
+            lacks = "the scores of the clean image" if aim.clean is None else "an untargeted threat"
+            raise AttackError(f"the loss 'divergence' needs {lacks}")
+        clean = aim.clean.to(logits).log_softmax(1)
+        apart = functional.kl_div(logits.log_softmax(1), clean, reduction="none", log_target=True)
+        return apart.sum(1)
 
 
 cross_entropy = CrossEntropy()

@@ -21,6 +21,7 @@ from besiege.attacks.attack import piece
 from besiege.attacks.directions import Memory, Part
 from besiege.core.answer import Answer
 from besiege.core.ball import Ball
+from besiege.core.dice import Dice
 from besiege.core.fields import check_fields, number
 from besiege.core.rowwise import rowwise
 from besiege.core.siege import Siege
@@ -29,10 +30,14 @@ from besiege.core.siege import Siege
 
 
 class Start:
-    """Where the climb begins."""
+    """Where the climb begins. A new one overrides `point`, or `__call__` if it needs the siege."""
 
     def __call__(self, siege: Siege) -> Tensor:
         """The first point of every row."""
+        return self.point(siege.ball, siege.dice)
+
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        """The first point of every row, by its ball and its random draws."""
         raise NotImplementedError
 
 
@@ -41,8 +46,8 @@ class Start:
 class Origin(Start):
     """The clean image."""
 
-    def __call__(self, siege: Siege) -> Tensor:
-        return siege.ball.center
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        return ball.center
 
 
 @piece("uniform")
@@ -50,8 +55,8 @@ class Origin(Start):
 class Uniform(Start):
     """Uniform in the ball (Madry et al. 2018)."""
 
-    def __call__(self, siege: Siege) -> Tensor:
-        return siege.ball.sample(siege.dice.of("start"))
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        return ball.sample(dice.of("start"))
 
 
 @piece("sphere_start")
@@ -59,8 +64,8 @@ class Uniform(Start):
 class Sphere(Start):
     """Uniform on the surface of the ball."""
 
-    def __call__(self, siege: Siege) -> Tensor:
-        return siege.ball.shell(siege.dice.of("start"))
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        return ball.shell(dice.of("start"))
 
 
 @piece("signs")
@@ -70,9 +75,8 @@ class Signs(Start):
 
     share: float = 0.5
 
-    def __call__(self, siege: Siege) -> Tensor:
-        ball = siege.ball
-        signs = siege.dice.of("start").signs(ball.center.shape[1:]).to(ball.center)
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        signs = dice.of("start").signs(ball.center.shape[1:]).to(ball.center)
         return ball.project(ball.center + signs * ball.scaled(self.share * ball.radius))
 
 
@@ -84,10 +88,24 @@ class Gaussian(Start):
     The standard deviation is the width of the box. The projection is exact.
     """
 
-    def __call__(self, siege: Siege) -> Tensor:
-        ball = siege.ball
-        drawn = siege.dice.of("start").normal(tuple(ball.center.shape[1:])).to(ball.center)
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        drawn = dice.of("start").normal(tuple(ball.center.shape[1:])).to(ball.center)
         return ball.project(ball.center + drawn * ball.width)
+
+
+@piece("beside")
+@dataclass(frozen=True)
+class Beside(Start):
+    """The clean image with normal noise of a small share of the box (Zhang et al. 2019)."""
+
+    share: float = number(0.001, above=0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def point(self, ball: Ball, dice: Dice) -> Tensor:
+        drawn = dice.of("start").normal(tuple(ball.center.shape[1:])).to(ball.center)
+        return ball.project(ball.center + drawn * (self.share * ball.width))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,8 @@
 """Suites: attacks run one after the other, each on the images that are not broken yet.
 
-A suite is a fixed list of attack texts for each norm, so that its results are comparable.
+A suite is a fixed list of attack texts for each norm, so that its results are comparable. It may
+have another list for stochastic models, and attacks that ignore a defense (`oblivious`) are left
+out where there is none.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import L0, L1, L2, Linf, Norm
 
@@ -36,16 +39,50 @@ class Suite:
         Lists of norms that have their own.
     origin : str
         Whose code it is, and where it differs from the published one.
+    stochastic : tuple of str
+        The list for stochastic models; empty where it is the same one.
+    pooled : tuple of str
+        The list for those whose answers pool several draws; empty where it is that of stochastic
+        models.
     """
 
     attacks: tuple[str, ...]
     told: str
     others: Mapping[Norm, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     origin: str = ""
+    stochastic: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()
 
-    def attacks_for(self, norm: Norm) -> tuple[str, ...]:
-        """The attacks for a norm."""
-        return self.others.get(norm, self.attacks)
+    def attacks_for(
+        self,
+        norm: Norm,
+        *,
+        stochastic: bool = False,
+        pooled: bool = False,
+        defended: bool = True,
+    ) -> tuple[str, ...]:
+        """The attacks for a norm, on a model that is stochastic, pooled, defended, or several."""
+        usual = self.others.get(norm, self.attacks)
+        listed = self.stochastic if stochastic and self.stochastic else usual
+        listed = self.pooled if pooled and self.pooled else listed
+        return tuple(text for text in listed if defended or not _ignores(text))
+
+    @property
+    def lists(self) -> Mapping[str, tuple[str, ...]]:
+        """All its lists, by where they apply; the usual one has no words."""
+        norms = {f"in {norm}": attacks for norm, attacks in self.others.items()}
+        drawn = {"on stochastic models": self.stochastic} if self.stochastic else {}
+        drawn |= {"on pooled models": self.pooled} if self.pooled else {}
+        return {"": self.attacks, **norms, **drawn}
+
+    @property
+    def ignores(self) -> str | None:
+        """Its attack that ignores a defense, if it has one."""
+        return next(filter(_ignores, self.attacks), None)
+
+
+def _ignores(text: str) -> bool:
+    return text.startswith(f"{OBLIVIOUS}(")
 
 
 # The nearest classes, a loss that does not saturate, and many starts rather than many steps. Of
@@ -118,6 +155,31 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
             ),
             "AutoAttack for stochastic models: every answer is a mean of 20",
             origin=" ".join((_INDEPENDENT, _SQUARE, _APGD)),
+        ),
+        "adaptive": Suite(
+            (
+                "oblivious(pgd)",
+                "pgd(steps=100, loss=margin)",
+                "apgd(loss=dlr)",
+                "apgdt",
+                "square",
+            ),
+            "for defenses: an attack that ignores the defense, then attacks through it",
+            stochastic=(
+                "oblivious(pgd)",
+                "averaged(pgd(steps=100, loss=margin), 20)",
+                "averaged(apgd(loss=dlr), 20)",
+                "averaged(apgdt, 20)",
+                "averaged(square(steps=1000), 20)",
+            ),
+            # Their answers are means or votes already.
+            pooled=(
+                "oblivious(pgd)",
+                "pgd(steps=100, loss=margin)",
+                "apgd(loss=dlr)",
+                "apgdt",
+                "square(steps=1000)",
+            ),
         ),
         "score": Suite(
             ("square", "nattack"),

@@ -25,7 +25,6 @@ from besiege.bench.summaries import FOLDER, about
 from besiege.core.errors import StoreError
 from besiege.core.files import read_file
 from besiege.data.catalogue import CATALOGUE as DATA
-from besiege.data.catalogue import SPLITS
 from besiege.data.places import locate
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.models.catalogue import CATALOGUE as ARCHITECTURES
@@ -117,7 +116,7 @@ def _data(request: Request) -> list[Path] | None:
     entry = DATA.get(request.data)
     if entry is None:
         return _existing(Path(request.data)) if request.data.endswith(".npz") else None
-    if request.split not in SPLITS:
+    if request.split not in entry.images:
         return None
     if entry.shipped:
         found = find_spec("sklearn")

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, field_validator
 
 from besiege.attacks.suites import SUITES
-from besiege.bench.spec import Value
+from besiege.bench.spec import Model, Seed, Trained, Value
 from besiege.core.errors import BesiegeError, InputError, StoreError, near
 from besiege.core.files import read_file
 from besiege.core.text import MOST, quoted, short
@@ -24,7 +24,6 @@ V = TypeVar("V", bound=Value)
 DEFAULT = "default"
 """The key of the substitute for all models that a cell does not name."""
 Count = Field(default=None, ge=1, le=MOST)
-Seed = Field(default=0, ge=-MOST - 1, le=MOST)
 
 
 class Compare(Value):
@@ -126,7 +125,7 @@ class Benchmark(Value):
     data, split, count, seed, shard
         The samples, as in `besiege.evaluate`.
     models : mapping
-        Short names of models, and their texts.
+        Short names of models, and their texts or trainings.
     tags : mapping
         For every tag a value for some models; nothing that is measured depends on them.
     cells : tuple of Cell
@@ -139,11 +138,16 @@ class Benchmark(Value):
     seed: int = Seed
     split: str = "test"
     shard: int | None = Count
-    models: Mapping[str, str]
+    models: Mapping[str, Model]
     tags: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     cells: tuple[Cell, ...]
     compare: Compare = Compare()
     store: Keep = Keep()
+
+    @property
+    def trained(self) -> dict[str, Trained]:
+        """The models that are trained, by their names."""
+        return {name: one for name, one in self.models.items() if isinstance(one, Trained)}
 
     def cell(self, name: str) -> Cell:
         """The cell of a name."""
@@ -154,13 +158,15 @@ class Benchmark(Value):
         return cell.seeds or (self.seed,)
 
 
-def read_benchmark(path: Path | str) -> Benchmark:
+def read_benchmark(path: Path | str, problems: list[str] | None = None) -> Benchmark:
     """The benchmark of a TOML file; one error has all its problems.
 
     Parameters
     ----------
     path : path
         The file. Files that it names are relative to its folder.
+    problems : list of str, optional
+        Where its problems are added in place of the error. What is wrong has a stand-in then.
     """
     path = Path(path)
     try:
@@ -171,15 +177,17 @@ def read_benchmark(path: Path | str) -> Benchmark:
         raise InputError(f"{path} cannot be read ({problem.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise InputError(f"{path} is not TOML: {problem}") from None
-    return benchmark_of(content, str(path))
+    return benchmark_of(content, str(path), problems)
 
 
-def benchmark_of(content: Mapping[str, Any], source: str = "the benchmark") -> Benchmark:
-    """The benchmark of the content of a TOML file."""
+def benchmark_of(
+    content: Mapping[str, Any], source: str = "the benchmark", found: list[str] | None = None
+) -> Benchmark:
+    """The benchmark of the content of a TOML file; its problems are raised, or added to `found`."""
     problems: list[str] = []
     header = {name: value for name, value in content.items() if name != "cells"}
     stand_ins = {"name": "benchmark", "data": "", "models": {}, "cells": ()}
-    benchmark, wrong = _valid(Benchmark, header, stand_ins, "", problems)
+    benchmark, unread = _valid(Benchmark, header, stand_ins, "", problems)
     raw = content.get("models")
     models = raw if isinstance(raw, dict) else {}
     problems += _header_problems(benchmark, models)
@@ -201,8 +209,14 @@ def benchmark_of(content: Mapping[str, Any], source: str = "the benchmark") -> B
             if not (wrong and problem.startswith((":", *(f".{name}" for name in wrong))))
         ]
         cells.append(cell)
-    must_be_sound(source, problems)
-    return benchmark.model_copy(update={"cells": tuple(cells)})
+    if found is None:
+        must_be_sound(source, problems)
+    else:
+        found += problems
+    known = benchmark.models
+    if "models" in unread:  # one of them: the others are checked all the same
+        known = {name: text for name, text in models.items() if isinstance(text, str)}
+    return benchmark.model_copy(update={"models": known, "cells": tuple(cells)})
 
 
 def _valid(
@@ -264,7 +278,10 @@ def _told(found: ValidationError, kind: type[Value], place: str) -> Iterator[str
     """The problems that pydantic found, each with its place and, for a key, a near match."""
     for one in found.errors():
         where, inside = place, kind
-        for part in one["loc"]:
+        for depth, part in enumerate(one["loc"]):
+            if one["loc"][0] == "models" and depth == 2:  # the form of the model
+                inside = Trained
+                continue
             if isinstance(part, int):
                 where += f"[{part + 1}]"
                 continue

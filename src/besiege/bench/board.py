@@ -19,7 +19,9 @@ from besiege.bench.cell_groups import TRANSFER, Grouped, groups_of
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
+from besiege.bench.spec import Trained
 from besiege.bench.summaries import outcomes_of
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
 from besiege.metrics.distances import quantile
@@ -31,7 +33,9 @@ from besiege.metrics.values import EvaluationFigures, RunFigures
 
 Mask = NDArray[np.bool_]
 
-KNOWLEDGE = {"gradient": "white box", "score": "scores", "decision": "decisions"}
+WHITE_BOX = "white box"
+"""What the attacker knows where attacks use the gradients of the model itself."""
+KNOWLEDGE = {"gradient": WHITE_BOX, "score": "scores", "decision": "decisions"}
 """What the attacker knows, by the access of the threat; a substitute makes it a transfer."""
 
 
@@ -140,6 +144,10 @@ class BoardCell:
         """What the attacker knows: white box, transfer, scores or decisions."""
         return TRANSFER if any(self.sources) else KNOWLEDGE.get(self.access, self.access)
 
+    def known_to(self, attack: str) -> str:
+        """The same of one attack: one that ignores the defense transfers in any cell."""
+        return TRANSFER if attack.startswith(f"{OBLIVIOUS}(") else self.knowledge
+
     @cached_property
     def smallest(self) -> Numbers:
         """The smallest perturbation of any attack, ``[m, n]``; NaN where that is not known.
@@ -241,6 +249,10 @@ class Board:
         """The number of each model's colour and dash, the same wherever it is drawn."""
         return {model.name: number for number, model in enumerate(self.models)}
 
+    def name_of(self, text: str) -> str:
+        """The name of the model of this text, such as a substitute; the text of any other model."""
+        return next((model.name for model in self.models if model.text == text), text)
+
 
 # Reading a run.
 
@@ -270,9 +282,10 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
     outcomes = {place: outcomes_of(store, plans[place]) for g in groups for place in g.plans}
     benchmark = run.benchmark
     tags = {} if benchmark is None else benchmark.tags
+    trained = {} if benchmark is None else benchmark.trained
     return Board(
         store.folder.resolve().name if benchmark is None else benchmark.name,
-        tuple(_model(name, plan, tags) for name, plan in models.items()),
+        tuple(_model(name, plan, tags, trained) for name, plan in models.items()),
         tuple(_cell(group, plans, outcomes) for group in groups),
         found,
         "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
@@ -280,9 +293,15 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
     )
 
 
-def _model(name: str, plan: Plan, tags: Mapping[str, Mapping[str, str]]) -> BoardModel:
+def _model(
+    name: str,
+    plan: Plan,
+    tags: Mapping[str, Mapping[str, str]],
+    trained: Mapping[str, Trained],
+) -> BoardModel:
+    text = trained[name].text if name in trained else plan.request.model
     model, mine = plan.model, {tag: words[name] for tag, words in tags.items() if name in words}
-    return BoardModel(name, plan.request.model, model.digest, model.kind, model.parameters, mine)
+    return BoardModel(name, text, model.digest, model.kind, model.parameters, mine)
 
 
 def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Mapping[int, Outcomes]) -> BoardCell:

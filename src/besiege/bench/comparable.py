@@ -49,7 +49,7 @@ class Candidate:
 
     @property
     def model(self) -> str:
-        return self.plan.model.name
+        return self.figures.model.title
 
     @property
     def title(self) -> str:
@@ -66,7 +66,8 @@ def candidates_of(
     folders : sequence of path
         Run folders; one that is named twice counts once.
     models : sequence of str
-        Names of models, with or without what stands before the colon (``zoo:``).
+        Names of models: those of a benchmark, or texts, with or without what stands before the
+        colon (``zoo:``).
     history : bool
         Whether earlier evaluations, which newer ones replaced, are included.
     """
@@ -74,9 +75,9 @@ def candidates_of(
     found = [one for folder in unique.values() for one in _in_folder(folder, history)]
     known = {one.model for one in found}
     for name in models:
-        if not any(_is_called(one, name) for one in known):
+        if not any(_is_called(one, name) for one in found):
             raise UnknownNameError(f"no evaluation of '{name}' is there: {near(name, known)}")
-    kept = [one for one in found if not models or any(_is_called(one.model, n) for n in models)]
+    kept = [one for one in found if not models or any(_is_called(one, n) for n in models)]
     for folder in unique.values() if len(unique) > 1 else ():
         if str(folder) not in {one.source for one in kept}:
             theirs = {one.model for one in found if one.source == str(folder)}
@@ -97,20 +98,22 @@ def candidate_of(folder: Path, plan: Plan, figures: EvaluationFigures, source: o
 
 def _in_folder(folder: Path, history: bool) -> Iterator[Candidate]:
     store, run = open_run(folder)
-    plans = run.histories()
+    plans, names = run.histories(), run.short_names
     summaries = [summary_of(store, plan) for plan, _ in plans]
     for mine, (_, before) in zip(summaries, plans, strict=True):
-        earlier = before if history else ()
-        for one in (mine, *(summary_of(store, plan) for plan in earlier)):
-            yield _candidate(one, complete_figures(one, summaries), folder)
+        # Later ones are measured against earlier ones, so these come first.
+        earlier = reversed(before) if history else ()
+        for one in (*(summary_of(store, plan) for plan in earlier), mine):
+            yield _candidate(one, complete_figures(one, summaries, names), folder)
 
 
 def _candidate(summary: Summary, figures: EvaluationFigures, folder: Path) -> Candidate:
     return Candidate(summary.plan, figures, summary.outline, folder, str(folder))
 
 
-def _is_called(model: str, name: str) -> bool:
-    return name in (model, model.partition(":")[2])
+def _is_called(one: Candidate, name: str) -> bool:
+    model = one.figures.model
+    return model.is_called(name) or name == model.name.partition(":")[2]
 
 
 # Groups.
@@ -309,5 +312,5 @@ def attacks_of(one: Candidate) -> str:
     some = plan.judged[len(plan.attacks) if plan.request.suite else 0 :]
     suite = [f"suite {plan.request.suite}"] if plan.request.suite else []
     words = ", ".join([*suite, *(spec.title for spec in some)])
-    several = " and ".join(plan.request.substitute)
+    several = " and ".join(one.figures.threat.substitute)
     return f"{words}, crafted on {several}" if several else words

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from besiege.bench.file_names import with_file_names
 from besiege.bench.incomparable import must_meet
 from besiege.bench.overview import open_run
 from besiege.bench.store import Store
+from besiege.bench.utilities import Utilities
 from besiege.core.errors import Finding
 from besiege.core.threat import written_unit
 from besiege.metrics.comparing import Aligned, Ids, distances_of
@@ -34,6 +35,7 @@ from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import Numbers
 from besiege.metrics.paired import LEVEL, Difference, holm, samples_needed
 from besiege.metrics.rows import Rows, places
+from besiege.metrics.utility import Utility
 from besiege.metrics.values import DataFigures, EvaluationFigures, ThreatFigures, plain
 
 
@@ -120,6 +122,11 @@ class Pair:
     crossing : Crossing, optional
         Whether the order of the two changes with the budget, where searches found the smallest
         perturbations of both. Its band holds for all pairs of the group together.
+    base : str, optional
+        The one of the two that was named before the other; `utility` is that of the other against
+        it.
+    measure : callable, optional
+        Computes `utility`, which needs the clean logits of both.
     """
 
     first: str
@@ -130,6 +137,18 @@ class Pair:
     only_first: Ids
     only_second: Ids
     crossing: Crossing | None = None
+    base: str | None = None
+    measure: Callable[[], Utility] | None = None
+
+    @cached_property
+    def utility(self) -> Utility | None:
+        """What `model` does to clean images, against `base`; computed when it is first read."""
+        return None if self.measure is None else self.measure()
+
+    @property
+    def model(self) -> str:
+        """The one of the two that is not the base."""
+        return self.second if self.base == self.first else self.first
 
     @property
     def clear(self) -> bool:
@@ -147,8 +166,13 @@ class Pair:
             "clear": self.clear,
             "needed": self.needed,
             "crossing": None if self.crossing is None else self._crossing(self.crossing),
+            "utility": None if self.utility is None else self._utility(self.utility),
             **({"images": ids} if images else {}),
         }
+
+    def _utility(self, found: Utility) -> dict[str, Any]:
+        """The utility as JSON, with the names of both."""
+        return {"model": self.model, "base": self.base, **plain(found)}
 
     def _crossing(self, found: Crossing) -> dict[str, Any]:
         """The crossing as JSON, with names instead of places."""
@@ -198,6 +222,11 @@ class Group:
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
 
+    @property
+    def transfer(self) -> bool:
+        """Whether the attacks on all of them were crafted on substitutes."""
+        return all(one.figures.threat.substitute for one in self.evaluations)
+
     @cached_property
     def files(self) -> Mapping[int, str]:
         """The files of the samples on which models differ, where images were read from files."""
@@ -217,6 +246,7 @@ class Group:
         return {
             "threat": self.threat.text,
             "queries": self.threat.queries,
+            "transfer": self.transfer,
             "data": {"name": self.data.name, "split": self.data.split, "count": self.count},
             "evaluations": [one.plain(images) for one in self.evaluations],
             "pairs": [pair.plain(images) for pair in self.pairs],
@@ -235,10 +265,14 @@ class PairedComparison:
         The evaluations that can be compared with each other: one threat, one set of samples.
     left_out : tuple of (str, str)
         Evaluations that were not compared, each with the reason.
+    declared : tuple of (str, str)
+        The pairs of models that a benchmark declares: only these are compared. Empty where all
+        pairs are.
     """
 
     groups: tuple[Group, ...]
     left_out: tuple[tuple[str, str], ...]
+    declared: tuple[tuple[str, str], ...] = ()
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -256,6 +290,7 @@ class PairedComparison:
             "comparisons": len(self.pairs),
             "groups": [group.plain(images) for group in self.groups],
             "left_out": [{"evaluation": name, "why": why} for name, why in self.left_out],
+            "declared": [list(pair) for pair in self.declared],
         }
 
     def __repr__(self) -> str:
@@ -293,8 +328,10 @@ def compare_runs(
     """
     candidates = candidates_of(folders, models, history)
     one_folder = len({one.folder for one in candidates}) == 1 and not history
-    pairs = open_run(folders[0])[1].compared() if one_folder else None
-    return compare(candidates, common=common, pairs=pairs)
+    run = open_run(folders[0])[1] if one_folder else None
+    found = compare(candidates, common=common, pairs=None if run is None else run.compared())
+    benchmark = None if run is None else run.benchmark
+    return found if benchmark is None else replace(found, declared=benchmark.compare.pairs)
 
 
 def compare(
@@ -307,7 +344,6 @@ def compare(
 
     `pairs` are the names of plans that are compared; by default all of them.
     """
-    # A result and the folder that holds it are one evaluation.
     # A result and the folder that holds it are one evaluation; copied weights are two models.
     known = {(one.folder.resolve(), one.plan.name, one.model): one for one in candidates}
     candidates = list(known.values())
@@ -343,7 +379,11 @@ def _group(
     threat = candidates[0].figures.threat
     unit = written_unit(threat.norm, threat.eps_text) or 1
     crossed = along_budget(_distances(candidates, aligned), where, unit=unit)
-    pairs = tuple(replace(pair, crossing=one) for pair, one in zip(paired, crossed, strict=True))
+    utilities = Utilities(candidates, names, aligned.samples)
+    pairs = tuple(
+        replace(pair, crossing=one, base=names[min(two)], measure=partial(utilities.of, *two))
+        for pair, one, two in zip(paired, crossed, where, strict=True)
+    )
     smallest = min(candidates, key=lambda one: one.plan.data.count)
     return Group(
         threat,

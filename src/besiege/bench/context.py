@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.metrics.rows import Column
 
+if TYPE_CHECKING:
+    from besiege.bench.trainings import Training
+
 GPU_BYTES = 320
 """Bytes of a GPU's memory for every pixel value that is attacked at once: attacks on several
 targets hold about 40 floats for each, and the model needs as much."""
@@ -38,6 +41,9 @@ WORTH_COMPILING = 4e7
 Compiling a ResNet for CIFAR-10 takes 40 s on an H200 and saves a third of the attacks' time, which
 is 30 s for the 1.1e7 passes of the suite ``standard`` on 1,000 images: four times as many pay.
 """
+Told = Callable[[float, int, float], None]
+"""Called during a task with the share that is done, the claimed successes, and the seconds."""
+Telling = Callable[[Sequence[Task]], Told | None]
 Watching = Callable[[Sequence[Task]], Callable[[core_record.Record], None] | None]
 
 
@@ -50,7 +56,7 @@ class Context:
     store : Store
         The store of the records that tasks need.
     victims : dict
-        Victims and substitutes by digest.
+        Victims, and other models that attacks are crafted on, by digest.
     shards : dict
         Functions that return the samples of a shard on the victim's device, by digest.
     attacks : dict
@@ -60,14 +66,16 @@ class Context:
     around : Samples
         The first samples. Twins must agree with their victims around them, within the threat. They
         are the same in a resumed run, and so are its twins.
-    threat : Threat
-        The threat of the evaluation.
+    threat : Threat, optional
+        The threat of the evaluation; a training has none.
     how : Machine
         Rows per call of a model, and whether twins are compiled; changes no result.
     fresh : callable, optional
         Returns a copy of the victim that was never queried.
     given : dict
         Images made elsewhere, and the ids of their samples, by digest.
+    trainings : dict
+        Trainings by the keys of their tasks. The untrained models are victims of the same keys.
     """
 
     store: Store
@@ -76,10 +84,12 @@ class Context:
     attacks: Mapping[str, Attack]
     starts: Mapping[str, Samples]
     around: Samples
-    threat: Threat
+    threat: Threat | None
     how: Machine
     fresh: Callable[[], Victim] | None = None
     given: Mapping[str, tuple[Column, Column]] = field(default_factory=dict)
+    trainings: Mapping[str, Training] = field(default_factory=dict)
+    telling: Telling = lambda tasks: None
     watching: Watching = lambda tasks: None
     unwatched: Exception | None = None
     """The error that the watcher raised, which is no failure of an attack."""
@@ -89,6 +99,10 @@ class Context:
     def victim(self, digest: str) -> Victim:
         """The victim, or the substitute, of a digest."""
         return self.victims[digest]
+
+    def subject(self, task: Task) -> str:
+        """The digest of the model that a task is about; of one in training, the task's key."""
+        return str(task.identity.get("victim", task.key))
 
     def must_be_unchanged(self, task: Task) -> None:
         """Refuse to keep the result of a model that changed while it was evaluated.
@@ -109,6 +123,7 @@ class Context:
         """The accelerated copy that attacks search on, created once; None without one."""
         if digest not in self._twins:
             victim = self.victim(digest)
+            assert self.threat is not None, "an evaluation has one"
             compiled = bool(self.how.compile) and victim.device.type == "cuda"
             self._twins[digest] = victim.twin(self.around, self.threat, compiled=compiled)
         return self._twins[digest]
@@ -196,15 +211,14 @@ class Context:
 def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine) -> Context:
     """The live objects of one evaluation."""
     victim, knowledge, scaled = resolved.victim, resolved.knowledge, resolved.scaled
-    victims = {plan.model.digest: victim}
-    for spec in (*plan.attacks, *(plan.searches.attacks if plan.searches else ())):
-        if isinstance(spec, AttackSpec) and knowledge.substitute is not None:
-            used = [digest for digest in (spec.source, spec.advice) if digest is not None]
-            victims |= dict.fromkeys(used, knowledge.substitute)
-
-    for guard in plan.guards:
-        if guard.attack.source is not None and resolved.other is not None:
-            victims[guard.attack.source] = resolved.other
+    listed = [*plan.attacks, *(plan.searches.attacks if plan.searches else ())]
+    specs = [spec for spec in listed if isinstance(spec, AttackSpec)]
+    specs += [guard.attack for guard in plan.guards]
+    used = {digest for spec in specs for digest in (spec.source, spec.advice)}
+    others = (knowledge.substitute, knowledge.bare, resolved.other)
+    known = {model.digest(): model for model in others if model is not None}
+    victims = {digest: model for digest, model in known.items() if digest in used}
+    victims[plan.model.digest] = victim
 
     def samples(make: Callable[[], Data]) -> Callable[[], Samples]:
         return lambda: boxed(make(), victim, scaled).to(victim.device)
@@ -216,7 +230,8 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
         shards |= dict(zip(plan.searches.shards, few, strict=True))
     starts = {resolved.starts: knowledge.starts} if resolved.starts and knowledge.starts else {}
     short = plan.request.curve == "short"
-    attacks = [*resolved.attacks, *(searcher(one, short) for one in resolved.attacks)]
+    searching = [one for one in resolved.attacks if not one.oblivious]
+    attacks = [*resolved.attacks, *(searcher(one, short) for one in searching)]
     if how.compile is None and victim.device.type == "cuda":
         # By the whole plan, not by what is left: a resumed run searches on the same twin.
         how = replace(how, compile=WorkEstimate(plan).total >= WORTH_COMPILING)

@@ -6,15 +6,15 @@ import errno
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from besiege.bench.claims import Claims
 from besiege.bench.engines import Engine, Job, Outcome
 from besiege.bench.frontier import Frontier
-from besiege.bench.spec import Request
+from besiege.bench.spec import Request, Trained
 from besiege.bench.store import Record, Store
 from besiege.bench.task import Task
 from besiege.bench.working import note, versions
@@ -29,10 +29,12 @@ _PATIENCE = 1.0
 
 @dataclass(frozen=True)
 class Planned:
-    """The open tasks of a plan, and the request that a worker reads."""
+    """The open tasks of a plan, and the request or the training that a worker reads."""
 
-    frontier: Frontier
-    request: Request
+    frontier: Frontier[Any]
+    request: Request | Trained
+    trained: Mapping[str, str] = field(default_factory=dict)
+    """The keys of trainings, by the names of their models in the request."""
 
 
 class Coordinator:
@@ -72,7 +74,7 @@ class Coordinator:
                 self._receive(slot, outcome)
 
     def _fill(self) -> None:
-        for slot in range(self._engine.slots):
+        for slot in sorted(self._engine.slots):
             if slot not in self._running and (found := self._choose(slot)) is not None:
                 self._running[slot] = found
                 self._last[slot] = found[0]
@@ -151,6 +153,8 @@ def _job(planned: Planned, task: Task) -> Job:
     return {
         "key": task.key,
         "plan": planned.frontier.plan.name,
+        "model": planned.frontier.plan.model.name,
+        "trained": planned.trained,
         "request": planned.request.model_dump(mode="json"),
         "task": about,
         "again": task.key in planned.frontier.again,

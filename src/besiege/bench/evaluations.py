@@ -29,12 +29,13 @@ from besiege.metrics.distances import smallest
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.intervals import Rate
 from besiege.metrics.rows import Rows, filled_with
+from besiege.metrics.stochastic import success_probabilities
 from besiege.metrics.values import EvaluationFigures, RunFigures
 
 if TYPE_CHECKING:
     from besiege.bench.comparison import PairedComparison
 
-_LEADING = ("attack", "sample", "file", "label", "prediction", "success", "first")
+_LEADING = ("attack", "sample", "file", "label", "prediction", "success", "first", "access")
 """Columns that stand first in a table of rows."""
 
 
@@ -94,6 +95,7 @@ class Evaluation:
         tables = [
             trial.rows.having(
                 attack=trial.text,
+                access=trial.access,
                 first=np.isin(trial.rows["sample"], samples[place == number]),
             )
             for number, trial in enumerate(evidence.trials)
@@ -107,9 +109,13 @@ class Evaluation:
 
         ``fate`` is 'wrong' (misclassified when clean), 'broken', 'standing' or 'unknown';
         ``attack`` is the first that broke it, in the order of the list; ``queries``, ``forwards``
-        and ``backwards`` are the cost up to then, earlier attacks included.
+        and ``backwards`` are the cost up to then, earlier attacks included. Of a stochastic model,
+        ``probability`` is that of a success in one draw of the sample's worst image, with its exact
+        95 % interval, ``probability_low`` and ``probability_high``.
         """
-        return self._with_files(fates(self._evidence()))
+        evidence = self._evidence()
+        chances = success_probabilities(evidence, self.figures.model.draws)
+        return self._with_files(fates(evidence).having(**chances))
 
     @cached_property
     def smallest(self) -> Rows:
@@ -135,7 +141,7 @@ class Evaluation:
         before = listed[: names.index(mine.name)] if mine.name in names else listed
         found = []
         for plan in reversed(before):
-            figures = complete_figures(summary_of(store, plan), others)
+            figures = complete_figures(summary_of(store, plan), others, run.short_names)
             if figures.clean is not None:
                 alone = replace(self._run, evaluations=(figures,), complete=figures.complete)
                 found.append(evaluation_of(alone, self.folder, plan, held=self._held))
@@ -145,7 +151,7 @@ class Evaluation:
         """The result that this one replaced, or one further `back`; an error without one."""
         check_whole(back, "earlier")
         if back > len(self.history):
-            name = f"{self.figures.model.name} against {self.figures.threat.text}"
+            name = self.figures.title
             there = f"{len(self.history)} earlier results" if self.history else "no earlier result"
             raise InputError(f"{name} has {there}, and earlier={back} was requested")
         return self.history[back - 1]
@@ -262,12 +268,13 @@ class Evaluations(Sequence[Evaluation]):
     @property
     def names(self) -> list[str]:
         """The model of each, with its threat where there are several threats."""
-        figures = [one.figures for one in self]
-        several = len({one.threat.text for one in figures}) > 1
-        return [
-            f"{one.model.name} against {one.threat.text}" if several else one.model.name
-            for one in figures
-        ]
+        return self._named([one.figures.model.title for one in self])
+
+    def _named(self, models: Sequence[str]) -> list[str]:
+        threats = [one.figures.threat.text for one in self]
+        if len(set(threats)) == 1:
+            return list(models)
+        return [f"{one} against {threat}" for one, threat in zip(models, threats, strict=True)]
 
     @property
     def folder(self) -> Path:
@@ -295,7 +302,8 @@ class Evaluations(Sequence[Evaluation]):
             return Evaluations(self._evaluations[which])
         if isinstance(which, int):
             return self._evaluations[which]
-        names = self.names
+        texts, names = self._named([one.figures.model.name for one in self]), self.names
+        names = texts if which in texts else names
         if names.count(which) != 1:
             known = f"{near(which, names)}" if which not in names else "use a number instead"
             problem = "several evaluations are" if which in names else "no evaluation is"
@@ -310,10 +318,10 @@ class Evaluations(Sequence[Evaluation]):
         wanted = {"model": model, "threat": threat}
         found = list(self)
         for what, name in wanted.items():
-            names = [_named(one, what) for one in self]
-            if name is not None and name not in names:
+            if name is not None and not any(_is_called(one, what, name) for one in self):
+                names = [_named(one, what) for one in self]
                 raise UnknownNameError(f"no {what} of this run is '{name}': {near(name, names)}")
-            found = [one for one in found if name in (None, _named(one, what))]
+            found = [one for one in found if name is None or _is_called(one, what, name)]
         if not found:
             raise UnknownNameError(
                 f"the model '{model}' was not evaluated against '{threat}': it was against "
@@ -387,7 +395,13 @@ def _compared(results: Sequence[Comparable], common: bool) -> PairedComparison:
 
 def _named(evaluation: Evaluation, what: str) -> str:
     figures = evaluation.figures
-    return figures.model.name if what == "model" else figures.threat.text
+    return figures.model.title if what == "model" else figures.threat.text
+
+
+def _is_called(evaluation: Evaluation, what: str, name: str) -> bool:
+    """Models are called by their names in the benchmark, and by their texts."""
+    figures = evaluation.figures
+    return figures.model.is_called(name) if what == "model" else name == figures.threat.text
 
 
 def labelled_rows(evaluations: Sequence[Evaluation]) -> Rows:
@@ -402,7 +416,7 @@ def labelled_rows(evaluations: Sequence[Evaluation]) -> Rows:
     for one in evaluations:
         rows, figures = one.rows, one.figures
         about = {
-            "model": figures.model.name,
+            "model": figures.model.title,
             "data": figures.data.name,
             "threat": figures.threat.text,
             "evaluation": figures.name,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from besiege.attacks.attack import Attack, parse
 from besiege.bench.benchmark import Benchmark, Cell, must_be_sound, place_of
 from besiege.bench.request import read_attacks, read_threat, suite_attacks
-from besiege.bench.spec import Request
+from besiege.bench.spec import Request, Trained
 from besiege.core.errors import BesiegeError
 from besiege.core.text import short
 from besiege.core.threat import Access, Threat
 from besiege.data.catalogue import CATALOGUE
+from besiege.training.fitting import read_architecture
+from besiege.training.recipes import recipe
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,30 @@ class Entry:
 
 @dataclass(frozen=True)
 class Declared:
-    """A benchmark and all its evaluations."""
+    """A benchmark and all its evaluations.
+
+    Attributes
+    ----------
+    benchmark : Benchmark
+        The benchmark.
+    entries : tuple of Entry
+        Its evaluations; with problems, those of sound cells.
+    source : str
+        Its name in messages.
+    models : mapping
+        The names of its models that are not trained, and their texts with the paths of files.
+    problems : tuple of str
+        What is wrong with it: an error names these together with the problems of its models.
+    trainings : mapping
+        The models that are trained first, by their names, which are also their texts in requests.
+    """
 
     benchmark: Benchmark
     entries: tuple[Entry, ...]
-    source: str = "the benchmark"
+    source: str
+    models: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+    trainings: Mapping[str, Trained] = field(default_factory=dict)
 
     def place(self, entry: Entry) -> str:
         """The place of an evaluation in messages."""
@@ -59,20 +80,77 @@ class Declared:
         return f"{place_of(names.index(entry.cell) + 1, entry.cell)}, model '{entry.model}'"
 
 
-def declared(benchmark: Benchmark, base: Path, source: str = "the benchmark") -> Declared:
-    """A benchmark with its evaluations; files that it names are relative to `base`."""
-    return Declared(benchmark, expand(benchmark, base, source), source)
+def declared(
+    benchmark: Benchmark,
+    base: Path,
+    source: str = "the benchmark",
+    problems: list[str] | None = None,
+) -> Declared:
+    """A benchmark with its evaluations; files that it names are relative to `base`.
+
+    Problems of its texts are raised in one error. With a list of the problems of its file, they
+    are added to these, and stay in the result.
+    """
+    found = [] if problems is None else problems
+    wrong = [*_training_problems(benchmark, base)]
+    entries = _expanded(benchmark, base, found)
+    found += [problem for _, problem in wrong]
+    if problems is None:
+        must_be_sound(source, found)
+    ready = {name: text for name, text in benchmark.models.items() if isinstance(text, str)}
+    models = {name: beside(text, base) for name, text in ready.items()}
+    used = {name for entry in entries for name in (entry.model, *entry.request.substitute)}
+    sound = used - {name for name, _ in wrong}
+    names = [name for name in benchmark.trained if name in sound]
+    trainings = {name: _placed(benchmark, name, base) for name in names}
+    return Declared(benchmark, entries, source, models, tuple(found), trainings)
 
 
-def expand(benchmark: Benchmark, base: Path, source: str = "the benchmark") -> tuple[Entry, ...]:
-    """All evaluations of a benchmark, cell by cell; one error has all problems of its attacks."""
-    problems: list[str] = []
+def _expanded(benchmark: Benchmark, base: Path, problems: list[str]) -> tuple[Entry, ...]:
+    """All evaluations of a benchmark, cell by cell; problems of its attacks are added to others.
+
+    Cells with problems are left out. Where data or models may be wrong there is no evaluation.
+    """
     entries: list[Entry] = []
     for number, cell in enumerate(benchmark.cells, 1):
-        found = _cell(benchmark, cell, base, problems, place_of(number, cell.name))
-        entries += found
-    must_be_sound(source, problems)
-    return tuple(entries)
+        if not any(one.startswith(place_of(number, None)) for one in problems):
+            entries += _cell(benchmark, cell, base, problems, place_of(number, cell.name))
+    of_cells = all(one.startswith("cells[") for one in problems)
+    return tuple(entries) if of_cells else ()
+
+
+def _training_problems(benchmark: Benchmark, base: Path) -> Iterator[tuple[str, str]]:
+    """Models and problems of their recipes and architectures, as far as texts show them."""
+    for name in benchmark.trained:
+        given = _placed(benchmark, name, base)
+        try:
+            recipe(given.train, given.data)
+        except BesiegeError as problem:
+            yield name, f"models.{name}.train: {problem}"
+        try:
+            read_architecture(given.arch)
+        except BesiegeError as problem:
+            yield name, f"models.{name}.arch: {problem}"
+
+
+def _placed(benchmark: Benchmark, name: str, base: Path) -> Trained:
+    """A training of a benchmark, with its data and the paths of files beside the benchmark."""
+    given = benchmark.trained[name]
+    data = benchmark.data if given.data is None else given.data
+    return given.model_copy(
+        update={
+            "train": beside(given.train, base),
+            "arch": beside(given.arch, base),
+            "data": _data(data, base),
+        }
+    )
+
+
+def _data(text: str, base: Path) -> str:
+    """The text of data; a path, possibly with options, is relative to the benchmark."""
+    named = text.partition("(")[0].strip()
+    there = named not in CATALOGUE and any((base / one).exists() for one in (text, named))
+    return str(base / text) if there else text
 
 
 def _cell(
@@ -86,11 +164,12 @@ def _cell(
     ]
     if len(problems) > before:
         return
-    for model in benchmark.models if cell.models is None else cell.models:
+    listed = benchmark.models if cell.models is None else cell.models
+    for model in (one for one in listed if one in benchmark.models):
         for budget, text, attacks in asked:
             for seed in benchmark.seeds(cell):
                 request = Request.of(
-                    model=beside(benchmark.models[model], base),
+                    model=_model(benchmark, model, base),
                     data=benchmark.data,
                     threat=text,
                     attacks=attacks,
@@ -104,14 +183,19 @@ def _cell(
                     split=benchmark.split,
                     shard=benchmark.shard,
                     substitute=tuple(
-                        beside(benchmark.models.get(one, one), base)
-                        for one in cell.substitutes(model)
+                        _model(benchmark, one, base) for one in cell.substitutes(model)
                     ),
                     examine=cell.examine,
                 )
                 if request.data not in CATALOGUE:
                     request = request.model_copy(update={"data": str(base / request.data)})
                 yield Entry(cell.name, model, budget, seed, request)
+
+
+def _model(benchmark: Benchmark, name: str, base: Path) -> str:
+    """The text of a model by its name, or of one that the benchmark does not name."""
+    found = benchmark.models.get(name, name)
+    return name if isinstance(found, Trained) else beside(found, base)
 
 
 def _attacks(
@@ -144,9 +228,9 @@ def _searching(cell: Cell, text: str, threat: Threat) -> str:
     if not cell.searches:
         return text
     attack = parse(text, threat)
-    if cell.substitute and attack.access is Access.GRADIENT:
+    if attack.oblivious or (cell.substitute and attack.access is Access.GRADIENT):
         raise BesiegeError(
-            "images crafted on a substitute are sent once, so that nothing can be searched on the "
+            "images crafted on another model are sent once, so that nothing can be searched on the "
             'victim: write budgets = [...] in place of budget = "search"'
         )
     return text if attack.minimal else f"minimal({text})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -15,10 +15,13 @@ from besiege.bench.plan import Plan
 from besiege.bench.preparing import Prepared
 from besiege.bench.request import ResolvedRequest
 from besiege.bench.task import Stage, Task
+from besiege.bench.trainings import Training
 from besiege.core.dice import Dice
 from besiege.core.oracle import Oracle, full_precision
 from besiege.core.threat import Access
 from besiege.core.victim import Victim
+from besiege.training.fitting import build
+from besiege.training.loop import train
 
 SAMPLES = 8
 """Samples of a timed pass."""
@@ -54,6 +57,16 @@ class CellForecast:
 
 
 @dataclass(frozen=True)
+class TrainingForecast:
+    """The forecast of a training; ``seconds`` is None where no step can be timed before it."""
+
+    model: str
+    recipe: str
+    epochs: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
 class Forecast:
     """The forecast of a benchmark: at most so much, since broken samples cost less.
 
@@ -64,7 +77,9 @@ class Forecast:
     paces : dict
         The pace of every model, by its name.
     tasks, seconds, image_bytes
-        The sums; images are those stored while it runs.
+        The sums, trainings included; images are those stored while it runs.
+    trainings : tuple of TrainingForecast
+        The models that are trained first.
     """
 
     cells: tuple[CellForecast, ...]
@@ -72,6 +87,7 @@ class Forecast:
     tasks: int
     seconds: float | None
     image_bytes: int
+    trainings: tuple[TrainingForecast, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -103,15 +119,33 @@ def forecast(prepared: Prepared, clock: Callable[[], float] = time.perf_counter)
                 sum(_bytes(plan, stage, task) for plan, stage, task in new),
             )
         )
-    times = [cell.seconds for cell in cells]
+    trainings = tuple(_trained(one) for one in prepared.trainings)
+    times = [*(cell.seconds for cell in cells), *(one.seconds for one in trainings)]
     known = [one for one in times if one is not None]
     return Forecast(
         tuple(cells),
         {entry.model: paces[plans[entry.plan].model.digest] for entry in prepared.entries},
-        len(seen),
+        len(seen) + len(trainings),
         sum(known) if len(known) == len(times) else None,
         sum(cell.image_bytes for cell in cells),
+        trainings,
     )
+
+
+def _trained(training: Training) -> TrainingForecast:
+    """The forecast of a training from its second step: the first one warms up."""
+    recipe, data, given = training.recipe, training.data, training.plan.given
+    seconds = None
+    if not (recipe.objective.needs_teacher and recipe.objective.teacher is None):
+        model, _ = build(given.arch, data, given.seed, recipe.layers)
+        few = data.take(torch.arange(min(recipe.batch, len(data))))
+        # Accuracies that epochs end with are not timed: they are a small part of most trainings.
+        steps = replace(recipe, epochs=2, held_out=0, guard=0.0, early=None, whole=False)
+        where = training.victim.device
+        history = train(model, few, steps, seed=given.seed, device=where, compiled=False)
+        each = history[-1].seconds / len(few)
+        seconds = each * recipe.epochs * (len(data) - recipe.held_out)
+    return TrainingForecast(training.name, str(recipe), recipe.epochs, seconds)
 
 
 def pace(resolved: ResolvedRequest, clock: Callable[[], float] = time.perf_counter) -> Pace:

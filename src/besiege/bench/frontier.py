@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Generic, TypeVar
 
-from besiege.bench.plan import Plan, is_done, needed_again
+from besiege.bench.plan import Staged, is_done, needed_again
 from besiege.bench.spec import AttackSpec
 from besiege.bench.store import DamagedError, Record, Store
 from besiege.bench.task import Task
 from besiege.bench.work_estimate import Event, Part, Watch, WorkEstimate
 from besiege.core.errors import VictimError
 
+P = TypeVar("P", bound=Staged)
 
-class Frontier:
+
+class Frontier(Generic[P]):
     """The open tasks of a plan, as results arrive in any order and from any process.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or TrainingPlan
         The plan.
     store : Store
         The store of the records.
@@ -35,12 +38,12 @@ class Frontier:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: P,
         store: Store,
         watch: Watch | None = None,
-        decided: Callable[[Plan], None] | None = None,
+        decided: Callable[[P], None] | None = None,
         start: float = 0.0,
-        ended: Callable[[Plan], None] | None = None,
+        ended: Callable[[P], None] | None = None,
     ) -> None:
         self.plan = plan
         self.store = store
@@ -212,7 +215,7 @@ class Frontier:
         )
 
     def _must_answer(self) -> None:
-        """Give up a model that failed on all clean images; other plans go on."""
+        """Give up a plan whose first stage failed as a whole; other plans go on."""
         parts = self._estimate.stages[0].parts
         tasks = [task for part in parts for task in part]
         if any(self._left[0, part] for part in range(len(parts))):
@@ -221,7 +224,7 @@ class Frontier:
             return
         failed = _failure(self.store, tasks[0].key)
         message = failed.failure["message"] if failed and failed.failure else "there is no record"
-        self.problem = VictimError(f"the model failed on all clean images: {message}")
+        self.problem = VictimError(f"{self.plan.given_up}: {message}")
         self._failed |= set(self._open)
         self._open.clear()
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from besiege.bench.reading import gather
 from besiege.bench.recorded import must_answer_as_recorded
 from besiege.bench.results import write_figures
 from besiege.bench.run import Run, update_run
-from besiege.bench.runner import PAUSE
+from besiege.bench.runner import run_all
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.task import Task
@@ -132,14 +131,15 @@ def import_images(
             work.append((plan, context, found))
         else:
             problems += why
-            left_out.append(f"{plan.model.name} against {plan.threat}: {why[0]}")
+            left_out.append(f"{run.title_of(plan)} against {plan.threat}: {why[0]}")
     if not work:
         raise problems[0]
     taken: list[Imported] = []
     with store.writing(), Claims(store) as claims:
         for plan, context, found in work:
             plan = _judged(store, plan, context, found, claims)
-            taken += _changes(store, plan, found)
+            name = run.title_of(plan)
+            taken += [replace(one, model=name) for one in _changes(store, plan, found)]
     write_figures(store.folder)
     return Import(tuple(taken), tuple(left_out))
 
@@ -149,7 +149,8 @@ def _chosen(run: Run, model: str | None, threat: str | None) -> list[Plan]:
     # Another request may have the same answer: it takes the images, too.
     plans = list({plan.name: plan for plan in run.current}.values())
     for what, name in (("model", model), ("threat", threat)):
-        names = [plan.model.name if what == "model" else plan.threat for plan in plans]
+        names = [run.title_of(plan) if what == "model" else plan.threat for plan in plans]
+        name = run.short_names.get(name, name) if what == "model" and name else name
         if name is not None and name not in names:
             raise UnknownNameError(f"no {what} of this run is '{name}': {near(name, names)}")
         plans = [plan for plan, one in zip(plans, names, strict=True) if name in (None, one)]
@@ -197,10 +198,13 @@ def _judged(
     """
     context.given = {digest: arrays for one in found for digest, arrays in one.arrays.items()}
     replays = [one.replay for one in found]
-    for replay in replays:
-        for number, digest in enumerate(replay.images):
-            if digest:
-                _done(image_task(plan, replay, number), context, claims)
+    images = [
+        image_task(plan, replay, number)
+        for replay in replays
+        for number, digest in enumerate(replay.images)
+        if digest
+    ]
+    run_all([_Tasks(images, context, claims)])
 
     def add(run: Run | None) -> Run:
         same = [] if run is None else [one for one in run.current if one.name == plan.name]
@@ -212,22 +216,37 @@ def _judged(
 
     now = next(one for one in update_run(store, add).current if one.name == plan.name)
     texts = {replay.attack.text for replay in replays}
-    for stage in now.stages_of("replay"):
-        if stage.name in texts:
-            for tasks in stage.parts:
-                _done(tasks[-1], context, claims)
+    stages = [stage for stage in now.stages_of("replay") if stage.name in texts]
+    judging = [tasks[-1] for stage in stages for tasks in stage.parts]
+    run_all([_Tasks(judging, context, claims)])
     return now
 
 
-def _done(task: Task, context: Context, claims: Claims) -> None:
-    """Do a task, or wait until another process has done it."""
-    pause, most = PAUSE
-    while attempt([task], context, claims)[task.key] == "held":
-        time.sleep(pause)
-        pause = min(2 * pause, most)
-    record = context.store.read(task.key)
-    if record is not None and record.failure is not None:
-        raise VictimError(f"the images could not be judged: {record.failure['message']}")
+class _Tasks:
+    """Some tasks of a plan, without its attacks: they are done, or other processes do them."""
+
+    def __init__(self, tasks: Sequence[Task], context: Context, claims: Claims) -> None:
+        self._left = list(tasks)
+        self._context = context
+        self._claims = claims
+
+    @property
+    def over(self) -> bool:
+        return not self._left
+
+    def turn(self) -> bool:
+        """Do what no other process does; False if there was nothing."""
+        before = len(self._left)
+        self._left = [task for task in self._left if not self._attempted(task)]
+        return len(self._left) < before
+
+    def _attempted(self, task: Task) -> bool:
+        if attempt([task], self._context, self._claims)[task.key] == "held":
+            return False
+        record = self._context.store.read(task.key)
+        if record is not None and record.failure is not None:
+            raise VictimError(f"the images could not be judged: {record.failure['message']}")
+        return True
 
 
 def _changes(store: Store, plan: Plan, found: Sequence[Placed]) -> list[Imported]:

@@ -1,4 +1,4 @@
-"""The attacker's knowledge in an evaluation: a substitute, and images to start from."""
+"""The attacker's knowledge in an evaluation: other models, and images to start from."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from besiege.bench.shards import Read
-from besiege.core.errors import BesiegeError, InputError, near
+from besiege.bench.undefended import is_undefended
+from besiege.core.errors import AttackError, BesiegeError, InputError, near
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
-from besiege.evaluation.transfer import Model, in_place_of, read_model
+from besiege.evaluation.transfer import Model, bare_of, in_place_of, read_model
 from besiege.models.catalogue import ZOO, zoo_card, zoo_names
 from besiege.models.ensemble import Ensemble
 
@@ -40,12 +41,20 @@ def read_substitute(
     return in_place_of(victim, one, image, victim.classes or data.classes)
 
 
+def undefended_model(victim: Victim, data: Data) -> tuple[Victim, None] | tuple[None, AttackError]:
+    """The model behind the victim's layers, or why no attack can be crafted on it."""
+    try:
+        return bare_of(victim, data.take([0]).images.clamp(*victim.box)), None
+    except AttackError as problem:
+        return None, problem
+
+
 def at_hand(victim: Victim, data: Data, read: Read) -> Victim | None:
     """A shipped model of the same data, the smallest undefended one first; None without any."""
     cards = {name: zoo_card(name) for name in zoo_names()}
     fitting = [name for name, card in cards.items() if card["data"].split()[0] == data.name]
     size = {name: (ZOO / f"{name}.safetensors").stat().st_size for name in fitting}
-    for name in sorted(fitting, key=lambda n: (cards[n]["recipe"] != "natural", size[n])):
+    for name in sorted(fitting, key=lambda n: (not is_undefended(f"zoo:{n}"), size[n])):
         try:
             other = read_substitute([f"zoo:{name}"], "logits", victim, data, read)
         except BesiegeError:  # other images, classes or range of pixel values

@@ -130,11 +130,13 @@ def _declared(mine: Run, other: Run) -> Run:
     if part.benchmark is not None and whole.benchmark is not None:
         must_continue(part.benchmark, whole.benchmark, "one of the folders")
     entries = {one.key: one for one in (*part.entries, *whole.entries)}
+    trainings = {one.name: one for one in (*part.trainings, *whole.trainings)}
     return mine.model_copy(
         update={
             "benchmark": whole.benchmark or part.benchmark,
             "entries": tuple(entries.values()),
             "unfit": whole.unfit,
+            "trainings": tuple(trainings.values()),
         }
     )
 

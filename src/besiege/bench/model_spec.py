@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -20,8 +20,10 @@ from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
+from besiege.defenses.defended import Defended
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
+from besiege.defenses.layers import Layer
 from besiege.evaluation.checking import answers
 from besiege.evaluation.judging import DRAWS
 from besiege.models.black_box import accounted, black_box
@@ -100,7 +102,19 @@ def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
         stochastic=victim.stochastic,
         draws=DRAWS if victim.stochastic else 1,
         undefended=request.textual and is_undefended(request.model),
+        surrogates=tuple(dict.fromkeys(map(str, _with_surrogate(victim)))),
+        pooled=victim.draws,
     )
+
+
+def _with_surrogate(victim: Victim) -> Iterator[Layer]:
+    """The layers, in the order of the image's way, that have a surrogate for their gradient."""
+    if isinstance(victim, Defended):
+        has = (one for one in victim.layers if type(one).surrogate is not Layer.surrogate)
+        yield from has
+    for part in victim.parts:
+        if isinstance(part, Victim):
+            yield from _with_surrogate(part)
 
 
 def probe(victim: Victim, samples: Samples) -> int:

@@ -53,7 +53,7 @@ def _stronger(plan: Plan) -> str | None:
     elif threat.access < Access.GRADIENT:
         ladder = [str(threat.access)]
     elif plan.model.stochastic:
-        ladder = ["rand"]
+        ladder = ["adaptive"]
     else:
         ladder = ["standard", "plus"]
     above = ladder[ladder.index(ran) + 1 :] if ran in ladder else ladder
@@ -63,6 +63,14 @@ def _stronger(plan: Plan) -> str | None:
 def _gradients_at_hand(plan: Plan) -> str | None:
     """The same evaluation without a substitute."""
     return _changed(plan, {**_LISTED, "substitute": (), "fuse": "logits"})
+
+
+def _adaptive(plan: Plan) -> str | None:
+    """The attacks that fit the defense; None where the attacker may not use its gradients."""
+    threat = Threat.parse(plan.threat)
+    if threat.eps is None or threat.access < Access.GRADIENT or plan.request.suite == "adaptive":
+        return None
+    return _changed(plan, {**_LISTED, "suite": "adaptive", "substitute": (), "fuse": "logits"})
 
 
 def _changed(plan: Plan, changes: Mapping[str, Any]) -> str | None:
@@ -84,8 +92,9 @@ _STEPS: Mapping[str, Step] = {
     # Attacks may be too weak, or gradients masked: the suites have restarts, other losses and
     # attacks without gradients.
     **dict.fromkeys(("W02", "W03", "W04", "W05", "W06", "W07", "W08", "W09", "W10"), _stronger),
-    **dict.fromkeys(("W11", "W20", "W23", "W48"), _stronger),
+    **dict.fromkeys(("W11", "W20", "W23", "W48", "W50"), _stronger),
     "W42": lambda plan: _changed(plan, {**_LISTED, "attacks": ("nattack", "square")}),
+    "W33": _adaptive,
     "W49": _gradients_at_hand,
     "W21": lambda plan: _changed(plan, {"curve": "full"}),
     # The model must be declared or prepared differently, which an examination confirms.

@@ -67,5 +67,5 @@ def read_evaluations(folder: Path | str) -> Evaluations:
         raise StoreError(f"{store.folder} has no result yet, no image was classified{again}")
     return Evaluations(
         [evaluation_of(figures, store.folder, plan) for plan in begun],
-        missing=[f"{plan.model.name} against {plan.threat}" for plan in missing],
+        missing=[known[plan.name].title for plan in missing],
     )

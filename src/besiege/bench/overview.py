@@ -45,6 +45,20 @@ class Status:
         return done and not self.damaged and not self.plan.undecided
 
 
+@dataclass(frozen=True)
+class Trained:
+    """The progress of the training of a model: done, failed with a message, or neither yet."""
+
+    model: str
+    recipe: str
+    arch: str
+    done: bool
+    failure: str | None
+    seconds: float
+    record: str
+    """The folder of the weights and their card, in the run folder."""
+
+
 def open_run(folder: Path | str) -> tuple[Store, Run]:
     """The store and the run of a folder, or an error if it is no run folder."""
     store = Store(folder)
@@ -102,6 +116,21 @@ def status(folder: Path | str) -> list[Status]:
         ]
         progress = tuple(_progress(stage, known) for stage in stages)
         found.append(Status(plan, progress, (*damaged, *plan.damage)))
+    return found
+
+
+def trained(folder: Path | str) -> list[Trained]:
+    """The progress of the trainings of a benchmark, also while it is running."""
+    store, run = open_run(folder)
+    known = lines(store) if run.trainings else {}
+    found = []
+    for plan in run.trainings:
+        line = known.get(plan.name)
+        failure = None if line is None else line.failure or line.damaged
+        done = line is not None and failure is None
+        seconds = 0.0 if line is None else line.seconds
+        about = plan.given.train, plan.given.arch, done, failure, seconds
+        found.append(Trained(plan.model.name, *about, f"records/{plan.name}"))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol, Self
 
 from pydantic import Field
 
@@ -26,6 +26,29 @@ from besiege.bench.spec import (
 from besiege.bench.store import Store, key_of
 from besiege.bench.task import Stage, Task
 from besiege.core.threat import Threat
+
+
+class Staged(Protocol):
+    """What is done task by task: an evaluation, or the training of a model before it.
+
+    ``title`` names it where progress shows several, and ``given_up`` says why nothing follows from
+    its first stage if all tasks of that failed.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def given_up(self) -> str: ...
+    @property
+    def model(self) -> ModelSpec: ...
+    @property
+    def chained(self) -> bool: ...
+    @property
+    def shards(self) -> tuple[Shard, ...]: ...
+    def stages(self) -> list[Stage]: ...
+    def decided(self, store: Store) -> Self: ...
 
 
 class Plan(Value):
@@ -62,8 +85,19 @@ class Plan(Value):
     @property
     def damage(self) -> tuple[str, ...]:
         """A sentence about a changed text; empty otherwise."""
-        what = f"{self.model.name} against {self.threat}"
-        return (f"what run.json says of {what} was changed after it was written",) * self.changed
+        return (
+            f"what run.json says of {self.title} was changed after it was written",
+        ) * self.changed
+
+    @property
+    def title(self) -> str:
+        """What is evaluated, in words."""
+        return f"{self.model.name} against {self.threat}"
+
+    @property
+    def given_up(self) -> str:
+        """Why nothing is left to do if the model answers no clean image."""
+        return "the model failed on all clean images"
 
     @property
     def undecided(self) -> bool:
@@ -139,7 +173,7 @@ class Plan(Value):
         """The same as one list."""
         return (task for stage in self.stages() for tasks in stage.parts for task in tasks)
 
-    def decided(self, store: Store) -> Plan:
+    def decided(self, store: Store) -> Self:
         """The plan with the tasks that follow from verdicts, once every known task is over."""
         if not self.undecided or not self._is_over(store):
             return self
@@ -159,11 +193,11 @@ class Plan(Value):
         broken = sum(int(one.totals.get("broken", 0)) for one in records if one is not None)
         return "all" if broken else "some"
 
-    def _with_curve(self, store: Store) -> Plan:
+    def _with_curve(self, store: Store) -> Self:
         """The plan with the curve of the strongest attack, or with the reason why there is none."""
         if self.curve is not None or self.no_curve is not None or self.searches is None:
             return self
-        best = gather(store, self).evidence.strongest()
+        best = gather(store, self).evidence.strongest(transfer=False)
         if best is None:
             return self
         chosen = self.searches.attacks[[spec.title for spec in self.attacks].index(best.text)]

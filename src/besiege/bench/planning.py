@@ -100,14 +100,12 @@ def _guards(resolved: ResolvedRequest, shards: int) -> tuple[Guard, ...]:
 
 
 def _searched_by_gradient(resolved: ResolvedRequest, specs: Sequence[AttackSpec]) -> list[Victim]:
-    """The models whose gradients attacks use: the victim, a substitute, or both."""
-    sources = {spec.source is None for spec in specs if spec.access == "gradient"}
-    substitute = resolved.knowledge.substitute
-    return [
-        model
-        for model, used in ((resolved.victim, True in sources), (substitute, False in sources))
-        if used and model is not None
-    ]
+    """The models whose gradients attacks use: the victim, a substitute, the undefended model."""
+    used = {spec.source for spec in specs if spec.access == "gradient"}
+    known = resolved.knowledge
+    others = [model for model in (known.substitute, known.bare) if model is not None]
+    victim = [resolved.victim] if None in used else []
+    return victim + [model for model in others if model.digest() in used]
 
 
 def _fits(data: Data, classes: int, target: int | None) -> None:
@@ -173,6 +171,9 @@ def _searches(resolved: ResolvedRequest) -> Searches:
     short = resolved.request.curve == "short"
     specs: list[AttackSpec | str] = []
     for attack in resolved.attacks:
+        if attack.oblivious:
+            specs.append("Images crafted on the undefended model are sent once: nothing searches.")
+            continue
         if short and attack.access < Access.GRADIENT and not attack.minimal:
             specs.append(
                 "Query-based attacks need many queries to search for the smallest perturbation: "

@@ -6,7 +6,7 @@ that the attacks of a cell do not fit are left out with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +21,9 @@ from besiege.bench.request import Objects, ResolvedRequest, resolve
 from besiege.bench.run import Run, RunEntry, Unfit
 from besiege.bench.shards import Read
 from besiege.bench.spec import EXAMINING, Machine, Request
+from besiege.bench.store import Store
+from besiege.bench.training_plan import trained_text
+from besiege.bench.trainings import Training, read_training
 from besiege.core.errors import (
     AttackError,
     BesiegeError,
@@ -30,6 +33,7 @@ from besiege.core.errors import (
     StochasticError,
     ThreatError,
 )
+from besiege.core.victim import Victim
 from besiege.models.black_box import black_box
 from besiege.models.endpoint import kept_below
 
@@ -54,6 +58,9 @@ class Prepared:
         For every evaluation of a benchmark the name of its plan.
     unfit : tuple of Unfit
         The models that were left out of cells.
+    trainings : tuple of Training
+        The models of a benchmark that are trained, and not given up. Where one is not trained yet,
+        its untrained model stands in for it: such plans are not to be run.
     """
 
     requests: list[Request] = field(default_factory=list)
@@ -62,11 +69,14 @@ class Prepared:
     benchmark: Benchmark | None = None
     entries: tuple[RunEntry, ...] = ()
     unfit: tuple[Unfit, ...] = ()
+    trainings: tuple[Training, ...] = ()
 
 
 def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> Prepared:
     """Read and plan requests; the first problem is raised."""
-    read = Read()
+    trainings = () if run is None else run.trainings
+    texts = {one.model.name: trained_text(Store(folder), one.name) for one in trainings}
+    read = Read({name: text for name, text in texts.items() if text is not None})
     resolved = [_resolved(request, objects, run, how, read) for request, objects in requests]
     for one in resolved:
         kept_below(black_box(one.victim), folder)
@@ -75,20 +85,38 @@ def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> 
     return Prepared([request for request, _ in requests], resolved, plans)
 
 
-def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Machine) -> Prepared:
-    """Read and plan a benchmark; one error has all problems, before anything is written."""
+def prepare_benchmark(
+    declared: Declared,
+    folder: Path,
+    run: Run | None,
+    how: Machine,
+    given_up: Mapping[str, str] | None = None,
+) -> Prepared:
+    """Read and plan a benchmark; one error has all problems, before anything is written.
+
+    `given_up` says why models could not be trained, by their names: they are left out.
+    """
+    given_up = given_up or {}
     if run is not None and run.benchmark is not None:
         must_continue(run.benchmark, declared.benchmark, str(folder))
     read, collector = Read(), _Collector(declared)
     prepared = Prepared(benchmark=declared.benchmark)
     entries: list[RunEntry] = []
-    sound = collector.load(
-        {entry.model: entry.request.model for entry in declared.entries}, how, read
-    )
-    for entry in (one for one in declared.entries if one.model in sound):
+    trainings = collector.trainings(how, read, given_up)
+    texts = {one.name: trained_text(Store(folder), one.plan.name) for one in trainings}
+    read.trained |= {name: text for name, text in texts.items() if text is not None}
+    live = {one.name: one.victim for one in trainings if texts[one.name] is None}
+    used = {entry.model for entry in declared.entries}
+    ready = {
+        name: text for name, text in declared.models.items() if name in used or declared.problems
+    }
+    sound = collector.load({**ready, **read.trained}, how, read) | live.keys()
+    for entry in declared.entries:
+        if collector.lacks(entry, sound, given_up):
+            continue
 
         def made(entry: Entry = entry) -> tuple[ResolvedRequest, Plan]:
-            one = _resolved(entry.request, None, run, how, read)
+            one = _resolved(entry.request, _stand_ins(entry.request, live), run, how, read)
             kept_below(black_box(one.victim), folder)
             return one, plan_of(one)
 
@@ -103,11 +131,21 @@ def prepare_benchmark(declared: Declared, folder: Path, run: Run | None, how: Ma
             prepared.resolved.append(resolved)
             prepared.plans.append(plan)
     collector.must_be_sound(entries)
-    prepared.entries, prepared.unfit = tuple(entries), tuple(collector.unfit.values())
+    prepared.entries = tuple(entries)
+    prepared.unfit = (*collector.unfit.values(), *collector.given_up.values())
+    prepared.trainings = tuple(trainings)
     _must_be_other_models(declared, prepared)
     if run is not None:
-        _must_be_as_planned(run, prepared)
+        _must_be_as_planned(run, prepared, live)
     return prepared
+
+
+def _stand_ins(request: Request, live: Mapping[str, Victim]) -> Objects | None:
+    """The untrained models that stand in for those of a request; None without any."""
+    if live.keys().isdisjoint((request.model, *request.substitute)):
+        return None
+    others = tuple(live.get(one, one) for one in request.substitute)
+    return Objects(model=live.get(request.model), substitute=others)
 
 
 class _Collector:
@@ -115,8 +153,32 @@ class _Collector:
 
     def __init__(self, declared: Declared) -> None:
         self.declared = declared
-        self.problems: list[str] = []
+        self.problems = list(declared.problems)
         self.unfit: dict[tuple[str, str], Unfit] = {}
+        self.given_up: dict[tuple[str, str], Unfit] = {}
+
+    def trainings(self, how: Machine, read: Read, given_up: Mapping[str, str]) -> list[Training]:
+        """The trainings that can begin."""
+        found = []
+        for name, given in self.declared.trainings.items():
+            if name in given_up:
+                continue
+            try:
+                found.append(read_training(name, given, how, read))
+            except BesiegeError as problem:
+                self.problems.append(f"models.{name}: {problem}")
+        return found
+
+    def lacks(self, entry: Entry, sound: set[str], given_up: Mapping[str, str]) -> bool:
+        """Whether an evaluation lacks a model: one with a problem, or that was given up."""
+        others = [one for one in entry.request.substitute if one in self.declared.trainings]
+        needed = [entry.model, *others]
+        for name in needed:
+            if name in given_up:
+                left = Unfit(cell=entry.cell, model=entry.model, reason=given_up[name])
+                self.given_up[entry.cell, entry.model] = left
+                return True
+        return not sound.issuperset(needed)
 
     def load(self, models: Mapping[str, str], how: Machine, read: Read) -> set[str]:
         """The names of the models that can be loaded; a problem of one is told once."""
@@ -168,13 +230,18 @@ def _must_be_other_models(declared: Declared, prepared: Prepared) -> None:
     must_be_sound(declared.source, problems)
 
 
-def _must_be_as_planned(run: Run, prepared: Prepared) -> None:
-    """Refuse models, data or attacks that changed since the run began."""
+def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> None:
+    """Refuse models, data or attacks that changed since the run began.
+
+    Models that are `live` are to be trained: what stands in for them is no change.
+    """
     plans = {plan.name: plan for plan in prepared.plans}
     before = {entry.key: run.plan(entry.plan) for entry in run.entries}
     for entry in prepared.entries:
         old, new = before.get(entry.key), plans[entry.plan]
         if old is None or old.name == new.name:
+            continue
+        if not set(live).isdisjoint((new.request.model, *new.request.substitute)):
             continue
         what = f"the model '{entry.model}' ({new.model.name})"
         if old.model.digest == new.model.digest:

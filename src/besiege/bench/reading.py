@@ -14,6 +14,7 @@ from besiege.bench.kinds import KINDS
 from besiege.bench.parquet import unpacked
 from besiege.bench.store import ROWS, DamagedError, Record, Store
 from besiege.bench.task import Stage, Task
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.metrics import warnings
@@ -90,6 +91,9 @@ def gather(store: Store, plan: Plan) -> Gathered:
         # Without a count all samples are there, except for those of the target class.
         total=plan.data.count if plan.request.count is None else plan.data.total,
         others=others,
+        stochastic=plan.model.stochastic,
+        surrogates=plan.model.surrogates,
+        pooled=plan.model.pooled,
     )
     return Gathered(
         plan,
@@ -157,6 +161,16 @@ def probe_in(spelled: object) -> float | None:
     return min((value for value in sigmas if isinstance(value, float)), default=None)
 
 
+def draws_in(spelled: object) -> int:
+    """Over how many draws of a stochastic model a spelled-out attack, or a part, averages."""
+    if isinstance(spelled, list):
+        return max(map(draws_in, spelled), default=1)
+    if not isinstance(spelled, dict):
+        return 1
+    inside = max(map(draws_in, spelled.values()), default=1)
+    return inside * int(spelled["count"]) if spelled.get("name") == "averaged" else inside
+
+
 def _entries(spelled: object) -> Iterator[tuple[str, object]]:
     """All parameters of an attack and its parts; the count of each_target by its full name."""
     if isinstance(spelled, dict):
@@ -195,6 +209,8 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         spec.spelled["name"] == AT_RANDOM,
         elsewhere,
         stage.given,
+        draws_in(spec.spelled),
+        spec.spelled["name"] == OBLIVIOUS,
     )
 
 

@@ -13,7 +13,14 @@ from torch import nn
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER, SUITES
 from besiege.attacks.suites import suite as suite_of
-from besiege.bench.knowledge import at_hand, beginnings, each, read_fuse, read_substitute
+from besiege.bench.knowledge import (
+    at_hand,
+    beginnings,
+    each,
+    read_fuse,
+    read_substitute,
+    undefended_model,
+)
 from besiege.bench.model_spec import as_granted, fresh_copies, read_victim
 from besiege.bench.shards import Read, boxed, read_data, usual_size
 from besiege.bench.spec import ACTIVE, Request
@@ -175,7 +182,7 @@ def resolve(
     named = attacks is not None or suite is not None
     if named:  # errors in attacks are cheaper to find than to load the model
         chosen, chained = read_attacks(attacks, suite, threat)
-    model = request.model if given.model is None else given.model
+    model = read.text(request.model) if given.model is None else given.model
     victim = read_victim(model, device, str(threat.access), read)
     fresh = None if not request.examined else fresh_copies(model, victim, device)
     threat = as_granted(threat, request.access, victim)
@@ -186,6 +193,15 @@ def resolve(
     know_classes(victim, everything.classes, everything.labels)
     threat = settled(threat, request.goal, everything)
     data = left(everything, threat.target)
+    bare, problem = None, None
+    if any(one.oblivious for one in chosen.values()):
+        bare, problem = undefended_model(victim, data)
+    if isinstance(suite, str) and suite in SUITES:  # its list may depend on the model
+        traits = {"stochastic": victim.stochastic, "pooled": victim.draws > 1}
+        traits["defended"] = bare is not None
+        chosen, chained = read_attacks(None, suite, threat, **traits)
+    elif problem is not None:
+        raise problem
     complete = request.model_copy(
         update={
             "data": request.data or data.name,
@@ -198,7 +214,10 @@ def resolve(
         }
     )
     scaled = victim.box != (0.0, 1.0) and not is_in_box(given.data)
-    models = given.substitute or request.substitute
+    models = [
+        read.text(one) if isinstance(one, str) else one
+        for one in given.substitute or request.substitute
+    ]
     guardable = not named or suite == "quick"
     tested = guardable and request.examined and not victim.metered
     # Images of a folder are decoded only if an attack starts from them; a guard can do without.
@@ -207,6 +226,7 @@ def resolve(
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
         read_substitute(models, request.fuse, victim, data, read),
+        bare,
     )
     return ResolvedRequest(
         complete,
@@ -253,14 +273,17 @@ def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> T
 
 
 def read_attacks(
-    attacks: Attacks | None, suite: Attacks | None, threat: Threat
+    attacks: Attacks | None, suite: Attacks | None, threat: Threat, **traits: bool
 ) -> tuple[dict[str, Attack], bool]:
-    """The attacks by their texts, and whether each runs on the samples left by those before."""
+    """The attacks by their texts, and whether each runs on the samples left by those before.
+
+    `traits` are those of the model that a named suite may depend on (`Suite.attacks_for`).
+    """
     if attacks is not None and suite is not None:
         raise AttackError("give attacks or a suite, not both")
     given: Sequence[str | Attack]
     if suite is not None:
-        given = suite_attacks(suite, threat)
+        given = suite_attacks(suite, threat, **traits)
         if isinstance(suite, str) and suite in SUITES:
             _must_have_some(suite, given, threat)
     elif isinstance(attacks, str):
@@ -289,8 +312,8 @@ def read_attacks(
     return chosen, suite is not None and threat.eps is not None
 
 
-def suite_attacks(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
-    """The attacks of a named suite, or of a given list."""
+def suite_attacks(suite: Attacks, threat: Threat, **traits: bool) -> Sequence[str | Attack]:
+    """The attacks of a named suite for a model with these traits, or of a given list."""
     if isinstance(suite, Attack):
         return [suite]
     if not isinstance(suite, str):
@@ -299,7 +322,7 @@ def suite_attacks(suite: Attacks, threat: Threat) -> Sequence[str | Attack]:
         return suite
     # A single word is a name, possibly mistyped; a list has a comma or parameters.
     if suite in SUITES or not set(suite) & set(",(:"):
-        listed = suite_of(suite).attacks_for(threat.norm)
+        listed = suite_of(suite).attacks_for(threat.norm, **traits)
         return [text for text in listed if threat.goal in parse(text).goals] or listed
     return split(suite)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def summarise(folder: Path | str) -> RunFigures:
         ]
     )
     evaluations = tuple(
-        replace(complete_figures(mine, summaries), history=tuple(history))
+        replace(complete_figures(mine, summaries, run.short_names), history=tuple(history))
         for mine, history in zip(summaries, histories, strict=True)
     )
     return RunFigures(
@@ -49,13 +50,21 @@ def summarise(folder: Path | str) -> RunFigures:
     )
 
 
-def complete_figures(mine: Summary, others: list[Summary]) -> EvaluationFigures:
-    """The figures of an evaluation with its date, and with findings from its run folder."""
-    warnings = ordered([*mine.figures.warnings, *compared(comparison(mine, others))])
+def complete_figures(
+    mine: Summary, others: list[Summary], names: Mapping[str, str]
+) -> EvaluationFigures:
+    """The figures of an evaluation with its date, and with findings from its run folder.
+
+    `names` are those of models in the benchmark (`Run.short_names`).
+    """
+    warnings = ordered([*mine.figures.warnings, *compared(comparison(mine, others, names))])
     if any(one.level == "stop" for one in warnings):  # a wrong figure has no precision
         warnings = tuple(one for one in warnings if one.id != "W24")
+    model, threat = mine.figures.model, mine.figures.threat
     return replace(
         mine.figures,
+        model=replace(model, declared=names.get(model.name)),
+        threat=replace(threat, substitute=tuple(names.get(one, one) for one in threat.substitute)),
         made=mine.plan.made,
         commit=mine.plan.commit,
         warnings=warnings,

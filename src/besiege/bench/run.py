@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,6 +11,7 @@ from besiege.bench.benchmark import Benchmark
 from besiege.bench.plan import Plan
 from besiege.bench.spec import Value
 from besiege.bench.store import Store, key_of
+from besiege.bench.training_plan import TrainingPlan
 from besiege.core.errors import StoreError
 from besiege.core.files import read_file
 
@@ -44,7 +45,8 @@ class Unfit(Value):
 class Run(Value):
     """All requests of one run folder.
 
-    ``benchmark``, ``entries`` and ``unfit`` are there only in the run of a benchmark.
+    ``benchmark``, ``entries`` and ``unfit`` are there only in the run of a benchmark, and
+    ``trainings`` only if it trains models.
     """
 
     schema_number: int = SCHEMA
@@ -54,6 +56,7 @@ class Run(Value):
     benchmark: Benchmark | None = None
     entries: tuple[RunEntry, ...] = ()
     unfit: tuple[Unfit, ...] = ()
+    trainings: tuple[TrainingPlan, ...] = ()
 
     @property
     def current(self) -> tuple[Plan, ...]:
@@ -95,6 +98,11 @@ class Run(Value):
         place = places[-1] if places else before[0] if before else len(kept)
         return self.model_copy(update={"plans": (*kept[:place], plan, *kept[place:])})
 
+    def training(self, benchmark: Benchmark, trainings: Sequence[TrainingPlan]) -> Run:
+        """The run of a benchmark whose models are trained; its evaluations stay as they are."""
+        new = {one.model.name: one for one in (*self.trainings, *trainings)}
+        return self.model_copy(update={"benchmark": benchmark, "trainings": tuple(new.values())})
+
     def declaring(
         self,
         benchmark: Benchmark,
@@ -135,9 +143,24 @@ class Run(Value):
             and (not declared or frozenset((one.model, other.model)) in declared)
         }
 
+    @property
+    def short_names(self) -> Mapping[str, str]:
+        """The names that a benchmark gives to its models, by their texts."""
+        return short_names(self.entries, self.plans)
+
+    def title_of(self, plan: Plan) -> str:
+        """What the model of a plan is called: by its name in the benchmark, or by its text."""
+        return self.short_names.get(plan.model.name, plan.model.name)
+
     def plan(self, name: str) -> Plan | None:
         """The evaluation of a name."""
         return next((plan for plan in self.plans if plan.name == name), None)
+
+
+def short_names(entries: Iterable[RunEntry], plans: Iterable[Plan]) -> Mapping[str, str]:
+    """The names of models in a benchmark, by the texts of their plans."""
+    texts = {plan.name: {plan.model.name, plan.request.model} for plan in plans}
+    return {text: entry.model for entry in entries for text in texts.get(entry.plan, ())}
 
 
 def read_run(store: Store) -> Run | None:
@@ -178,6 +201,8 @@ def write_run(store: Store, run: Run) -> None:
     content = json.loads(json.dumps(run.model_dump(mode="json", by_alias=True), allow_nan=False))
     if run.benchmark is None:
         content = {n: v for n, v in content.items() if n not in ("benchmark", "entries", "unfit")}
+    if not run.trainings:
+        del content["trainings"]
     for plan, written in zip(run.plans, content["plans"], strict=True):
         written["digest"] = _CHANGED if plan.changed else _digest(content, written)
     store.write_file(FILE, json.dumps(content, indent=1).encode())

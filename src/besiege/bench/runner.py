@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol
 
 from besiege.bench.claims import Claims
-from besiege.bench.context import Context
-from besiege.bench.frontier import Frontier
+from besiege.bench.context import Context, Told
+from besiege.bench.frontier import Frontier, P
 from besiege.bench.kinds import KINDS
-from besiege.bench.plan import Plan
 from besiege.bench.task import Task
 from besiege.bench.work_estimate import Watch
 from besiege.bench.working import Ended, attempt, reporting
@@ -23,12 +23,12 @@ PAUSE = 0.05, 2.0
 """Seconds to wait for other processes at first, and at most."""
 
 
-class Runner:
+class Runner(Generic[P]):
     """Does the tasks of one plan in this process, in the order of the plan.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or TrainingPlan
         The plan.
     context : Context
         The live objects of its tasks, and the store.
@@ -46,25 +46,25 @@ class Runner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: P,
         context: Context,
         claims: Claims,
         watch: Watch | None = None,
-        decided: Callable[[Plan], None] | None = None,
+        decided: Callable[[P], None] | None = None,
         start: float = 0.0,
-        ended: Callable[[Plan], None] | None = None,
+        ended: Callable[[P], None] | None = None,
     ) -> None:
         self._plan = plan
         self._context = context
         self._claims = claims
         self._watch = watch
         self._options = watch, decided, start, ended
-        self._frontier: Frontier | None = None
+        self._frontier: Frontier[P] | None = None
         self._pace = math.inf
         """The fewest seconds of an estimated pass so far: the first passes on a GPU are slow."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> P:
         """The plan with the tasks that were added."""
         return self._plan if self._frontier is None else self._frontier.plan
 
@@ -84,7 +84,7 @@ class Runner:
             self._frontier = Frontier(self._plan, self._context.store, *self._options)
         else:
             self._frontier.refresh()
-        self._context.watching = self._watching
+        self._context.telling, self._context.watching = self._telling, self._watching
         victim = self._context.victim(self._plan.model.digest)
         # A metered model is queried by one process at a time: answers are paid for once.
         if victim.metered and not self._frontier.over and not self._claims.take(self._metered):
@@ -98,7 +98,7 @@ class Runner:
     def _metered(self) -> str:
         return f"metered-{self._plan.model.digest}"
 
-    def _round(self, frontier: Frontier) -> bool:
+    def _round(self, frontier: Frontier[P]) -> bool:
         advanced, again = False, True
         while again:
             again = False
@@ -109,7 +109,7 @@ class Runner:
                         advanced = again = True
         return advanced
 
-    def _group(self, frontier: Frontier, task: Task) -> list[Task]:
+    def _group(self, frontier: Frontier[P], task: Task) -> list[Task]:
         """A task, with those of its stage that are done together with it."""
         most = KINDS.get(task.kind).most_together(task, self._context)
         if not most:
@@ -124,18 +124,17 @@ class Runner:
             group.append(other)
         return group
 
-    def _done(self, frontier: Frontier, tasks: Sequence[Task]) -> dict[str, Ended]:
+    def _done(self, frontier: Frontier[P], tasks: Sequence[Task]) -> dict[str, Ended]:
         begin, passes = time.perf_counter(), sum(map(frontier.passes, tasks))
         ended = attempt(tasks, self._context, self._claims, frontier.again)
         if passes and set(ended.values()) == {"made"}:
             self._pace = min(self._pace, (time.perf_counter() - begin) / passes)
         return ended
 
-    def _watching(self, tasks: Sequence[Task]) -> Callable[[core_record.Record], None] | None:
+    def _telling(self, tasks: Sequence[Task]) -> Told | None:
         frontier = self._frontier
         assert frontier is not None, "tasks are done in a turn"
-        spec = frontier.attack_of(tasks[0].key)
-        if self._watch is None or spec is None:
+        if self._watch is None:
             return None
 
         def tell(share: float, claimed: int, seconds: float) -> None:
@@ -145,11 +144,27 @@ class Runner:
                 self._context.unwatched = problem
                 raise
 
+        return tell
+
+    def _watching(self, tasks: Sequence[Task]) -> Callable[[core_record.Record], None] | None:
+        assert self._frontier is not None, "tasks are done in a turn"
+        spec, tell = self._frontier.attack_of(tasks[0].key), self._telling(tasks)
+        if spec is None or tell is None:
+            return None
         return reporting(spec.access, spec.keep, spec.passes, tell)
 
 
-def run_all(runners: Sequence[Runner]) -> None:
-    """Do the tasks of all plans, and wait for those that other processes do."""
+class Turns(Protocol):
+    """Work that is shared with other processes, and done in turns."""
+
+    @property
+    def over(self) -> bool: ...
+
+    def turn(self) -> bool: ...
+
+
+def run_all(runners: Sequence[Turns]) -> None:
+    """Do all work, such as the tasks of plans, and wait for what other processes do of it."""
     pause, most = PAUSE
     while waiting := [runner for runner in runners if not runner.over]:
         advanced = [runner.turn() for runner in waiting]

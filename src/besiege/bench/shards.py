@@ -33,11 +33,17 @@ class Read:
     """Data and models that were read for other requests of the same call.
 
     A model is kept by its text and device. Those that cannot be kept are read again: black boxes,
-    which count their queries for each evaluation.
+    which count their queries for each evaluation. ``trained`` has the texts of models that a
+    benchmark has trained, by their names.
     """
 
+    trained: dict[str, str] = field(default_factory=dict)
     data: dict[Any, Data] = field(default_factory=dict)
     models: dict[Any, Victim] = field(default_factory=dict)
+
+    def text(self, model: str) -> str:
+        """The text of a model: that of its weights, if a benchmark has trained it."""
+        return self.trained.get(model, model)
 
     def model(self, key: Any, load: Callable[[], Victim]) -> Victim:
         """The model of a key, loaded once."""
@@ -49,7 +55,9 @@ class Read:
         return victim
 
 
-def read_data(request: Request, source: Any, victim: Victim, read: Read | None = None) -> Data:
+def read_data(
+    request: Request, source: Any, victim: Victim | None, read: Read | None = None
+) -> Data:
     """The samples: tensors, datasets and loaders in the victim's box, other data in [0, 1].
 
     For a victim that receives bytes, the images are rounded to its levels first, so that it
@@ -57,7 +65,7 @@ def read_data(request: Request, source: Any, victim: Victim, read: Read | None =
     and several models share one copy of the images.
     """
     how: dict[str, Any] = {"split": request.split, "count": request.count, "seed": request.seed}
-    if is_in_box(source):
+    if victim is not None and is_in_box(source):
         how["box"] = victim.box
     else:
         how |= {
@@ -71,7 +79,7 @@ def read_data(request: Request, source: Any, victim: Victim, read: Read | None =
     if key not in known:
         known[key] = load_data(request.data if source is None else source, **how)
     data = known[key]
-    if is_in_box(source):
+    if victim is None or is_in_box(source):
         return data
     inner = black_box(victim)
     if inner is None or not inner.as_bytes or inner.grid is None:

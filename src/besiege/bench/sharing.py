@@ -26,6 +26,7 @@ from besiege.bench.run import Run, read_run, update_run
 from besiege.bench.runner import Runner, run_all
 from besiege.bench.spec import Machine, Request
 from besiege.bench.store import Store
+from besiege.bench.trainings import clear
 from besiege.bench.work_estimate import Watch
 from besiege.bench.working import versions
 from besiege.core.errors import InputError
@@ -90,6 +91,11 @@ class Work:
                             *(plan, self.store, watch), self._keep, self._start, releaser.finished
                         ),
                         request.model_copy(update={"shard": plan.request.shard}),
+                        {
+                            one.name: one.plan.name
+                            for one in self.prepared.trainings
+                            if one.name in (request.model, *request.substitute)
+                        },
                     )
                     for plan, request, watch in zip(plans, requests, self.watchers, strict=True)
                 ]
@@ -107,6 +113,40 @@ class Work:
         """The plans in the order of this process."""
         first = int(len(some) * self._start)
         return [*some[first:], *some[:first]]
+
+    def train(self, crew: Engine | None) -> dict[str, str]:
+        """Train the models that are not trained yet, here or by workers.
+
+        Returns why models were given up, by their names.
+        """
+        trainings, benchmark = self._in_turn([*self.prepared.trainings]), self.prepared.benchmark
+        assert benchmark is not None, "only models of a benchmark are trained"
+        watchers = self._in_turn([*self.watchers])
+        with self.store.writing():
+            update_run(
+                self.store,
+                lambda run: (run or _new()).training(benchmark, [one.plan for one in trainings]),
+            )
+            frontiers: list[Any]
+            if crew is None:
+                with Claims(self.store) as claims:
+                    frontiers = [
+                        Runner(one.plan, one.context(self.store, self.how), claims, watch)
+                        for one, watch in zip(trainings, watchers, strict=True)
+                    ]
+                    run_all(frontiers)
+            else:
+                frontiers = [
+                    Frontier(one.plan, self.store, watch)
+                    for one, watch in zip(trainings, watchers, strict=True)
+                ]
+                pairs = zip(frontiers, trainings, strict=True)
+                planned = [Planned(frontier, one.plan.given) for frontier, one in pairs]
+                Coordinator(self.store, planned, crew).run()
+            clear(self.store, trainings)
+        return {
+            one.plan.model.name: str(one.problem) for one in frontiers if one.problem is not None
+        }
 
     def _contexts(self) -> list[Context]:
         return [
@@ -149,7 +189,7 @@ class Work:
         update_run(self.store, lambda run: (run or _new()).with_plan(plan))
 
 
-def _must_be_done(plans: Sequence[Runner | Frontier]) -> None:
+def _must_be_done(plans: Sequence[Runner[Plan] | Frontier[Plan]]) -> None:
     """Raise why a plan was given up, now that all others are done."""
     for plan in plans:
         if plan.problem is not None:

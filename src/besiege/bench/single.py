@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +18,17 @@ from besiege.bench.answered import remember, stamp_of
 from besiege.bench.evaluations import Evaluation, Evaluations, evaluation_of
 from besiege.bench.expanding import Declared
 from besiege.bench.folder import run_folder
-from besiege.bench.plan import Plan
+from besiege.bench.plan import Plan, Staged
 from besiege.bench.preparing import Requests, prepare, prepare_benchmark
 from besiege.bench.request import check_numbers, requested
 from besiege.bench.results import write_figures
-from besiege.bench.run import read_run
+from besiege.bench.run import read_run, short_names
 from besiege.bench.sharing import Work, as_texts, check_part, chosen_engine, started
 from besiege.bench.spec import Machine
 from besiege.bench.store import Store
+from besiege.bench.training_plan import trained_text
 from besiege.bench.work_estimate import Event, Watch, WorkEstimate
-from besiege.core.errors import InputError
+from besiege.core.errors import InputError, VictimError
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.evaluation.transfer import Model
@@ -301,13 +302,28 @@ def measure(
                 prepared = prepare_benchmark(requests, store.folder, run, how)
             else:
                 prepared = prepare(requests, store.folder, run, how)
-            resolved, plans = prepared.resolved, prepared.plans
             if accept is not None:
-                for plan in plans:
+                for plan in prepared.plans:
                     accept(plan)
-            with _bar(plans[0].model.name, watch, progress) as shown:
-                work = Work(store, prepared, _titled(plans, shown), how, part)
+            with _bar(prepared.plans[0].model.name, watch, progress) as shown:
+                given_up: dict[str, str] = {}
+                names = short_names(prepared.entries, prepared.plans)
+                first = [one.plan for one in prepared.trainings]
+                awaited = any(trained_text(store, one.name) is None for one in first)
+                if isinstance(requests, Declared) and awaited:
+                    watchers = _titled([*first, *prepared.plans], shown, names)[: len(first)]
+                    given_up = Work(store, prepared, watchers, how, part).train(crew)
+                    run = read_run(store)
+                    prepared = prepare_benchmark(requests, store.folder, run, how, given_up)
+                    if not prepared.plans:
+                        raise VictimError("\n".join(given_up.values()))
+                resolved, plans = prepared.resolved, prepared.plans
+                names = short_names(prepared.entries, plans)
+                watchers = _titled([*first, *plans], shown, names, len(first))[len(first) :]
+                work = Work(store, prepared, watchers, how, part)
                 done = work.here() if crew is None else work.by(crew, texts or prepared.requests)
+        if given_up:
+            raise VictimError("\n".join(given_up.values()))
         figures = write_figures(store.folder)
         results = [
             evaluation_of(figures, store.folder, plan, paid(one.victim))
@@ -331,16 +347,22 @@ class _Held:
     """Keeps a temporary folder as long as a result refers to it."""
 
 
-def _titled(plans: Sequence[Plan], watch: Watch | None) -> list[Watch | None]:
-    """For each plan a watcher that shows its events as part of the whole work."""
+def _titled(
+    plans: Sequence[Staged], watch: Watch | None, names: Mapping[str, str], over: int = 0
+) -> list[Watch | None]:
+    """For each plan a watcher that shows its events as part of the whole work.
+
+    The first ones, as many as `over`, are done already.
+    """
     if watch is None or len(plans) == 1:
         return [watch] * len(plans)
-    done = [0.0] * len(plans)
     totals = [WorkEstimate(plan).total for plan in plans]
+    done = [total if number < over else 0.0 for number, total in enumerate(totals)]
 
     def watcher(number: int, show: Watch) -> Watch:
-        plan = plans[number]
-        title = f"{number + 1} of {len(plans)}: {plan.model.name} against {plan.threat}"
+        text = plans[number].model.name
+        words = plans[number].title.replace(text, names.get(text, text), 1)
+        title = f"{number + 1} of {len(plans)}: {words}"
 
         def tell(event: Event) -> None:
             done[number], totals[number] = event.done, event.total

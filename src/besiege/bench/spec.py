@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from besiege.attacks.suites import suite_name
 from besiege.core.errors import InputError
-from besiege.core.text import quoted
+from besiege.core.text import MOST, quoted
 
 _OPTION = r"\s*(?:resize|crop|channels|layout)\s*=\s*\w+\s*"
 _DATA = re.compile(rf"(?P<source>.*?)\s*\((?P<options>{_OPTION}(?:,{_OPTION})*)\)\s*", re.DOTALL)
 """The text of data with options."""
+Seed = Field(default=0, ge=-MOST - 1, le=MOST)
 
 
 class Value(BaseModel):
@@ -158,6 +168,44 @@ class Request(Value):
             ) from None
 
 
+class Trained(Value):
+    """A model of a benchmark that is trained before it is evaluated.
+
+    Attributes
+    ----------
+    train : str
+        The recipe, such as ``trades(epochs=20)``.
+    arch : str
+        The architecture, as in `besiege.training.fit`.
+    data : str, optional
+        The data, of which the training images are used; by default those of the benchmark.
+    seed : int
+        Seed of the initial weights, the order and every random number.
+    """
+
+    train: str
+    arch: str
+    data: str | None = None
+    seed: int = Seed
+
+    @property
+    def text(self) -> str:
+        """What is trained, in words."""
+        data = "" if self.data is None else f" on {self.data}"
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{self.arch} trained by {self.train}{data}{seed}"
+
+
+def _form(given: object) -> str:
+    return "table" if isinstance(given, (Mapping, Trained)) else "text"
+
+
+Model = Annotated[
+    Annotated[str, Tag("text")] | Annotated[Trained, Tag("table")], Discriminator(_form)
+]
+"""A model of a benchmark: a text that `besiege.evaluate` takes, or a training."""
+
+
 ACTIVE = 50
 """Samples of an active test that is requested by name, unless a number is given."""
 EXAMINING = ("examine", "active_test")
@@ -178,6 +226,10 @@ class ModelSpec(Value):
     """Number of draws with which each image is judged; 1 for a deterministic victim."""
     undefended: bool = False
     """Whether it is known to be trained without a defense, and has no layers."""
+    surrogates: tuple[str, ...] = ()
+    """Its layers whose gradient is that of a surrogate; earlier releases did not write them."""
+    pooled: int = 1
+    """Draws that one of its answers pools."""
 
 
 class DataSpec(Value):

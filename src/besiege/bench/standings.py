@@ -7,7 +7,7 @@ image. Nothing is averaged over attacks, norms or goals. A rank is a range (`met
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -42,9 +42,9 @@ class Standing:
     median : float, optional
         The median smallest perturbation, where the setting has no budget; infinite where fewer
         than half of the images were broken.
-    worst : tuple of (int, int), optional
-        The cell and the attack that broke most, by their places; without a budget, with the
-        smallest median.
+    worst : tuple of (int, int)
+        The cells and attacks that broke most, by their places: several where they tie. Without a
+        budget, those with the smallest median.
     missed : tuple of str
         Cells of the setting that the model was not evaluated in.
     stops : tuple of str
@@ -59,7 +59,7 @@ class Standing:
     clean: Rate | None
     robust: Rate | None
     median: float | None
-    worst: tuple[int, int] | None
+    worst: tuple[tuple[int, int], ...]
     missed: tuple[str, ...]
     stops: tuple[str, ...]
     complete: bool
@@ -233,12 +233,6 @@ def _standing(board: Board, setting: Setting, name: str, aligned: Aligned, place
     withstood = np.isinf(values) if setting.eps is None else values > 0
     first, at = mine[0][1], mine[0][2]
     right = first.correct[at][aligned.known[place]]
-    sizes = {
-        (number, a): left_by(cell, m, a, setting.eps)
-        for number, cell, m in mine
-        for a in range(len(cell.attacks))
-        if cell.covered[m, a].any()
-    }
     return Standing(
         name,
         1,
@@ -246,7 +240,7 @@ def _standing(board: Board, setting: Setting, name: str, aligned: Aligned, place
         Rate.of(int(right.sum()), len(right)) if len(right) else None,
         Rate.of(int(withstood.sum()), len(values)) if len(values) else None,
         quantile(values) if setting.eps is None and len(values) else None,
-        min(sizes, key=lambda key: sizes[key], default=None),
+        strongest(mine, setting.eps),
         tuple(cell.name for n in setting.cells if _is_missed(board, cell := board.cells[n], name)),
         tuple(dict.fromkeys(w.id for e in evaluations for w in e.warnings if w.level == "stop")),
         all(one.complete for one in evaluations),
@@ -259,7 +253,24 @@ def _is_missed(board: Board, cell: BoardCell, name: str) -> bool:
     return name not in cell.models and texts[name] not in cell.sources
 
 
-def left_by(cell: BoardCell, m: int, a: int, eps: float | None) -> float:
+def strongest(
+    cells: Iterable[tuple[int, BoardCell, int]], eps: float | None
+) -> tuple[tuple[int, int], ...]:
+    """The attacks that leave the least of a model: all that tie, by cell and place in it.
+
+    Each cell comes with the number that names it and the place of the model in it.
+    """
+    left = {
+        (number, a): _left_by(cell, m, a, eps)
+        for number, cell, m in cells
+        for a in range(len(cell.attacks))
+        if cell.covered[m, a].any()
+    }
+    least = min(left.values(), default=None)
+    return tuple(key for key, value in left.items() if value == least)
+
+
+def _left_by(cell: BoardCell, m: int, a: int, eps: float | None) -> float:
     """What an attack leaves of a model: the accuracy, or without a budget the median distance."""
     if eps is None:
         return float(cell.medians[m, a])

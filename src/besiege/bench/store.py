@@ -30,6 +30,7 @@ SCHEMA = 1
 """Increased when records change such that older ones must not be reused."""
 _READABLE = frozenset({1})
 RECORD, ROWS, IMAGES = "record.json", "rows.parquet", "images.safetensors"
+LOGITS = "logits.safetensors"
 RELEASED, KEPT = "released.json", "kept.safetensors"
 """Beside a record whose images were let go: that they were, and those that pages show."""
 
@@ -211,6 +212,11 @@ class Store:
                 "where the same seed makes the same images"
             )
         return dict(read_arrays(found[1][IMAGES]))
+
+    def logits(self, key: str) -> Column | None:
+        """The clean logits of a record; None without, as of records of earlier releases."""
+        found = self.with_files(key, [LOGITS])
+        return None if not found or not found[1] else read_arrays(found[1][LOGITS])["logits"]
 
     def shown_images(self, key: str) -> dict[str, Column]:
         """The image arrays of a record, or of its rows that were kept when others were let go."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -151,8 +151,11 @@ def _computed(gathered: Gathered) -> Summary:
 # Comparisons.
 
 
-def comparison(mine: Summary, others: list[Summary]) -> Comparison:
-    """The input of the rules that compare an evaluation with others of its run folder."""
+def comparison(mine: Summary, others: list[Summary], names: Mapping[str, str]) -> Comparison:
+    """The input of the rules that compare an evaluation with others of its run folder.
+
+    `names` are those of models in the benchmark, by their texts.
+    """
     plan, threat = mine.plan, Threat.parse(mine.plan.threat)
     elsewhere: dict[float, dict[str, float]] = {}
     beside: list[Outline] = []
@@ -164,9 +167,8 @@ def comparison(mine: Summary, others: list[Summary]) -> Comparison:
         fixed = mine.outline.eps is not None and their.eps is not None
         if fixed and same_seed and their.norm == mine.outline.norm and not other.plan.chained:
             elsewhere.setdefault(their.eps or 0.0, {}).update(their.accuracy)
-    return Comparison(
-        mine.outline, elsewhere, beside, _counterpart(mine, others), _targeted(mine, others)
-    )
+    counterpart = _counterpart(mine, others, names)
+    return Comparison(mine.outline, elsewhere, beside, counterpart, _targeted(mine, others))
 
 
 def differing(one: Plan, other: Plan) -> str:
@@ -225,7 +227,9 @@ def _targeted(mine: Summary, others: list[Summary]) -> list[Outline]:
     ]
 
 
-def _counterpart(mine: Summary, others: list[Summary]) -> tuple[str, Rate] | None:
+def _counterpart(
+    mine: Summary, others: list[Summary], names: Mapping[str, str]
+) -> tuple[str, Rate] | None:
     """A victim without a defense under the same attacks on the same samples, if there is one."""
     plan = mine.plan
     if plan.model.undefended or not is_free(plan, Threat.parse(plan.threat)):
@@ -239,7 +243,8 @@ def _counterpart(mine: Summary, others: list[Summary]) -> tuple[str, Rate] | Non
             and [one.spelled for one in theirs.attacks] == [one.spelled for one in plan.attacks]
             and other.outline.count
         ):
-            return theirs.model.name, Rate.of(other.outline.left, other.outline.count)
+            name = names.get(theirs.model.name, theirs.model.name)
+            return name, Rate.of(other.outline.left, other.outline.count)
     return None
 
 

@@ -10,7 +10,7 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from besiege.bench.pictures import stored_images
-from besiege.bench.store import IMAGES
+from besiege.bench.store import IMAGES, LOGITS
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
 from besiege.evaluation.judging import Claims
@@ -38,6 +38,15 @@ def as_bytes(images: Tensor) -> Column:
 def packed_arrays(arrays: Mapping[str, Column]) -> dict[str, bytes]:
     """The image file of a record."""
     return {IMAGES: save(dict(arrays))}
+
+
+def packed_logits(logits: Tensor | None) -> dict[str, bytes]:
+    """The file of the clean logits of a record; none for a victim that returns labels only.
+
+    It is a file of its own, so that what reads rows does not read it. It is not compressed: the
+    mantissas of logits are noise, and the images beside it are larger.
+    """
+    return {} if logits is None else {LOGITS: save({"logits": array(logits)})}
 
 
 def stored(

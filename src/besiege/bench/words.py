@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from besiege.attacks.suites import SUITES
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import Finding
 from besiege.core.threat import Goal, Threat
 from besiege.metrics.evidence import Evidence
@@ -48,14 +49,22 @@ def _chance(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
 
 
 def _transfer(plan: Plan) -> str:
-    """A sentence about the substitute, if there is one."""
+    """Sentences about the models that attacks were crafted on, if not on the victim."""
     several = " and ".join(plan.request.substitute)
-    if any(spec.source is not None for spec in plan.attacks):
-        return (
+    crafted = [spec for spec in plan.attacks if spec.source is not None]
+    ignoring = [spec.title for spec in crafted if spec.spelled["name"] == OBLIVIOUS]
+    words = f" The attacker also has a model of its own: {several}." if several else ""
+    if len(crafted) > len(ignoring):
+        words = (
             f" Attacks that need gradients were crafted on a substitute ({several}), and the model "
             "itself got each image once: an attack on the model may break more images."
         )
-    return f" The attacker also has a model of its own: {several}." if several else ""
+    if ignoring:
+        words += (
+            f" {' and '.join(ignoring)} ignored the defense: crafted on the undefended model "
+            "(transfer), each image was sent to the model once."
+        )
+    return words
 
 
 def class_in_words(number: int, names: Sequence[str]) -> str:
@@ -137,10 +146,15 @@ def _found(sizes: Sizes, count: int) -> str:
     return f"median {median}, found for {count - sizes.unbroken} of {count} images"
 
 
-def origin(suite: str | None) -> str:
-    """Whose code a named suite is, and where it differs from the published one; else empty."""
+def origin(suite: str | None, attacks: Collection[str] = ()) -> str:
+    """Whose code a named suite is, and what it left out of the attacks it ran; else empty."""
     known = None if suite is None else SUITES.get(suite)
-    return "" if known is None else known.origin
+    if known is None:
+        return ""
+    ignores = known.ignores
+    if ignores is None or ignores in attacks:
+        return known.origin
+    return f"{ignores} was left out where there is no undefended model to craft it on."
 
 
 def incomplete(gathered: Gathered) -> list[Finding]:

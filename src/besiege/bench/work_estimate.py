@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from besiege.bench.kinds import KINDS
-from besiege.bench.plan import Plan
+from besiege.bench.plan import Staged
 from besiege.bench.store import Record
 from besiege.bench.task import Stage as PlannedStage
 from besiege.bench.task import Task
@@ -49,6 +49,7 @@ class Event:
 
     The total falls as samples are broken. ``stage`` describes the running attack, and ``findings``
     are new findings about the victim. ``title`` names the evaluation where there are several.
+    ``kept`` says that it tells of records that were there before this run.
     """
 
     done: float
@@ -57,12 +58,14 @@ class Event:
     stage: Stage | None = None
     findings: tuple[Finding, ...] = ()
     title: str = ""
+    kept: bool = False
 
 
 Watch = Callable[[Event], None]
 Part = tuple[int, int]
 """The number of a stage, and of a shard of it."""
 _WORDS = {
+    "train": "training",
     "clean": "clean images",
     "examine": "examination of the model",
     "again": "examination after the attacks",
@@ -79,7 +82,7 @@ class WorkEstimate:
     A part is given by the numbers of its stage and its shard.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Staged) -> None:
         # Samples of a stochastic victim that are broken in some draws are attacked again.
         self._removes = plan.chained and not plan.model.stochastic
         self._standing = [shard.count for shard in plan.shards]
@@ -152,7 +155,7 @@ class WorkEstimate:
         seen = {(f.id, f.seen): f for r in records for f in r.findings} if not number else {}
         new = tuple(f for about, f in seen.items() if about not in self._reported)
         self._reported |= set(seen)
-        return self._event(number, 0, 0.0, new)
+        return replace(self._event(number, 0, 0.0, new), kept=kept and not failed)
 
     def during(self, parts: Sequence[Part], share: float, claimed: int, seconds: float) -> Event:
         """The event that a share of parts of a stage is done, with the successes claimed in all."""
@@ -163,7 +166,7 @@ class WorkEstimate:
             wrong = sum(stage.counts[part] - self._standing[part] for _, part in parts)
         # The first attack of a suite also runs on misclassified samples, and claims them; on a
         # stochastic victim, all attacks do.
-        first = stage is next(s for s in self.stages if s.attack is not None)
+        first = stage is next((s for s in self.stages if s.attack is not None), None)
         broken = max(0, claimed - wrong) if first or not self._removes else claimed
         self._running |= {at: 0.99 * share * self._weight(at) for at in parts}
         return self._event(number, broken, seconds)

@@ -19,15 +19,18 @@ from typing import Any, BinaryIO, Self
 import torch
 
 from besiege.bench.claims import Claims
-from besiege.bench.context import Context, context_of
+from besiege.bench.context import Context, Telling, Watching, context_of
 from besiege.bench.engines import Job, Outcome
+from besiege.bench.plan import Staged
 from besiege.bench.planning import plan_of
 from besiege.bench.request import resolve
 from besiege.bench.shards import Read
-from besiege.bench.spec import Machine, Request
+from besiege.bench.spec import Machine, Request, Trained
 from besiege.bench.store import Store
 from besiege.bench.task import Task
-from besiege.bench.working import Told, attempt, reporting
+from besiege.bench.training_plan import trained_text
+from besiege.bench.trainings import read_training
+from besiege.bench.working import attempt, reporting
 from besiege.core import record as core_record
 from besiege.core.errors import BesiegeError, ChangedError
 
@@ -74,7 +77,7 @@ class Worker:
             if self._claims is None:  # now: the folder is made when the input is known to be right
                 self._claims = Claims(self.store).__enter__()
             context = self.context(job)
-            context.watching = _watching(job, tell)
+            context.telling, context.watching = _telling(job, tell), _watching(job, tell)
             again = {task.key} if job["again"] else ()
             ended = attempt([task], context, self._claims, again)
             return {"key": task.key, "state": ended[task.key]}
@@ -85,20 +88,32 @@ class Worker:
         """The live objects of a job, checked to be those of its plan."""
         name = job["plan"]
         if name not in self._contexts:
-            resolved = resolve(Request(**job["request"]), None, self._how.device, self._read)
-            plan = plan_of(resolved)
-            if plan.name != name:
-                raise ChangedError(
-                    f"a worker reads another model, other data or other attacks than those of the "
-                    f"plan of '{plan.model.name}' against {plan.threat}: a file changed meanwhile, "
-                    "or it differs between machines. Run the same command again"
-                )
-            self._contexts[name] = context_of(self.store, resolved, plan, self._how)
+            self._contexts[name] = self._made(job)
         self._contexts.move_to_end(name)
         while len(self._contexts) > KEPT:
             self._contexts.popitem(last=False)
             self._read = Read()
         return self._contexts[name]
+
+    def _made(self, job: Job) -> Context:
+        plan: Staged
+        if job["task"]["kind"] == "train":
+            given = Trained(**job["request"])
+            training = read_training(job["model"], given, self._how, self._read)
+            plan, context = training.plan, training.context(self.store, self._how)
+        else:
+            for model, key in job["trained"].items():
+                self._read.trained[model] = trained_text(self.store, key) or model
+            resolved = resolve(Request(**job["request"]), None, self._how.device, self._read)
+            plan = planned = plan_of(resolved)
+            context = context_of(self.store, resolved, planned, self._how)
+        if plan.name != job["plan"]:
+            raise ChangedError(
+                f"a worker reads another model, other data or other attacks than those of the plan "
+                f"of '{plan.title}': a file changed meanwhile, or it differs between machines. Run "
+                "the same command again"
+            )
+        return context
 
 
 def task_of(job: Job) -> Task:
@@ -123,23 +138,24 @@ def refusal(key: str, problem: Exception) -> Outcome:
 _ERRORS = BesiegeError.__module__
 
 
-def _watching(
-    job: Job, tell: Callable[[Outcome], None] | None
-) -> Callable[[Sequence[Task]], Callable[[core_record.Record], None] | None]:
-    spec = job.get("attack")
-    if spec is None or tell is None:
+def _telling(job: Job, tell: Callable[[Outcome], None] | None) -> Telling:
+    if tell is None:
         return lambda tasks: None
 
-    def watching(tasks: Sequence[Task]) -> Callable[[core_record.Record], None]:
-        told: Told = lambda share, claimed, seconds: tell(  # noqa: E731
-            {
-                "key": job["key"],
-                "state": "during",
-                "share": share,
-                "claimed": claimed,
-                "seconds": seconds,
-            }
-        )
+    def told(share: float, claimed: int, seconds: float) -> None:
+        about = {"share": share, "claimed": claimed, "seconds": seconds}
+        tell({"key": job["key"], "state": "during", **about})
+
+    return lambda tasks: told
+
+
+def _watching(job: Job, tell: Callable[[Outcome], None] | None) -> Watching:
+    spec, telling = job.get("attack"), _telling(job, tell)
+
+    def watching(tasks: Sequence[Task]) -> Callable[[core_record.Record], None] | None:
+        told = telling(tasks)
+        if spec is None or told is None:
+            return None
         return reporting(spec["access"], spec["keep"], spec["passes"], told)
 
     return watching

@@ -17,7 +17,7 @@ import torch
 
 import besiege
 from besiege.bench.claims import Claims
-from besiege.bench.context import Context
+from besiege.bench.context import Context, Told
 from besiege.bench.folder import telling
 from besiege.bench.kinds import KINDS
 from besiege.bench.plan import is_done
@@ -34,8 +34,6 @@ JOURNAL = "journal"
 
 Ended = Literal["made", "kept", "held"]
 """How an attempt at a task ended: done, done before, or claimed by another process."""
-Told = Callable[[float, int, float], None]
-"""Called during a task with the share that is done, the claimed successes, and the seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def work(tasks: Sequence[Task], context: Context) -> Iterator[Finished]:
     """
     begin, started = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
     failure, made, kind = None, [TaskResult({}, {})], tasks[0].kind
-    victim = tasks[0].identity["victim"]
+    victim = context.subject(tasks[0])
     try:
         with accounted(context.victim(victim), kind):
             made = KINDS.get(kind).run_together(tasks, context)

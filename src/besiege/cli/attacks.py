@@ -64,8 +64,8 @@ def attacks(*, presets: Flag = False, as_json: AsJson = False) -> None:
     console.print()
     rows = screen.columns("suite", "")
     for name, suite in SUITES.items():
-        lists = [", ".join(suite.attacks)]
-        lists += [f"in {norm}: {', '.join(others)}" for norm, others in suite.others.items()]
+        listed = {where: ", ".join(texts) for where, texts in suite.lists.items()}
+        lists = [f"{where}: {texts}" if where else texts for where, texts in listed.items()]
         rows.add_row(Text(name, "bold"), f"{suite.told}: {'; '.join(lists)}")
     console.print(rows)
     console.print()
@@ -121,7 +121,8 @@ def described(name: str, thing: Any) -> dict[str, Any]:
 def _suite(suite: Suite) -> dict[str, Any]:
     """A suite as plain values; ``others`` has the attacks of norms with a list of their own."""
     others = {str(norm): attacks for norm, attacks in suite.others.items()}
-    return {"attacks": suite.attacks, "others": others, "about": suite.told}
+    drawn = {"stochastic": suite.stochastic} if suite.stochastic else {}
+    return {"attacks": suite.attacks, "others": others, **drawn, "about": suite.told}
 
 
 def first_line(kind: type) -> str:

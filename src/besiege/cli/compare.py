@@ -38,8 +38,9 @@ def compare(
     All evaluations of the run folders that have the same threat and the same images are compared
     with each other: the difference in percentage points with its 95 % interval, the p-value of
     McNemar's exact test, corrected for the number of pairs (Holm), and about how many images would
-    show such a difference. The exit code is 3 where results are missing, and 4 where figures must
-    not be quoted.
+    show such a difference. A table shows what each model does to clean images, against the one
+    named before it. The exit code is 3 where results are missing, and 4 where figures must not be
+    quoted. Of a benchmark only the pairs that it declares in [compare] are tested.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def compare(
     runs
         More run folders.
     model
-        Compare only this model; repeat it for several.
+        Compare only this model, by its name in the benchmark or its text; repeat it for several.
     common
         Compare evaluations on other images of the same data, on the images that all have.
     history

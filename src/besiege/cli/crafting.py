@@ -27,6 +27,7 @@ from besiege.evaluation.approach import approach
 from besiege.evaluation.attacking import craft_and_judge
 from besiege.evaluation.crafting import Crafted
 from besiege.evaluation.judging import Verdicts, judge, predict_clean
+from besiege.evaluation.transfer import bare_of
 
 _AT_A_TIME = 250
 _LEVELS = 255
@@ -120,7 +121,11 @@ def besieged(
     target = threat.target if target is None else target
     threat = _checked(threat, target, victim, math.prod(inputs.data.shape))
     data = _labelled(victim, inputs.data, seed)
-    how = approach(victim, attack, threat, Knowledge(), queries=queries)
+    known = Knowledge()
+    if attack.oblivious:
+        first = _samples(victim, data.take(torch.arange(1)), None)
+        known = Knowledge(bare=bare_of(victim, first.images))
+    how = approach(victim, attack, threat, known, queries=queries)
     parts: list[dict[str, Tensor]] = []
     findings = dict.fromkeys(presets.findings(written, threat, victim.box))
     seconds, done = 0.0, 0

@@ -21,7 +21,8 @@ def data(*, as_json: AsJson = False) -> None:
     """List the named data sets, and where they are stored.
 
     Named sets are searched in the folder that BESIEGE_DATA names, then in the cache. A set that is
-    in neither is downloaded when it is used, unless BESIEGE_OFFLINE is set.
+    in neither is downloaded when it is used, unless BESIEGE_OFFLINE is set. imagenet-sample is not
+    downloaded.
     """
     from besiege.data.places import listing
 
@@ -48,7 +49,7 @@ def data(*, as_json: AsJson = False) -> None:
         entry = line.entry
         rows.add_row(
             Text(entry.name, "bold"),
-            *(f"{entry.images[split]:,}" for split in ("train", "test")),
+            *(_number(entry.images.get(split)) for split in ("train", "test")),
             "x".join(map(str, entry.shape)),
             " ".join(entry.threats),
         )
@@ -66,3 +67,7 @@ def _where(places: Mapping[str, str]) -> str:
     if len(set(places.values())) == 1:
         return next(iter(places.values()))
     return ", ".join(f"{split} {place}" for split, place in places.items())
+
+
+def _number(images: int | None) -> str:
+    return "-" if images is None else f"{images:,}"

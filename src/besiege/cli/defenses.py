@@ -48,8 +48,10 @@ def defenses(*, as_json: AsJson = False) -> None:
         console,
         Text(
             "Defenses are written after a model with plus signs, and applied to the image in this "
-            'order: "MODEL+bits(depth=3)+resize_pad". A stochastic one is attacked on average, by '
-            '--suite rand or --attacks "averaged(pgd, 20)". `besiege show NAME` explains one.'
+            'order: "MODEL+bits(depth=3)+resize_pad". --suite adaptive attacks through them, and '
+            'a stochastic one on average, as --attacks "averaged(pgd, 20)" does. Last may stand '
+            "pooled(draws=20), which makes one answer of several draws: their mean logits, "
+            "of='probabilities' or of='votes'. `besiege show NAME` explains one."
         ),
     )
 

@@ -42,7 +42,7 @@ from besiege.cli.grammar import (
     flowing,
     known_suites,
 )
-from besiege.cli.resuming import resumable
+from besiege.cli.resuming import DONE, Beginning, resumable
 from besiege.core.errors import InputError
 from besiege.core.rules import FEW
 from besiege.core.shell import shell
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from besiege.bench.estimating import Estimate
     from besiege.bench.evaluations import Evaluations
     from besiege.bench.plan import Plan
-    from besiege.bench.run import Run
-    from besiege.bench.work_estimate import Event
     from besiege.metrics.values import EvaluationFigures, RunFigures
 
 RUNS = Path("besiege-runs")
@@ -136,7 +134,8 @@ def evaluate(
         access to gradients, and "pgd, dim, sinifgsm" with a substitute.
     suite
         Attacks that each run only on the images that withstood the ones before: quick, standard,
-        standard@reference, plus, rand, score, decision, minimum, or a list separated by commas.
+        standard@reference, plus, rand, adaptive, score, decision, minimum, or a list separated by
+        commas.
     goal
         Goal of the attacker; by default any wrong class counts as a success.
     target_class
@@ -169,11 +168,11 @@ def evaluate(
     out
         Run folder; by default one in besiege-runs, named after model, data and threat.
     resize
-        Images of a folder: length of the shorter side, or height and width, in pixels.
+        Image files: length of the shorter side, or height and width, in pixels.
     crop
-        Images of a folder: size of the centre crop, after resizing.
+        Image files: size of the centre crop, after resizing.
     channels
-        Images of a folder: 1 makes all grey, 3 makes all colour; by default grey if all are.
+        Image files: 1 makes all grey, 3 makes all colour; by default grey if all are.
     shard
         Images per record; 100, and 500 on a GPU. A killed run loses the record it works on; on a
         GPU several at once, about a minute of work.
@@ -237,7 +236,7 @@ def evaluate(
         if len(known) == len(requests):
             mine = [figures for _, figures in known]
             checks.must_fit(folder, mine)
-            screen.verbatim(screen.err(), Text(f"{_DONE} {folder}", "dim"))
+            screen.verbatim(screen.err(), Text(f"{DONE} {folder}", "dim"))
             return _report(known[0][0], mine, {}, folder, page, as_json, checks)
     how = Machine(device, batch, compile, threads)
     results = resumable(lambda: _measured(requests, folder, how, workers, checks), folder, evaluate)
@@ -257,49 +256,19 @@ def _measured(
 ) -> Evaluations:
     console = screen.err()
     with bar(requests[0].model, console) as watch:  # first, because importing torch takes seconds
-        from besiege.bench.run import read_run
         from besiege.bench.single import measure
-        from besiege.bench.store import Store
         from besiege.cli.machine import prepare
 
         prepare(how.device, how.threads)
-        run = read_run(Store(folder))
-        damage = [one for plan in run.plans for one in plan.damage] if run else []
-        plans: list[Plan] = []
-        state = ""
+        beginning = Beginning(folder, watch)
 
         def accept(plan: Plan) -> None:
             checks.accept(plan)
-            plans.append(plan)
-
-        def tell(event: Event) -> None:
-            nonlocal state
-            if not state:  # the first event shows that the input is valid
-                state = _state(folder, run, plans)
-                for one in damage:
-                    screen.say(console, Text(f"{one}: its own command writes it again", "yellow"))
-                screen.verbatim(console, Text(f"{state} {folder}", "dim"))
-            if state is not _DONE:  # or what was done before would seem to be done now
-                watch(event)
+            beginning.accept(plan)
 
         asked = [(one, None) for one in requests]
+        tell = beginning.tell
         return measure(asked, out=folder, how=how, watch=tell, accept=accept, workers=workers)
-
-
-def _state(folder: Path, run: Run | None, plans: Sequence[Plan]) -> str:
-    """The line that introduces the run folder: new, resumed, changed or complete."""
-    if run is None:
-        return "records are kept in"
-    from besiege.bench.overview import status
-
-    before = {plan.series: plan.name for plan in run.current}
-    if any(before.get(plan.series, plan.name) != plan.name for plan in plans):
-        return "model, data or attacks changed since the last time; evaluating again in"
-    done = {evaluation.plan.name for evaluation in status(folder) if evaluation.complete}
-    return _DONE if all(plan.name in done for plan in plans) else "resuming in"
-
-
-_DONE = "nothing is left to do: all records are in"
 
 
 def _estimated(requests: Sequence[Request], device: str | None, as_json: bool) -> int:

@@ -76,7 +76,7 @@ def examine(
     split
         Part of a named data set.
     resize
-        Resize images of a folder, as for evaluate.
+        Resize image files, as for evaluate.
     crop
         Crop them.
     channels

@@ -49,7 +49,7 @@ def export(
     file
         File to write.
     model
-        Only the evaluations of this model, by its name in the report.
+        Only the evaluations of this model, by its name in the benchmark or its text.
     threat
         Only the evaluations against this threat.
     attack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -193,10 +194,20 @@ def _must_be_writable(path: Path) -> None:
 
 
 def _print(verdicts: Sequence[Verdict]) -> None:
-    """One line each: every gate, and every reason against the figures."""
+    """One line each: every gate, and every reason against the figures.
+
+    What is not complete has one line with a count: an interrupted benchmark has hundreds.
+    """
     stops: dict[str, list[str]] = {}
+    lacking = Counter(one.label for one in verdicts if one.outcome == "incomplete")
     for one in verdicts:
-        if one.outcome == "stop":  # the table says why
+        if count := lacking.pop(one.label, 0):
+            all_ = sum(other.check == one.check for other in verdicts)
+            first = f"{count} of {all_} evaluations, the first of them " if count > 1 else ""
+            _print_line(one.label, _STYLES[one.outcome], f"{first}{one.about}: {one.reason}")
+        elif one.outcome == "incomplete":
+            continue
+        elif one.outcome == "stop":  # the table says why
             stops.setdefault(one.about, []).append(one.check.split()[-1])
         elif not (one.passed and one.check == FIGURES):
             _print_line(one.label, _STYLES[one.outcome], f"{one.about}: {one.reason}")

@@ -86,6 +86,13 @@ def known_architectures(context: CompletionContext) -> Iterable[tuple[str, str]]
     return [(name, architecture.about) for name, architecture in CATALOGUE.items()]
 
 
+def known_recipes(context: CompletionContext) -> Iterable[tuple[str, str]]:
+    """Names of recipes, for completion."""
+    from besiege.training.catalogue import CATALOGUE
+
+    return [(name, family.title) for name, family in CATALOGUE.items()]
+
+
 def flowing(function: F) -> F:
     """Join the lines of every paragraph of a docstring, so that a help page can wrap them."""
     lines = (function.__doc__ or "").splitlines()

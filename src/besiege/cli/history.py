@@ -51,8 +51,7 @@ def _print(evaluation: EvaluationFigures) -> None:
 
     console, minimal = screen.out(), answer.is_minimal(evaluation)
     unit = budget_unit(evaluation.threat)
-    title = f"{evaluation.model.name} against {evaluation.threat.text}"
-    console.print(Text(title, "bold"))
+    console.print(Text(evaluation.title, "bold"))
     console.print(Text(f"on {answer.sample_choice(evaluation)}", "dim"))
     commits = (
         ["commit"] if any((evaluation.commit, *(o.commit for o in evaluation.history))) else []

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from besiege.core.errors import UnknownNameError, near
+from besiege.core.errors import BesiegeError, UnknownNameError, near
 from besiege.core.rules import CODED, SURROGATE, TITLES
 
 if TYPE_CHECKING:
     from besiege.core.presets import Preset
+
+_MOST_CLASSES = 100
+"""How many names of classes are listed."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,25 @@ def look_up(name: str) -> Found:
     light = _light()
     if (known := suite_name(name)) in light:
         return light[known]
-    heavy = _heavy()
-    if name in heavy:
-        return heavy[name]
+    heavy = list(_heavy())
+    meanings = [found for found in heavy if name in (found.name, f"{found.kind}:{found.name}")]
+    if meanings:
+        return _with_others(meanings[0], heavy)
     if any(sign in name for sign in ("(", ".py:", "@")):
         return _written(name)
-    close = near(name, [*light, *heavy, *OTHER_NAMES])
+    close = near(name, [*light, *(found.name for found in heavy), *OTHER_NAMES])
     if not close.startswith("did you mean"):
         close = "besiege attacks, defenses, models and data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
+
+
+def _with_others(found: Found, known: Iterable[Found]) -> Found:
+    """The object, and how to see the ones of other kinds with the same name."""
+    others = [one.kind for one in known if one.name == found.name and one.kind != found.kind]
+    if not others:
+        return found
+    told = [f"{kind}: besiege show {kind}:{found.name}" for kind in others]
+    return replace(found, facts={**found.facts, "also the name of": "\n".join(told)})
 
 
 def _page(name: str) -> str:
@@ -112,11 +125,13 @@ def _light() -> dict[str, Found]:
         card = zoo_card(short) if scheme == "zoo" else vars(PUBLIC[short])
         properties = {key: value for key, value in card.items() if key != "name"}
         properties |= {"weights": str(row.weights or "no data root is set"), "here": row.present}
-        about = f"{row.architecture}, trained on {row.data}, {row.clean} clean"
+        clean = row.clean.partition("%")[0]
+        about = f"{row.built} for {row.data}, {clean}% clean"
         found[short] = found[row.name] = Found("model", row.name, about, properties)
     for name, suite in SUITES.items():
-        listed: dict[str, Any] = {"attacks": list(suite.attacks)}
-        listed |= {f"in {norm}": list(others) for norm, others in suite.others.items()}
+        listed: dict[str, Any] = {
+            where or "attacks": list(texts) for where, texts in suite.lists.items()
+        }
         listed["how"] = "each attack runs on the images that withstood the ones before"
         called = [other for other, known in OTHER_NAMES.items() if known == name]
         listed |= {"also called": called} if called else {}
@@ -130,7 +145,7 @@ def _light() -> dict[str, Found]:
             {
                 "images": dict(entry.images),
                 "shape": "x".join(map(str, entry.shape)),
-                "classes": list(entry.class_names),
+                "classes": _classes(entry.class_names),
                 "usual threats": list(entry.threats),
                 "published at": list(entry.addresses) or "comes with an installed package",
             },
@@ -138,45 +153,78 @@ def _light() -> dict[str, Found]:
     return found
 
 
-def _heavy() -> dict[str, Found]:
-    """The objects whose description needs torch."""
+def _classes(names: tuple[str, ...]) -> list[str] | str:
+    """The names of the classes, or how many there are where a list would fill pages."""
+    if len(names) <= _MOST_CLASSES:
+        return list(names)
+    return f"{len(names):,}, from {names[0]} to {names[-1]} (besiege data --json lists them)"
+
+
+def _heavy() -> Iterator[Found]:
+    """The objects whose description needs torch; of equal names the first one is shown."""
     from besiege.attacks.attack import PIECES
     from besiege.attacks.combine import Combined
+    from besiege.cli.recipes import recipes, slots
     from besiege.core.attack_registry import ATTACKS
     from besiege.defenses.layers import LAYERS
-    from besiege.training.recipes import RECIPES
+    from besiege.defenses.pooling import POOLS
 
-    found = {name: _layer(name, kind, defaults(kind)) for name, kind in LAYERS.items()}
-    found |= {name: _made("piece", name, kind) for name, kind in PIECES.items()}
-    for name, plan in RECIPES.items():
-        settings = {key: str(value) for key, value in plan.settings().items() if key != "name"}
-        against = f"adversarial training against {plan.threat}"
-        about = "natural training" if plan.attack is None else against
-        found[name] = Found("recipe", name, about, {}, settings)
     for name, thing in ATTACKS.items():
         if isinstance(thing, type) and issubclass(thing, Combined):  # needs another attack
-            found[name] = _made("attack", name, thing)
+            yield _made("attack", name, thing)
         else:
-            found[name] = _attack(name, thing() if isinstance(thing, type) else thing)
-    return found
+            yield _attack(name, thing() if isinstance(thing, type) else thing)
+    yield from recipes()
+    yield from (_layer(name, kind, defaults(kind)) for name, kind in LAYERS.items())
+    yield from (_made("defense", name, kind) for name, kind in POOLS.items())
+    yield from (_made("piece", name, kind) for name, kind in PIECES.items())
+    yield from slots()
 
 
 def _written(text: str) -> Found:
-    """An attack or a layer in its text form, with the parameters of that text."""
+    """An attack, a layer, a recipe or a part of one in its text form, with these parameters."""
     from besiege.attacks.attack import parse
     from besiege.core import presets
-    from besiege.core.vocabulary import parameters
-    from besiege.defenses.layers import LANGUAGE, LAYERS
 
     if text in presets.PRESETS:
         return _preset(presets.PRESETS.get(text), text)
-    if text.partition("(")[0].strip() in LAYERS:
-        layer = LANGUAGE.read(text)
-        values = {f.name: LANGUAGE.text(getattr(layer, f.name)) for f in parameters(layer)}
-        return _layer(text, layer, values)
+    if (other := _no_attack(text)) is not None:
+        return other
     attack = parse(text)
     found = presets.outermost(text)
     return _attack(text, attack) if found is None else _preset(found[0], text)
+
+
+def _no_attack(text: str) -> Found | None:
+    """What a text other than an attack's is, by its name and parameters; None if it may be one."""
+    from besiege.cli.recipes import recipe_found, slot_found
+    from besiege.core.vocabulary import parameters
+    from besiege.defenses.layers import LANGUAGE as LAYERS
+    from besiege.training import objectives, radii, updates
+    from besiege.training.recipes import RECIPES, recipe
+
+    name, problem = text.partition("(")[0].strip(), None
+    # A name may be of several kinds: the parameters tell which one is meant.
+    if name in RECIPES:
+        try:
+            return recipe_found(recipe(text))
+        except BesiegeError as error:
+            problem = error
+    for language in (LAYERS, objectives.LANGUAGE, radii.LANGUAGE, updates.LANGUAGE):
+        if name not in language.names():
+            continue
+        try:
+            value = language.read(text)
+        except BesiegeError as error:
+            problem = problem or error
+            continue
+        values = {f.name: language.text(getattr(value, f.name)) for f in parameters(value)}
+        if language is LAYERS:
+            return _layer(text, value, values)
+        return slot_found(language.registries[0].kind, text, type(value), values)
+    if problem is not None:
+        raise problem
+    return None
 
 
 def _preset(preset: Preset, text: str) -> Found:
@@ -236,9 +284,13 @@ def _attack(name: str, attack: Any) -> Found:
 
 def _made(kind: str, name: str, cls: Any) -> Found:
     """A class of values, with the defaults of its fields."""
-    text = " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
     facts = {"slot": _slot(cls)} if kind == "piece" else published(name)
-    return Found(kind, name, text, facts, defaults(cls))
+    return Found(kind, name, described(cls), facts, defaults(cls))
+
+
+def described(cls: Any) -> str:
+    """What the docstring of a class says before its parameters."""
+    return " ".join((cls.__doc__ or "").partition("Parameters\n")[0].split()).replace("``", "`")
 
 
 def defaults(cls: Any) -> dict[str, str]:
@@ -255,16 +307,16 @@ def defaults(cls: Any) -> dict[str, str]:
 
 def _layer(name: str, layer: Any, values: Mapping[str, str]) -> Found:
     """A layer, by its class or with the parameters of its text."""
-    from besiege.cli.defenses import described
+    from besiege.cli.defenses import described as about_layer
 
     kind = layer if isinstance(layer, type) else type(layer)
-    about = described(name, kind)
+    about = about_layer(name, kind)
     facts = {
         "gradient": about["gradient"],
         "stochastic": about["stochastic"],
         "written": f"MODEL+{name}",
     }
-    return Found("defense", name, _made("defense", name, kind).about, facts, values)
+    return Found("defense", name, described(kind), facts, values)
 
 
 def _slot(cls: type) -> str:

@@ -1,17 +1,74 @@
-"""Work that resumes: what a command prints when it ends before it is complete."""
+"""Work that resumes: what a command prints when it begins, and ends before it is complete."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.exits import INCOMPLETE, INTERRUPTED
 from besiege.cli.grammar import as_options
 from besiege.core.errors import EndpointError, StoreError
 
+if TYPE_CHECKING:  # slow to import
+    from besiege.bench.plan import Plan
+    from besiege.bench.work_estimate import Event
+
 T = TypeVar("T")
+DONE = "nothing is left to do: all records are in"
+
+
+class Beginning:
+    """Prints a line about the run folder at the first progress: before it, nothing is written.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    watch : callable
+        What shows progress.
+    """
+
+    def __init__(self, folder: Path, watch: Callable[[Event], None]) -> None:
+        from besiege.bench.run import read_run
+        from besiege.bench.store import Store
+
+        self._folder, self._watch = folder, watch
+        self._run = read_run(Store(folder))
+        self._plans: list[Plan] = []
+        self._state = ""
+
+    def accept(self, plan: Plan) -> None:
+        """Take notice of a plan."""
+        self._plans.append(plan)
+
+    def tell(self, event: Event) -> None:
+        """Show progress."""
+        if not self._state:
+            self._state = self._found()
+            for plan in self._run.plans if self._run else ():
+                for one in plan.damage:
+                    screen.say(
+                        screen.err(), Text(f"{one}: its own command writes it again", "yellow")
+                    )
+            screen.verbatim(screen.err(), Text(f"{self._state} {self._folder}", "dim"))
+        if self._state is not DONE:  # or what was done before would seem to be done now
+            self._watch(event)
+
+    def _found(self) -> str:
+        """The state of the run folder: new, resumed, changed or complete."""
+        if self._run is None:
+            return "records are kept in"
+        from besiege.bench.overview import status
+
+        before = {plan.series: plan.name for plan in self._run.current}
+        if any(before.get(plan.series, plan.name) != plan.name for plan in self._plans):
+            return "model, data or attacks changed since the last time; evaluating again in"
+        done = {one.plan.name for one in status(self._folder) if one.complete}
+        return DONE if all(plan.name in done for plan in self._plans) else "resuming in"
 
 
 def resumable(work: Callable[[], T], folder: Path, command: Callable[..., Any]) -> T | int:

@@ -25,7 +25,7 @@ from besiege.cli.grammar import (
     examples,
     flowing,
 )
-from besiege.cli.resuming import resumable
+from besiege.cli.resuming import Beginning, resumable
 from besiege.cli.spec import Spec, part_of, read_spec, shown
 from besiege.core.shell import shell
 from besiege.report.progress import bar
@@ -125,19 +125,20 @@ def _commanded(declared: Declared, command: str) -> Declared:
 
 
 def _measured(declared: Declared, folder: Path, how: Machine, crew: dict[str, Any]) -> Evaluations:
-    console = screen.err()
-    with bar(declared.benchmark.name, console) as watch:
+    with bar(declared.benchmark.name, screen.err()) as watch:
         from besiege.bench.single import measure
         from besiege.cli.machine import prepare
 
         prepare(how.device, how.threads)
-        screen.verbatim(console, Text(f"records are kept in {folder}", "dim"))
-        return measure(declared, out=folder, how=how, watch=watch, **crew)
+        beginning = Beginning(folder, watch)
+        accept, tell = beginning.accept, beginning.tell
+        return measure(declared, out=folder, how=how, watch=tell, accept=accept, **crew)
 
 
 def _concluded(done: Evaluations, folder: Path, as_json: bool) -> int:
     from besiege.bench.overview import open_run
     from besiege.report.cells import cells_table
+    from besiege.report.terminal import signs
 
     figures, (_, run) = done[0]._run, open_run(folder)
     names = {entry.plan for entry in run.entries}
@@ -149,7 +150,10 @@ def _concluded(done: Evaluations, folder: Path, as_json: bool) -> int:
     else:
         screen.out().print(cells_table(run, figures))
         screen.out().print()
-        following = {"Pages": "report"}
+        fired = signs(mine, "by besiege report")
+        for line in fired:
+            screen.say(screen.out(), line)
+        following = {"Pages and warnings" if fired else "Pages": "report"}
         if len({entry.model for entry in run.entries}) > 1:
             following["Which model is more robust"] = "compare"
         for words, command in following.items():

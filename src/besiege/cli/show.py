@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from textwrap import wrap
+from textwrap import indent, wrap
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.grammar import AsJson, examples, flowing
+from besiege.core.shell import wrapped
 
 command = App(
     name="show",
@@ -19,9 +20,15 @@ command = App(
         "besiege show pgd@madry",
         'besiege show "minimal(pgd(steps=20))"',
         "besiege show zoo:digits-pgd-at",
+        "besiege show trades@cifar10",
+        "besiege show objective:trades",
         "besiege show W11",
     ),
 )
+# Facts that are printed last, so that they can be copied.
+_VERBATIM = ("code", "run it")
+# Facts that only --json prints: the text of a recipe has what its settings have.
+_LONG = ("settings", "identity")
 
 
 @command.default
@@ -29,13 +36,14 @@ command = App(
 def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson = False) -> None:
     """Explain one attack, model, data set, warning rule or other name.
 
-    Names are those of attacks and their pieces, suites, models, architectures, data sets, recipes
-    and defenses, ids of warning rules, and Layer for a defense of your own.
+    Names are those of attacks and their pieces, suites, models, architectures, data sets, defenses,
+    recipes and their objectives, radii and updates, ids of warning rules, and Layer for a defense
+    of your own. KIND:NAME chooses where several kinds have the same name.
 
     Parameters
     ----------
     name
-        Name; an attack may have parameters.
+        Name; an attack, a recipe or a defense may have parameters.
     """
     from besiege.cli.lookup import look_up
 
@@ -47,14 +55,18 @@ def show(name: Annotated[str, Parameter(metavar="NAME")], /, *, as_json: AsJson 
     console.print(Text(found.name, "bold").append(f"  {found.kind}", "not bold dim"))
     if found.about:
         console.print(found.about)
-    facts = {name: value for name, value in found.facts.items() if name != "code"}
+    facts = {name: value for name, value in found.facts.items() if name not in _VERBATIM + _LONG}
     for title, values in (("", facts), ("parameters", found.parameters)):
         if values:
             console.print(f"\n{title}" if title else "")
             for line in _lines(values, console.width):
                 screen.verbatim(console, line)
-    if "code" in found.facts:
-        screen.verbatim(console, Text(f"\n{found.facts['code'].rstrip()}"))
+    for name in _VERBATIM:
+        if name in found.facts:
+            text = found.facts[name].rstrip()
+            if name == "run it":
+                text = f"{name}\n{indent(wrapped(text, console.width - 2), '  ')}"
+            screen.verbatim(console, Text(f"\n{text}"))
 
 
 def _lines(values: Mapping[str, Any], width: int) -> Iterator[Text]:
@@ -74,7 +86,7 @@ def _lines(values: Mapping[str, Any], width: int) -> Iterator[Text]:
 
 def _text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "\n".join(f"{key}: {part}" for key, part in value.items())
+        return "\n".join(f"{key}: {part}" for key, part in value.items() if part is not None)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     if value is None or isinstance(value, bool):

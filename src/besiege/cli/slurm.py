@@ -126,7 +126,7 @@ def script(
         f"--cpus-per-task={threads}",
         *sbatch,
     ]
-    command = shell([sys.executable, "-m", "besiege.cli", *words])
+    command = shell([sys.executable, "-m", "besiege", *words])
     return "\n".join(
         [
             "#!/bin/bash",

@@ -48,9 +48,11 @@ def check(spec: Spec, /, *, device: Device = None, threads: Threads = None) -> i
     spec
         TOML file of the benchmark.
     """
-    declared = read_spec(spec)
+    declared = read_spec(spec, problems=[])  # an error names them with those of the models
     prepared = prepared_spec(declared, device, threads)
     counts = f"{len(prepared.entries)} evaluations of {len(declared.benchmark.models)} models"
+    if prepared.trainings:
+        counts += f", of which {len(prepared.trainings)} are trained first"
     screen.say(screen.out(), Text(f"{spec} is a benchmark: {counts}."))
     _print_unfit(prepared)
     return 0
@@ -99,15 +101,18 @@ def shown(
     return 0
 
 
-def read_spec(path: Path, count: int | None = None) -> Declared:
-    """The benchmark of a file with its evaluations, all of them on at most `count` images."""
-    benchmark = read_benchmark(path)
+def read_spec(path: Path, count: int | None = None, problems: list[str] | None = None) -> Declared:
+    """The benchmark of a file with its evaluations, all of them on at most `count` images.
+
+    Problems are raised, or added to a list.
+    """
+    benchmark = read_benchmark(path, problems)
     if count is not None:
         cells = tuple(_shortened(cell, count) for cell in benchmark.cells)
         benchmark = benchmark.model_copy(update={"count": count, "cells": cells})
     from besiege.bench.expanding import declared
 
-    return declared(benchmark, path.parent, str(path))
+    return declared(benchmark, path.parent, str(path), problems)
 
 
 def _shortened(cell: Cell, count: int) -> Cell:
@@ -138,9 +143,19 @@ def _print(benchmark: Benchmark, found: Forecast) -> None:
     for name, text in benchmark.models.items():
         if name in found.paces:
             pace = found.paces[name]
-            models.add_row(name, short(text), *map(_milliseconds, (pace.forward, pace.both)))
+            words = text if isinstance(text, str) else text.text
+            models.add_row(name, short(words), *map(_milliseconds, (pace.forward, pace.both)))
     out.print(models)
     out.print()
+    if found.trainings:
+        first = screen.columns(
+            "trained first", "recipe", "epochs", "time", right=("epochs", "time")
+        )
+        for training in found.trainings:
+            time = _duration(training.seconds)
+            first.add_row(training.model, short(training.recipe), str(training.epochs), time)
+        out.print(first)
+        out.print()
     headings = ("models", "tasks", "time", "images")
     cells = screen.columns("cell", "threat", "attacks", *headings, right=headings)
     for one in found.cells:

@@ -9,9 +9,10 @@ from rich.text import Text
 
 from besiege.cli import screen
 from besiege.cli.grammar import AsJson, Place, examples, flowing
+from besiege.report.formats import seconds as duration
 
 if TYPE_CHECKING:
-    from besiege.bench.overview import Progress, Status
+    from besiege.bench.overview import Progress, Status, Trained
     from besiege.bench.run import Run
 
 command = App(
@@ -33,11 +34,12 @@ def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJso
     run
         Run folder.
     """
-    from besiege.bench.overview import open_run
+    from besiege.bench.overview import open_run, trained
     from besiege.bench.overview import status as read
 
-    found, (_, written) = read(run), open_run(run)
+    found, (_, written), models = read(run), open_run(run), trained(run)
     complete = bool(found) and all(evaluation.complete for evaluation in found)
+    complete &= all(model.done for model in models)
     if as_json:
         screen.print_json(
             {
@@ -48,16 +50,17 @@ def status(run: Annotated[Place, Parameter(metavar="RUN")], /, *, as_json: AsJso
                     if written.entries
                     else {}
                 ),
+                **({"trainings": [vars(model) for model in models]} if models else {}),
             }
         )
     elif written.benchmark is not None:
-        _print_cells(written, found)
+        _print_cells(written, found, models)
     else:
         _print(found)
     return 0 if complete else 3
 
 
-def _print_cells(run: Run, found: list[Status]) -> None:
+def _print_cells(run: Run, found: list[Status], models: list[Trained]) -> None:
     """A benchmark: the share of the work of every model in every cell, and what went wrong."""
     assert run.benchmark is not None, "the caller knows"
     console, by_plan = screen.out(), {one.plan.name: one for one in found}
@@ -75,7 +78,15 @@ def _print_cells(run: Run, found: list[Status]) -> None:
     for entry in entries:
         for problem in _problems(by_plan[entry.plan]):
             console.print(Text(f'{entry.model} in "{entry.cell}": {problem}', "bold red"))
-    complete = all(one.complete for one in found)
+    for one in models:
+        if one.done:
+            text = f"{one.model}: trained in {duration(one.seconds)}, {one.record}"
+        else:
+            state = f"failed: {one.failure}" if one.failure else "is not complete"
+            text = f"{one.model}: its training {state}"
+        console.print(Text(text, "bold red" if one.failure else "dim"), soft_wrap=True)
+    complete = bool(found) and all(one.complete for one in found)
+    complete &= all(one.done for one in models)
     console.print(
         Text("complete", "green")
         if complete

@@ -38,9 +38,10 @@ def study(
 ) -> int:
     """List the studies, or answer the claims of one from a run of its benchmark.
 
-    The answer to a claim is yes, no, cannot tell, or not run. Yes: the 95 % interval of the effect
-    excludes no effect, and p, corrected for the number of claims, is below 0.05. No: it excludes
-    the smallest effect that the claim means. The exit code is 3 where a claim was not run.
+    The answer to a claim is yes, no, cannot tell, or not run. Yes: the interval of the effect
+    excludes no effect. No: it excludes the smallest effect that the claim means. Of m claims, each
+    interval has the level 1 - 0.05/m, such that any answer is false in at most 5 % of all
+    experiments. The exit code is 3 where a claim was not run.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ def study(
     answers, tables = chosen.answers(board), chosen.shown(board)
     if as_json:
         told = {"answers": [one.plain() for one in answers], "tables": [*map(asdict, tables)]}
-        screen.print_json({"study": name, **told})
+        screen.print_json({"study": name, "level": chosen.level, **told})
     else:
         _print(chosen, answers, tables)
     return INCOMPLETE if any(one.verdict == "not run" for one in answers) else FINE
@@ -120,6 +121,9 @@ def _print(chosen: Study, answers: tuple[Answer, ...], tables: Sequence[Grid]) -
         verdict = Text(one.verdict, _STYLES.get(one.verdict, "bold"), no_wrap=True)
         rows.add_row(Text(one.id, "bold", no_wrap=True), verdict, text)
     console.print(rows)
+    if any(one.effect is not None for one in answers):
+        console.print()
+        screen.say(console, Text(_caption(chosen), "dim"))
     for grid in tables:
         console.print()
         screen.say(console, Text(grid.title, "bold"))
@@ -132,18 +136,26 @@ def _print(chosen: Study, answers: tuple[Answer, ...], tables: Sequence[Grid]) -
         screen.say(console, Text(caveat, "dim"))
 
 
+def _caption(chosen: Study) -> str:
+    """What the intervals are."""
+    number, level = len(chosen.claims), f"{100 * chosen.level:.4g} %"
+    if number == 1:
+        return f"The interval is that of {level}; the answer follows from it."
+    return (
+        f"Each interval is that of {level}, and the answers follow from them: any of the "
+        f"{number} is false in at most 5 % of all experiments (Bonferroni)."
+    )
+
+
 def _sentences(answer: Answer, caveat: bool) -> list[str]:
     """What an answer rests on."""
-    from besiege.report.formats import p_value
-
     found = []
     if answer.effect is not None:
         value, low, high = (
             100 * each for each in (answer.effect.value, answer.effect.low, answer.effect.high)
         )
-        p = "" if answer.p is None else f", corrected {p_value(answer.p)}"
         count = f"{answer.effect.count:,} images"
-        found.append(f"{value:+.1f} points [{low:.1f}, {high:.1f}]{p}, on the same {count}.")
+        found.append(f"{value:+.1f} points [{low:.1f}, {high:.1f}], on the same {count}.")
     if answer.needed is not None:
         found.append(f"These images cannot tell; about {answer.needed:,} would.")
     if answer.paper:

@@ -24,17 +24,25 @@ from besiege.cli.grammar import (
     examples,
     flowing,
     known_architectures,
+    known_recipes,
     laid_out,
 )
-from besiege.core.shell import shell
+from besiege.core.shell import shell, wrapped
 from besiege.report.progress import bar
+from besiege.training.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from besiege.training import Epoch
 
+_RECIPES = "Recipes:\n" + "\n".join(
+    f"  {name:<13}{family.title}" for name, family in CATALOGUE.items()
+)
 command = App(
     name="train",
-    help_epilogue=examples(
+    help_epilogue=f"{_RECIPES}\n\n"
+    + examples(
         "besiege train natural --data digits --arch digits_cnn --out mine.safetensors",
         "besiege train pgd-at --data digits --arch digits_cnn --threat linf:0.15 \\",
         "  --epochs 20 --out robust.safetensors",
@@ -49,7 +57,7 @@ command = App(
 @command.default
 @flowing
 def train(
-    recipe: Annotated[str, Parameter(metavar="RECIPE")],
+    recipe: Annotated[str, Parameter(metavar="RECIPE", completer=known_recipes)],
     /,
     *,
     data: DataSource,
@@ -77,8 +85,8 @@ def train(
     Parameters
     ----------
     recipe
-        Recipe: natural or pgd-at, also with parameters: "pgd-at(epochs=30)". `besiege show pgd-at`
-        lists them.
+        Recipe by name, listed below, also with parameters: "pgd-at(epochs=30)". `besiege show
+        pgd-at` lists them.
     data
         Images to train on, and their labels.
     arch
@@ -122,6 +130,12 @@ def train(
             where = prepare(device, threads)
             begun = checkpoint.exists() and resume
 
+            trained = ["model"]
+
+            def tell_stage(role: str, file: Path) -> None:
+                trained[0] = role
+                screen.say(console, Text(_stage(role, file), "dim"))
+
             def tell(epoch: Epoch) -> None:
                 history.append(epoch)
                 screen.say(console, Text(_line(epoch), "dim"))
@@ -134,7 +148,8 @@ def train(
                 seed=seed,
                 device=where,
                 watch=tell,
-                tick=lambda done, total: watch(Event(done, total, recipe)),
+                tick=lambda done, total: watch(Event(done, total, trained[0])),
+                stage=tell_stage,
                 resume=resume,
                 half=half,
                 every=every,
@@ -142,22 +157,70 @@ def train(
                 **given,
             )
     except KeyboardInterrupt:
-        screen.note(
-            f"Interrupted. Run the same command again to resume from {checkpoint}."
-            if checkpoint.exists()
-            else "Interrupted before the first checkpoint; nothing was written."
-        )
+        screen.note(_interrupted(out))
         return 130
     card = path.with_suffix(".json")
+    facts = json.loads(card.read_text(encoding="utf-8"))
     if as_json:
-        screen.print_json(json.loads(card.read_text(encoding="utf-8")))
+        screen.print_json(facts)
         return 0
     if not history:
         console.print(Text("Nothing is left to do: this training is complete.", "dim"))
     elif begun:
         console.print(Text(f"resumed after epoch {history[0].number - 1}", "dim"))
-    screen.verbatim(screen.out(), Text(f"weights  {path}\ncard     {card}"))
+    if "ended" in facts:
+        screen.say(console, Text(facts["ended"]))
+    if (short := _short_ramp(facts["settings"])) is not None:
+        screen.say(console, Text(short))
+    results = screen.out()
+    screen.verbatim(results, Text(f"weights  {path}\ncard     {card}"))
+    if facts["source"] is not None:
+        next_one = _evaluation(facts, data, layout)
+        screen.verbatim(results, Text(f"evaluate it with\n{wrapped(next_one, results.width)}"))
     return 0
+
+
+def _stage(role: str, file: Path) -> str:
+    if role == "teacher":
+        return f"A teacher is trained first: {file}"
+    return f"The student learns from its answers: {file}"
+
+
+def _short_ramp(settings: dict[str, Any]) -> str | None:
+    """A note on a training that ended before its budget had grown to the full size."""
+    epochs, ramp, threat = (settings[name] for name in ("epochs", "ramp", "threat"))
+    if threat is None or ramp <= epochs:
+        return None
+    return (
+        f"The budget grows over {ramp} epochs and the training has {epochs}, so that it reached "
+        f"{100 * epochs / ramp:.0f} % of {threat}: train for longer, or write ramp={epochs} in the "
+        "recipe."
+    )
+
+
+def _interrupted(out: Path) -> str:
+    """What remains of an interrupted training, whose first half may be that of a teacher."""
+    from besiege.training.fitting import teacher_file
+
+    for weights in (out, teacher_file(out)):
+        if (checkpoint := weights.with_suffix(".checkpoint")).exists():
+            return f"Interrupted. Run the same command again to resume from {checkpoint}."
+    if teacher_file(out).exists():
+        return f"Interrupted. Run the same command again to resume after {teacher_file(out)}."
+    return "Interrupted before the first checkpoint; nothing was written."
+
+
+def _evaluation(card: dict[str, Any], data: str, layout: str | None) -> str:
+    """The command that evaluates the weights, under the threat they were trained for."""
+    from besiege.data.catalogue import CATALOGUE as DATA
+    from besiege.defenses import load
+
+    usual = DATA[data].threats[0] if data in DATA else "linf:8/255"
+    words = ["--data", data, *(["--layout", layout] if layout else [])]
+    words += ["--threat", card["settings"]["threat"] or usual]
+    if load(card["source"]).stochastic:
+        words += ["--suite", "adaptive"]
+    return shell(["besiege", "evaluate", card["source"], *words])
 
 
 def _line(epoch: Epoch) -> str:
@@ -165,4 +228,6 @@ def _line(epoch: Epoch) -> str:
     for name, value in (("clean", epoch.clean), ("under attack", epoch.robust)):
         if value is not None:
             line += f", held out {100 * value:.1f} % {name}"
+    if epoch.guarded is not None:
+        line += f", guard {100 * epoch.guarded:.1f} %"
     return f"{line}, {epoch.seconds:.1f} s"

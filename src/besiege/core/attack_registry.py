@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from besiege.core.registry import Registry
 from besiege.core.threat import Access
 
 _MODULES = (
     "alma ascent apgd bandits blb boundary combine deepfool cw ead evolutionary fab geoda "
-    "hopskipjump jsma nattack nes noise prgf opt optmargin partial rays sigmazero square "
-    "superdeepfool universal zoo"
+    "hopskipjump jsma lspga nattack nes noise oblivious prgf opt optmargin partial rays sigmazero "
+    "square superdeepfool universal zoo"
 )
 ATTACKS: Registry[Any] = Registry(
     "attack", tuple(f"besiege.attacks.{name}" for name in _MODULES.split()), group="besiege.attacks"
 )
 register = ATTACKS.register
+OBLIVIOUS: Final = "oblivious"
+"""The attack that ignores a defense, which reports label without loading any attack."""
 
 
 def fitting(access: Access) -> list[str]:

@@ -60,6 +60,10 @@ class EndpointError(VictimError):
     """
 
 
+class TrainingError(BesiegeError):
+    """A training that cannot go on: its loss is not finite."""
+
+
 class DataError(BesiegeError):
     """Data or weights that are missing, damaged or not what their digest says."""
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from besiege.core.errors import Finding, Level
 
 Outcome = Literal["passed", "failed", "not applicable", "not run"]
-Enough = Literal["yes", "no", "unknown"]
+Enough = Literal["yes", "no", "unknown", "not asked"]
 
 
 MEANINGS: Final[Mapping[str, str]] = {
@@ -81,6 +81,13 @@ class Check:
 class Examination:
     """All checks of an evaluation.
 
+    Attributes
+    ----------
+    checks : tuple of Check
+        The checks.
+    not_asked : str
+        Why no check can say whether the attacks are strong enough; empty where some can.
+
     Examples
     --------
     >>> passed = Check("one image, one answer", "passed", "16 of 16 images")
@@ -91,6 +98,7 @@ class Examination:
     """
 
     checks: tuple[Check, ...]
+    not_asked: str = ""
 
     @property
     def findings(self) -> list[Finding]:
@@ -105,6 +113,8 @@ class Examination:
             "no": "This evaluation is not strong enough: its figures must not be quoted.",
             "unknown": "Whether this evaluation is strong enough is unknown: its figures may be "
             "quoted with that word, and with the names of the checks that did not pass.",
+            "not asked": f"Whether this evaluation is strong enough was not asked: "
+            f"{self.not_asked}. Its figures say nothing about other attacks on this model.",
         }[self.enough]
 
     @property
@@ -112,7 +122,8 @@ class Examination:
         """How many checks had each outcome, and the names of those that failed or did not run."""
         named = [f"{outcome}: {self._named(outcome)}" for outcome in ("failed", "not run")]
         named = [words for words in named if not words.endswith(": ")]
-        return "; ".join([self.counted.rstrip("."), *named])
+        reason = [self.not_asked] if self.enough == "not asked" else []
+        return "; ".join([*reason, self.counted.rstrip("."), *named])
 
     def _named(self, outcome: Outcome) -> str:
         """The names of the checks with an outcome."""
@@ -130,9 +141,12 @@ class Examination:
     def enough(self) -> Enough:
         """Whether the evaluation is strong enough: yes if every check that applies passed.
 
-        No where a failed check says that figures must not be quoted; unknown in between.
+        No where a failed check says that figures must not be quoted; unknown in between. Not asked
+        where no check is about such attacks.
         """
         if any(one.outcome == "failed" and one.level == "stop" for one in self.checks):
             return "no"
+        if self.not_asked:
+            return "not asked"
         outcomes = {one.outcome for one in self.checks} - {"not applicable"}
         return "yes" if outcomes == {"passed"} else "unknown"

@@ -1,4 +1,4 @@
-"""What an attacker has besides the victim: images to start from, and a substitute model."""
+"""What an attacker has besides the victim: images to start from, and other models."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ class Knowledge:
         sample it is sent for.
     substitute : Victim, optional
         A model whose gradients are free: its passes are counted separately and are no queries.
+    bare : Victim, optional
+        The undefended model behind the victim's layers, on which oblivious attacks are crafted.
     """
 
     starts: Samples | None = None
     substitute: Victim | None = None
+    bare: Victim | None = None
 
     @cached_property
     def oracle(self) -> Oracle | None:

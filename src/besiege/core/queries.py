@@ -31,6 +31,8 @@ class Query(NamedTuple):
     through: Through | None = None
     survey: bool = False
     """Whether this is the clean check, whose logits set the scale of rounding."""
+    elsewhere: bool = False
+    """Whether the points are no images: `through` makes of them what the victim takes."""
 
 
 class Batch(NamedTuple):
@@ -128,8 +130,8 @@ class Queries:
         those whose gradients are requested. Rows that may not be sent have a blank answer.
         """
         owners = len(active) if rows is None else len(rows)
-        check_shape(active, x, owners)
-        one = active.ball.center.dim()
+        check_shape(active, x, owners, query.elsewhere)
+        one = x.dim() if query.elsewhere else active.ball.center.dim()
         plain = rows is None and query.through is None and x.dim() == one
         if not (plain and self._terms.keep == "first" and not self._selective):
             self._record.catch_up()  # rows broken by the last request are not sent again
@@ -157,7 +159,9 @@ class Queries:
     def _send(self, active: ActiveRows, query: Query, batch: Batch) -> Answer:
         self._asked = True
         samples = active.samples_at(batch.rows)
-        images = _received(active, batch.images, batch.rows)
+        images = batch.images
+        if not query.elsewhere:
+            images = _received(active, images, batch.rows)
         logits, value, gradient = self._answers(active, query, batch._replace(images=images))
         if gradient is not None and value is not None:
             self._record.note_losses(samples, value.detach())
@@ -172,7 +176,7 @@ class Queries:
             self._tracker.must_be_numbers(logits)
         self._charge(active, samples, batch.place, 0 if gradient is None else slopes)
         if gradient is not None:
-            gradient = self._sound(gradient, samples)
+            gradient = self._sound(gradient, samples, query.elsewhere)
         shown = None if query.kind == "labels" else logits
         return Answer(hit, labels, logits=shown, loss=value, gradient=gradient)
 
@@ -246,10 +250,10 @@ class Queries:
         if self._terms.watch is not None:
             self._terms.watch(self._record)
 
-    def _sound(self, gradient: Tensor, samples: Tensor) -> Tensor:
+    def _sound(self, gradient: Tensor, samples: Tensor, elsewhere: bool) -> Tensor:
         """Record rows whose gradient vanished or is not finite; set such values to zero."""
         record = self._record
-        if record.zero_share is None:
+        if record.zero_share is None and not elsewhere:  # the share is one of pixel values
             record.zero_share = torch.full_like(record.distance, torch.nan)
             record.zero_share[samples] = (gradient == 0).flatten(1).double().mean(1)
         size = distances(gradient, Linf)
@@ -330,11 +334,15 @@ class Queries:
         meter.queries.index_add_(0, samples, torch.ones_like(samples), alpha=self._draws)
 
 
-def check_shape(active: ActiveRows, x: Tensor, owners: int) -> None:
-    """Refuse tensors that are not images ``[rows, ...]`` or ``[rows, k, ...]`` of so many rows."""
+def check_shape(active: ActiveRows, x: Tensor, owners: int, elsewhere: bool = False) -> None:
+    """Refuse tensors that are not images ``[rows, ...]`` or ``[rows, k, ...]`` of so many rows.
+
+    Points `elsewhere` need only have so many rows.
+    """
     one = active.ball.center.dim()
     shape = active.ball.center.shape[1:]
-    if len(x) != owners or x.dim() - one not in (0, 1) or x.shape[1 - one :] != shape:
+    images = elsewhere or (x.dim() - one in (0, 1) and x.shape[1 - one :] == shape)
+    if len(x) != owners or not images:
         raise AttackError(
             f"images of shape {tuple(x.shape)} were sent, but {owners} rows of images "
             f"{tuple(shape)} are expected"

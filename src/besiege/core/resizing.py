@@ -18,26 +18,30 @@ def breadth(size: Tensor, height: int, width: int) -> Tensor:
     return (2 * width * size + height).div(2 * height, rounding_mode="floor")
 
 
-# The text of this function is part of the digest of the layer `resize_pad`: an edit changes keys.
-def random_resize_pad(x: Tensor, dice: Dice, least: float, probability: float = 1.0) -> Tensor:
-    """Shrink each image to a random height and pad it with zeros at a random place.
+def random_resize_pad(
+    x: Tensor, dice: Dice, least: float, probability: float = 1.0, to: int | None = None
+) -> Tensor:
+    """Resize each image to a random height and pad it with zeros at a random place.
 
-    The height is uniform over the whole numbers from `least` of it, rounded down, up to all of it;
-    the place uniform over those that fit. With one minus the probability nothing happens.
+    The height is uniform over the whole numbers from `least` of it, rounded down, up to all of it,
+    or up to the largest whose image fits into `to` by `to` pixels, the size of the result; the
+    place uniform over those that fit. With one minus the probability nothing happens.
     """
     height, width = x.shape[2:]
+    tall, wide = (height, width) if to is None else (to, to)
     smallest = max(1, math.floor(least * height + 1e-9))
-    size = smallest + dice.of("size").integers(height - smallest + 1)
+    largest = tall if wide >= width * tall // height else wide * height // width
+    size = smallest + dice.of("size").integers(largest - smallest + 1)
     if probability < 1:
         chosen = dice.of("apply").uniform((1,))[:, 0] < probability
         size = torch.where(chosen, size, torch.full_like(size, height))
-    top = dice.of("top").integers(height - size + 1)
-    left = dice.of("left").integers(width - breadth(size, height, width) + 1)
-    return resize_pad(x, size, top, left)
+    top = dice.of("top").integers(tall - size + 1)
+    left = dice.of("left").integers(wide - breadth(size, height, width) + 1)
+    return resize_pad(x, size, top, left, to)
 
 
-def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:
-    """Resize each image, then pad it with zeros back to the original height and width.
+def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor, to: int | None = None) -> Tensor:
+    """Resize each image, then pad it with zeros to the original height and width, or to `to`.
 
     Bilinear, as ``torch.nn.functional.interpolate(mode="bilinear", align_corners=False)`` without
     antialiasing: an output row r reads the input at (r + 1/2) H / size - 1/2, held inside the
@@ -49,14 +53,16 @@ def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:
     x : Tensor
         Images ``[rows, channels, H, W]``.
     size : Tensor
-        int64 ``[rows]``: new height, 1 to H; the new width is round(W size / H).
+        int64 ``[rows]``: new height, from 1; the new width is round(W size / H).
     top, left : Tensor
         int64 ``[rows]``: where the resized image begins; it must fit.
+    to : int, optional
+        Height and width of the result.
 
     Returns
     -------
     Tensor
-        Images ``[rows, channels, H, W]``.
+        Images ``[rows, channels, H, W]``, or ``[rows, channels, to, to]``.
 
     Examples
     --------
@@ -69,13 +75,14 @@ def resize_pad(x: Tensor, size: Tensor, top: Tensor, left: Tensor) -> Tensor:
     Xie et al. 2019, "Improving transferability of adversarial examples with input diversity".
     """
     height, width = x.shape[2:]
-    return _along(_along(x, 2, size, top), 3, breadth(size, height, width), left)
+    tall, wide = (height, width) if to is None else (to, to)
+    return _along(_along(x, 2, size, top, tall), 3, breadth(size, height, width), left, wide)
 
 
-def _along(x: Tensor, dim: int, size: Tensor, start: Tensor) -> Tensor:
-    """Resize one dimension to ``size`` per row and put it at ``start``, zeros around it."""
+def _along(x: Tensor, dim: int, size: Tensor, start: Tensor, whole: int) -> Tensor:
+    """Resize one dimension to ``size`` per row and put it at ``start`` of so many, zeros around."""
     length = x.shape[dim]
-    place = torch.arange(length, device=x.device) - start[:, None]
+    place = torch.arange(whole, device=x.device) - start[:, None]
     inside = (place >= 0) & (place < size[:, None])
     # interpolate() rounds the scale to the images' type and then multiplies and subtracts in one
     # rounding; on large images other roundings of these positions show in the fifth digit.
@@ -88,10 +95,12 @@ def _along(x: Tensor, dim: int, size: Tensor, start: Tensor) -> Tensor:
     high = (low + 1).clamp_max(length - 1)
 
     shape = [len(x), 1, 1, 1]
-    shape[dim] = length
+    shape[dim] = whole
     share, low, high, inside = (t.reshape(shape) for t in (share, low, high, inside))
-    first = x.gather(dim, low.expand_as(x))
-    second = x.gather(dim, high.expand_as(x))
+    every = list(x.shape)
+    every[dim] = whole
+    first = x.gather(dim, low.expand(every))
+    second = x.gather(dim, high.expand(every))
     # Both weights are zero outside: cheaper than a mask over the whole image afterwards.
     return first * (inside.to(x.dtype) - share) + second * share
 

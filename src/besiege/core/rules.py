@@ -38,6 +38,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W24": "Precision",
     "W27": "Shares of other images",
     "W28": "Unusual budget",
+    "W33": "Attacks do not fit the defense",
     "W35": "More robust than accurate",
     "W36": "A record that cannot be repeated",
     "W38": "Optimises at test time",
@@ -52,6 +53,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W47": "Answers that are no answers",
     "W48": "Attacks too weak for this model",
     "W49": "Lost in transfer",
+    "W50": "Images made elsewhere do better",
     "DAMAGED": "A record cannot be read",
     "FAILED": "An attack failed",
     "UNFINISHED": "Records are missing",
@@ -80,12 +82,12 @@ CODED: Final = ("W11", "W12", "W45", "W47")
 """Rules whose advice it is."""
 FOLLOW: Final = (
     *("W01", "W02", "W03", "W04", "W05", "W06", "W07"),
-    *("W17", "W20", "W21", "W23", "W24", "W48"),
+    *("W17", "W20", "W21", "W23", "W24", "W48", "W50"),
 )
 """Rules whose findings follow from a fault of the model."""
 FEW: Final = 20
 """With fewer samples, a share is too uncertain to warn about."""
-_TAIL: Final = 0.025
+TAIL: Final = 0.025
 """Each side of the exact 95 % interval."""
 
 
@@ -120,7 +122,7 @@ def stochastic(advice: str = "") -> Finding:
     """W14: a model whose answers to the same images differ, though it is not declared so."""
     usual = (
         "Remove the randomness, or make it a stochastic besiege.defenses.Layer (besiege show "
-        "Layer) and use --suite rand."
+        "Layer) and use --suite adaptive."
     )
     return Finding(
         "W14",
@@ -140,7 +142,7 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
     guess = 1 / classes
     if count < FEW:
         return
-    if right / count > guess and _at_least(right, count, guess) < _TAIL:
+    if right / count > guess and at_least(right, count, guess) < TAIL:
         return
     yield Finding(
         "W15",
@@ -152,8 +154,11 @@ def chance(right: int, count: int, classes: int) -> Iterator[Finding]:
     )
 
 
-def _at_least(right: int, count: int, guess: float) -> float:
-    """The probability that guesses are right on so many images or more, if above the mean."""
+def at_least(right: int, count: int, guess: float) -> float:
+    """The probability that guesses are right on so many images or more, if above the mean.
+
+    It is below `TAIL` exactly where the 95 % interval of the share lies above the guess.
+    """
     ways = lgamma(count + 1) - lgamma(right + 1) - lgamma(count - right + 1)
     term = exp(ways + right * log(guess) + (count - right) * log(1 - guess))
     total = 0.0

@@ -17,6 +17,8 @@ def shell(words: Iterable[object]) -> str:
     --------
     >>> print(shell(["besiege", "report", Path("-x"), Path("my run"), "two\nlines"]))
     besiege report ./-x 'my run' $'two\x0alines'
+    >>> print(shell(["joint(of='resnet20')", "it's $5"]))
+    "joint(of='resnet20')" 'it'"'"'s $5'
     """
     return " ".join(map(_quoted, words))
 
@@ -24,19 +26,26 @@ def shell(words: Iterable[object]) -> str:
 def broken(*groups: Sequence[str], width: int = 78) -> str:
     r"""A shell command, with long lines broken between groups of words.
 
+    A group that is longer than a line is broken between its words.
+
     Examples
     --------
     >>> print(broken(["besiege", "show"], ["--one", "a b"], ["--two", "c"], width=26))
     besiege show --one 'a b' \
       --two c
+    >>> print(broken(["besiege", "show", "a-name-of-some-length"], ["--one"], width=26))
+    besiege show \
+      a-name-of-some-length \
+      --one
     """
     lines = [""]
     for group in groups:
-        words = shell(group)
-        if lines[-1] and len(f"{lines[-1]} {words} \\") > width:
-            lines.append("  " + words)
-        else:
-            lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
+        whole = shell(group)
+        for words in [whole] if len(f"{whole} \\") <= width else map(_quoted, group):
+            if lines[-1] and len(f"{lines[-1]} {words} \\") > width:
+                lines.append("  " + words)
+            else:
+                lines[-1] = f"{lines[-1]} {words}" if lines[-1] else words
     return " \\\n".join(lines)
 
 
@@ -66,7 +75,9 @@ def _quoted(word: object) -> str:
     if isinstance(word, Path) and text.startswith(("-", "~")):
         text = f"./{text}"
     if text.isprintable():
-        return shlex.quote(text)
+        # Texts of models have single quotes: joint(of='resnet20') reads better in double ones.
+        plain = "'" in text and not set(text) & set('"$`\\!')
+        return f'"{text}"' if plain else shlex.quote(text)
     return "$'" + "".join(map(_escaped, text)) + "'"
 
 

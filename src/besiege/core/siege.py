@@ -29,6 +29,7 @@ from besiege.core.state import check_rows, rows_of
 from besiege.core.terms import ActiveRows, Terms
 from besiege.core.threat import Goal
 from besiege.core.tracker import Answered, Tracker, order
+from besiege.core.victim import Victim
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -133,6 +134,14 @@ class Siege:
         return classes
 
     @property
+    def levels(self) -> int:
+        """The levels of the thermometer codes that the victim takes in place of images."""
+        victim = self._queries.oracle.victim
+        must_take_codes(victim, "this attack")
+        assert victim.levels is not None
+        return victim.levels
+
+    @property
     def broken(self) -> Tensor:
         """Which of the rows this siege started with were broken in it, within their radii."""
         self.record.catch_up()
@@ -194,7 +203,13 @@ class Siege:
             level = level._parent
 
     def gradient(
-        self, x: Tensor, loss: Loss, through: Through | None = None, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        loss: Loss,
+        through: Through | None = None,
+        rows: Tensor | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> Answer:
         """The gradient of a loss, with the loss, the logits and the labels.
 
@@ -209,9 +224,15 @@ class Siege:
             are not examined for success.
         rows : Tensor, optional
             Query some rows only: their numbers, ascending, repeats allowed.
+        elsewhere : bool
+            Whether the points are no images but live in a space of their own, ``[rows, ...]`` of
+            any shape, from which `through` makes what the victim takes.
         """
         self._needs_gradient()
-        return self._queries.ask(self._active, Query("gradient", loss, through), x, rows)
+        if elsewhere and through is None:
+            raise AttackError("points that are no images need a map `through` to what is sent")
+        query = Query("gradient", loss, through, elsewhere=elsewhere)
+        return self._queries.ask(self._active, query, x, rows)
 
     def gradients(self, x: Tensor, classes: Tensor, *, examine: bool = True) -> Answer:
         """Gradients of chosen logits, ``[rows, c, ...]``: one forward, one backward per class.
@@ -334,7 +355,7 @@ class Siege:
     def _needs_gradient(self) -> None:
         oracle = self._queries.oracle
         oracle.allow(Access.GRADIENT, fitting)
-        if oracle.victim.stochastic and self._terms.draws == 1:
+        if oracle.victim.stochastic and self._terms.draws * oracle.victim.draws == 1:
             raise StochasticError(
                 "this victim is stochastic, and one gradient of it is one random draw: attack its "
                 "expectation, for example averaged(pgd, 20)"
@@ -426,6 +447,15 @@ class Siege:
     def averaged(self, draws: int) -> Siege:
         """The same siege, where every answer is a mean over draws of a stochastic victim."""
         return self.view(draws=draws * self._terms.draws)
+
+
+def must_take_codes(victim: Victim, attack: str) -> None:
+    """Refuse a victim that does not take thermometer codes in place of images."""
+    if victim.levels is None:
+        raise AttackError(
+            f"{attack} sends thermometer codes, but {victim.name} takes images: attack a model "
+            "whose first layer is 'thermometer', such as 'MODEL+thermometer(levels=16)', or use pgd"
+        )
 
 
 def not_examined(x: Tensor, dice: Dice, slot: Tensor) -> Tensor:

@@ -116,6 +116,11 @@ def short(text: str, length: int = 60) -> str:
 
 def read(source: str, call: Call | None = None) -> Any:
     """The value of a text of literals, arithmetic and, where `call` makes them, named values."""
+    return _value(_parsed(source), short(source), call)
+
+
+def _parsed(source: str) -> ast.expr:
+    """The syntax tree of a text, which is neither too long nor too deep."""
     bounded(source)
     quoted = short(source)
     if "#" in _STRINGS.sub("", source):  # Python would take the rest for a comment
@@ -130,7 +135,7 @@ def read(source: str, call: Call | None = None) -> Any:
         node = None
     if node is None or not _shallow(node):
         raise InputError(f"'{quoted}' is nested too deeply: write it in at most {DEEPEST} levels")
-    return _value(node, quoted, call)
+    return node
 
 
 _STRINGS = re.compile(r"""'[^']*'|"[^"]*\"""")
@@ -189,6 +194,23 @@ def read_arguments(source: str, call: Call | None = None) -> dict[str, Any]:
         return given
 
     return dict(read(f"arguments({source})", named))
+
+
+def read_each(source: str, calls: Callable[[str], Call | None]) -> dict[str, Any]:
+    """Keyword arguments whose names mean something else in each: `calls` says what by argument.
+
+    Examples
+    --------
+    >>> read_each("epochs=30, loss=sum(2)", lambda name: lambda call, args, given: (name, args))
+    {'epochs': 30, 'loss': ('loss', [2])}
+    """
+    node, quoted = _parsed(f"arguments({source})"), short(source)
+    if not isinstance(node, ast.Call) or node.args:
+        raise InputError(f"'{quoted}' has values without names: write epochs=30")
+    written = [keyword.arg for keyword in node.keywords]
+    if None in written or len(set(written)) < len(written):
+        raise InputError(f"'{quoted}' gives a parameter twice, or with '**'")
+    return {str(k.arg): _value(k.value, quoted, calls(str(k.arg))) for k in node.keywords}
 
 
 def from_file(source: str) -> tuple[Any, str]:

@@ -64,8 +64,13 @@ class Victim(ABC):
         when it rejects the image. Default: no.
     passes : int
         Forward passes of the network for one answer. Default: 1.
+    draws : int
+        Draws of its randomness that one answer pools. Default: 1.
     together : int
         Images it wants per call; 0 lets the oracle choose. Default: 0.
+    levels : int, optional
+        Levels of thermometer codes, ``[rows, channels, levels, height, width]``, which it takes in
+        place of images. Default: it takes images only.
     captures : Captures, optional
         CUDA graphs of its passes. Default: none.
     behind : Victim, optional
@@ -92,7 +97,9 @@ class Victim(ABC):
     stochastic: bool = False
     rejects: bool = False
     passes: int = 1
+    draws: int = 1
     together: int = 0
+    levels: int | None = None
     captures: Captures | None = None
     behind: Victim | None = None
 
@@ -201,11 +208,13 @@ class Victim(ABC):
     def adopt(self, victim: AnyVictim) -> AnyVictim:
         """Stand in front of another victim: copy what it declares, and return it.
 
-        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes and
+        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes, draws and
         together.
         """
         for what in _COPIED:
             setattr(self, what, getattr(victim, what))
+        if victim.draws != 1:  # otherwise not set: attributes are part of the digest
+            self.draws = victim.draws
         self.behind = victim
         return victim
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from besiege.core.errors import InputError, UnknownNameError, near
 from besiege.core.threat import Norm, Threat
 
-SPLITS = ("train", "test")
+PICTURES = "pictures"
+"""The reader of data sets whose files are folders, one per class, with one image each."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ class Entry:
         Possible layouts on disk, the preferred one first; none for a set that is shipped.
     addresses : tuple of str
         Where its files are published; the first that answers is used.
-    remotes : mapping
-        From a split to the files to fetch.
+    remotes : mapping, optional
+        From a split to the files to fetch; None if besiege does not download the set.
     """
 
     name: str
@@ -115,15 +117,21 @@ def entry(name: str) -> Entry:
     return CATALOGUE[name]
 
 
-def check_split(split: str) -> str:
-    """The split, validated: the named data sets have 'test' and 'train'."""
-    if split not in SPLITS:
-        raise InputError(f"the split is '{split}': write 'test' or 'train'")
+def check_split(known: Entry, split: str) -> str:
+    """The split, validated: most named data sets have 'test' and 'train'."""
+    if split not in known.images:
+        listed = " or ".join(f"'{name}'" for name in sorted(known.images))
+        raise InputError(f"the split of {known.name} is '{split}': write {listed}")
     return split
 
 
 _DIGITS = tuple(str(digit) for digit in range(10))
 _PARTS = {"test": "t10k", "train": "train"}
+_IMAGENET = tuple(
+    line.split(" ", 1)
+    for line in Path(__file__).with_name("imagenet.txt").read_text("utf-8").splitlines()
+)
+"""WordNet id and name of every ImageNet class; the order of the ids is that of the labels."""
 _CIFAR = "cifar-10-batches"
 _BATCHES = {"test": ("test_batch",), "train": tuple(f"data_batch_{i}" for i in range(1, 6))}
 _CIFAR_PYTHON = Remote(
@@ -210,6 +218,20 @@ CATALOGUE: dict[str, Entry] = {
                     "t10k-labels-idx1": (5_148, "bb300cfdad3c16e7a12a480ee83cd310"),
                 },
             ),
+        ),
+        Entry(
+            name="imagenet-sample",
+            title="ImageNet, one image of each class, 256x256",
+            images={"test": 1_000},
+            shape=(3, 256, 256),
+            class_names=tuple(name for _, name in _IMAGENET),
+            threats=("linf:4/255", "l2:3"),
+            layouts=(
+                Layout(
+                    PICTURES, ("imagenet-sample",), {"test": tuple(wnid for wnid, _ in _IMAGENET)}
+                ),
+            ),
+            addresses=("https://github.com/EliSchwartz/imagenet-sample-images",),
         ),
         Entry(
             name="mnist",

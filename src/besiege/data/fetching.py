@@ -61,7 +61,7 @@ def fetch(name: str, split: str = "test", watch: Watch | None = None) -> Path:
     known = entry(name)
     if known.shipped:
         raise InputError(f"{name} comes with besiege: there is nothing to fetch")
-    return found(known, check_split(split), watch).folder
+    return found(known, check_split(known, split), watch).folder
 
 
 def found(known: Entry, split: str, watch: Watch | None = None) -> Place:
@@ -76,11 +76,13 @@ def found(known: Entry, split: str, watch: Watch | None = None) -> Place:
 
 
 def _download(known: Entry, split: str, watch: Watch | None) -> None:
+    if known.remotes is None:
+        raise _missing(known, split, "besiege does not download it")
     if offline():
         raise _missing(known, split, "BESIEGE_OFFLINE is set, so it is not downloaded")
     root = cache_root()
     try:
-        for remote in (known.remotes or {})[split]:
+        for remote in known.remotes[split]:
             target = root / remote.folder / remote.file
             if target.is_file() and not remote.members:
                 continue
@@ -181,17 +183,20 @@ def _partial(target: Path) -> Iterator[Path]:
 
 def _missing(known: Entry, split: str, reason: str) -> DataError:
     """The error for a data set that cannot be fetched: which file to put where."""
-    remotes = (known.remotes or {})[split]
     named = data_root()
     root = cache_root() if named is None else named
     path = expected(root, known, split)
-    addresses = " and ".join(known.addresses[0] + remote.file for remote in remotes)
-    into = f"and unpack it in {root}" if remotes[0].members else f"into {path.parent}"
     looked = f"set BESIEGE_DATA to a data root that holds {path.relative_to(root).parent}/"
     if named is not None:
         absent = "" if named.is_dir() else ", a folder that does not exist"
         looked = f"set BESIEGE_DATA (now {named}{absent}) to a data root that has it"
+    remotes = (known.remotes or {}).get(split)
+    if remotes is None:
+        advice = f"its images are published at {known.addresses[0]}; {looked}"
+    else:
+        addresses = " and ".join(known.addresses[0] + remote.file for remote in remotes)
+        into = f"and unpack it in {root}" if remotes[0].members else f"into {path.parent}"
+        advice = f"download {addresses} {into}, or {looked}"
     return DataError(
-        f"{known.name} ({split}) needs {path}, which does not exist, and {reason}: "
-        f"download {addresses} {into}, or {looked}"
+        f"{known.name} ({split}) needs {path}, which does not exist, and {reason}: {advice}"
     )

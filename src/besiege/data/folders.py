@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import prod
 from pathlib import Path
@@ -18,10 +18,10 @@ import torch
 from besiege.core.errors import DataError, InputError, near
 from besiege.core.text import quoted
 from besiege.data.arrays import as_labels, names_of
-from besiege.data.catalogue import CATALOGUE, SPLITS
+from besiege.data.catalogue import CATALOGUE, Entry
 from besiege.data.dataset import Data, choose
 from besiege.data.pictures import ENDINGS, Fit, Pictures, header, shown
-from besiege.data.places import locate_in
+from besiege.data.places import Place, locate_in
 
 SPLIT_FOLDERS = ("train", "training", "test", "testing", "val", "valid", "validation", "dev")
 LISTS = ("classes.txt", "labels.txt")
@@ -96,6 +96,33 @@ def from_files(
     names = names_of(known)
     listed = Listed(Path(), paths, tuple(known.tolist()), tuple(range(len(paths))), names)
     return _data(listed, "files", "all", count, seed, fit or Fit())
+
+
+def from_place(
+    known: Entry, split: str, place: Place, count: int | None, seed: int, fit: Fit
+) -> Data:
+    """Samples of a named data set of one image per class; ids are the numbers of the classes."""
+    files = []
+    for folder in place.files:
+        inside = _images(place.folder, folder.name)
+        if len(inside) != 1:
+            raise DataError(
+                f"{folder} holds {len(inside)} images, but {known.name} has one of each class: "
+                "unpack it again"
+            )
+        files += inside
+    numbers = tuple(range(len(files)))
+    listed = Listed(place.folder, tuple(files), numbers, numbers, known.class_names)
+    # Known, so that no headers are read to find out whether all images are grey.
+    in_colour = replace(fit, channels=fit.channels or known.shape[0])
+    data = _data(listed, known.name, split, count, seed, in_colour)
+    if fit == Fit() and data.shape != known.shape:
+        raise DataError(
+            f"{place.folder} holds images of {shown(data.shape[1:])}, but those of {known.name} "
+            f"are {shown(known.shape[1:])} (height x width): pass resize={known.shape[1]}, "
+            f"crop={known.shape[1]}"
+        )
+    return data
 
 
 def _data(listed: Listed, name: str, part: str, count: int | None, seed: int, fit: Fit) -> Data:
@@ -339,7 +366,7 @@ def _no_classes(root: Path) -> DataError:
 def _named_instead(folder: Path, root: Path) -> DataError | None:
     """The error for the folder of a named data set; None for other folders."""
     for name, known in CATALOGUE.items():
-        if any(locate_in(root, known, split) for split in SPLITS):
+        if any(locate_in(root, known, split) for split in known.images):
             return DataError(
                 f"{folder} holds no class folders: for {name}, set BESIEGE_DATA={root} and pass "
                 f"'{name}'"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from besiege.core.errors import DataError
 from besiege.core.files import cache_folder
-from besiege.data.catalogue import CATALOGUE, SPLITS, Entry, Layout
+from besiege.data.catalogue import CATALOGUE, PICTURES, Entry, Layout
 
 
 @dataclass(frozen=True)
 class Place:
-    """The files of one split, and the name of their reader."""
+    """The files of one split, or its class folders, and the name of their reader."""
 
     reader: str
     files: tuple[Path, ...]
@@ -86,7 +86,7 @@ def expected(root: Path, entry: Entry, split: str) -> Path:
 
 
 def listing() -> list[Listing]:
-    """Every named data set, with the place of each split: shipped, a folder, or a download.
+    """Every named data set, with the place of each split: shipped, a folder, a download or none.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def listing() -> list[Listing]:
     ['shipped']
     """
     return [
-        Listing(entry, {split: _where(entry, split) for split in SPLITS})
+        Listing(entry, {split: _where(entry, split) for split in entry.images})
         for entry in CATALOGUE.values()
     ]
 
@@ -104,11 +104,14 @@ def _where(entry: Entry, split: str) -> str:
         return "shipped"
     if place := locate(entry, split):
         return str(place.folder)
-    size = sum(remote.bytes for remote in (entry.remotes or {}).get(split, ()))
+    if entry.remotes is None:
+        return f"not in BESIEGE_DATA/{entry.layouts[0].folders[0]}"
+    size = sum(remote.bytes for remote in entry.remotes.get(split, ()))
     return f"downloads {size / 1e6:.0f} MB"
 
 
 def _spelled(path: Path, layout: Layout) -> Path | None:
     """The file with one of the suffixes it may have; None if there is none."""
     candidates = (path.with_name(path.name + suffix) for suffix in layout.suffixes)
-    return next((path for path in candidates if path.is_file()), None)
+    there = Path.is_dir if layout.reader == PICTURES else Path.is_file
+    return next((path for path in candidates if there(path)), None)

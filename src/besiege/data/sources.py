@@ -16,7 +16,7 @@ from besiege.core.errors import DataError, InputError, UnknownNameError, near
 from besiege.core.text import short
 from besiege.data import cifar, digits, idx
 from besiege.data.arrays import from_bytes, from_npz, from_pair
-from besiege.data.catalogue import CATALOGUE, NAMES, Entry, check_split
+from besiege.data.catalogue import CATALOGUE, NAMES, PICTURES, Entry, check_split
 from besiege.data.dataset import Data
 from besiege.data.fetching import found
 from besiege.data.loaders import from_dataset, is_dataset
@@ -25,10 +25,11 @@ _FORMS = (
     "data are a name, the path of a folder of class folders or of an .npz file with x and y, a "
     "pair (images, labels) of arrays or (files, labels), a torch Dataset or a DataLoader"
 )
+_PICTURES = "folders of images, image files, datasets of pictures and imagenet-sample"
 _OPTIONS = {
-    "resize": "folders of images, image files and datasets of pictures",
-    "crop": "folders of images, image files and datasets of pictures",
-    "channels": "folders of images, image files and datasets of pictures",
+    "resize": _PICTURES,
+    "crop": _PICTURES,
+    "channels": _PICTURES,
     "layout": "arrays",
     "box": "pairs of tensors, datasets and loaders",
 }
@@ -65,7 +66,7 @@ def load(
         Of a map-style dataset only the chosen samples are read. Named sets that are not shipped
         are searched in the folder that the environment variable ``BESIEGE_DATA`` names, then in
         the user's cache; otherwise they are downloaded into the cache, unless ``BESIEGE_OFFLINE``
-        is set.
+        is set. imagenet-sample is not downloaded.
     split : str
         Part of the data: ``"test"`` or ``"train"`` of a named set, a split folder of a folder,
         ``x_test`` or ``x_train`` of a file. Data without splits are used as a whole, and their
@@ -105,7 +106,10 @@ def load(
     """
     fitting = {"resize": resize, "crop": crop, "channels": channels}
     # A name takes precedence over a folder of that name; './digits' is the folder.
-    if isinstance(source, (str, os.PathLike)) and source not in CATALOGUE:
+    if isinstance(source, str) and source in CATALOGUE:
+        refuse(layout=layout, box=box)
+        return _named(CATALOGUE[source], split, count, seed, fitting)
+    if isinstance(source, (str, os.PathLike)):
         path = _existing(source)
         if path.is_dir():
             from besiege.data.folders import from_folder
@@ -131,12 +135,9 @@ def load(
         data = from_pair(source[0], source[1], layout, (0.0, 1.0) if box is None else _box(box))
     else:
         refuse(**fitting, layout=layout, box=box)
-        if isinstance(source, str):
-            data = _named(CATALOGUE[source], check_split(split))
-        elif isinstance(source, Data):
-            data = source
-        else:
+        if not isinstance(source, Data):
             raise InputError(f"data cannot be read from {type(source).__name__}: {_FORMS}")
+        data = source
     return data if count is None else data.subset(count, seed)
 
 
@@ -178,9 +179,23 @@ def _is_pair(value: object) -> bool:
     )
 
 
-def _named(known: Entry, split: str) -> Data:
-    if known.shipped:
-        return digits.read(known, split)
+def _named(
+    known: Entry, split: str, count: int | None, seed: int, fitting: Mapping[str, Any]
+) -> Data:
+    check_split(known, split)
+    if any(layout.reader == PICTURES for layout in known.layouts):
+        from besiege.data.folders import from_place
+        from besiege.data.pictures import Fit
+
+        fit = Fit.of(**fitting)
+        return from_place(known, split, found(known, split), count, seed, fit)
+    refuse(**fitting)
+    data = digits.read(known, split) if known.shipped else _arrays(known, split)
+    return data if count is None else data.subset(count, seed)
+
+
+def _arrays(known: Entry, split: str) -> Data:
+    """A split whose files hold the pixels of all images."""
     place = found(known, split)
     pixels, labels = _READERS[place.reader](place.files)
     if pixels.shape[1:] != known.shape:

@@ -8,12 +8,55 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.defenses.adapting import Adapt
+    from besiege.defenses.bits import BitDepth
+    from besiege.defenses.cropping import CropRescale
     from besiege.defenses.defended import Defended, load
-    from besiege.defenses.layers import BitDepth, Layer, ResizePad
+    from besiege.defenses.filters import Blur, Median
+    from besiege.defenses.jpeg import Jpeg
+    from besiege.defenses.layers import Layer, Unclamped
+    from besiege.defenses.nlm import NonLocalMeans
+    from besiege.defenses.noise import GaussianNoise
+    from besiege.defenses.pooling import Pooled
+    from besiege.defenses.randomising import Jitter, RandMix, ResizePad
+    from besiege.defenses.thermometer import Thermometer
+    from besiege.defenses.tvm import TotalVariation
 
-__all__ = ["Adapt", "BitDepth", "Defended", "Layer", "ResizePad", "load"]
+__all__ = [
+    "Adapt",
+    "BitDepth",
+    "Blur",
+    "CropRescale",
+    "Defended",
+    "GaussianNoise",
+    "Jitter",
+    "Jpeg",
+    "Layer",
+    "Median",
+    "NonLocalMeans",
+    "Pooled",
+    "RandMix",
+    "ResizePad",
+    "Thermometer",
+    "TotalVariation",
+    "Unclamped",
+    "load",
+]
 
 __getattr__, __dir__ = lazily(
     __name__,
-    {"adapting": "Adapt", "defended": "Defended load", "layers": "BitDepth Layer ResizePad"},
+    {
+        "adapting": "Adapt",
+        "bits": "BitDepth",
+        "cropping": "CropRescale",
+        "defended": "Defended load",
+        "filters": "Blur Median",
+        "jpeg": "Jpeg",
+        "layers": "Layer Unclamped",
+        "nlm": "NonLocalMeans",
+        "noise": "GaussianNoise",
+        "pooling": "Pooled",
+        "randomising": "Jitter RandMix ResizePad",
+        "thermometer": "Thermometer",
+        "tvm": "TotalVariation",
+    },
 )

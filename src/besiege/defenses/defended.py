@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -12,12 +13,18 @@ from torch import Tensor, nn
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, UnknownNameError, VictimError, near
-from besiege.core.identity import plain
+from besiege.core.samples import Samples
+from besiege.core.text import read_arguments, short
+from besiege.core.threat import Threat
 from besiege.core.victim import Victim
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
+from besiege.defenses.pooling import LANGUAGE as POOL_LANGUAGE
+from besiege.defenses.pooling import POOLS, Pool
+from besiege.defenses.thermometer import Thermometer
 from besiege.models.classifier import Classifier
+from besiege.models.ensemble import Ensemble
 from besiege.models.secrecy import must_hold_no_secret
-from besiege.models.sources import find
+from besiege.models.sources import find, layers_of
 
 
 class Defended(Victim):
@@ -44,12 +51,23 @@ class Defended(Victim):
         victim: Victim = load(model) if isinstance(model, str) else Classifier.of(model)
         self.victim = self.adopt(victim)
         self.layers = layers
-        self.stochastic = victim.stochastic or any(layer.stochastic for layer in layers)
+        drawn = any(layer.stochastic for layer in layers)
+        self.stochastic = victim.stochastic or drawn
+        if drawn:
+            self.draws = 1  # whatever the victim pools, one answer has one draw of the layers
+        # A layer before it would transform codes.
+        if layers and isinstance(layers[0], Thermometer):
+            self.levels = layers[0].levels
 
     @cached_property
     def name(self) -> str:
         """The text that `load` reads back, if the model's name is one."""
         return "+".join([self.victim.name, *map(str, self.layers)])
+
+    @property
+    def parts(self) -> Sequence[Victim | nn.Module]:
+        """The victim, then the networks inside its layers."""
+        return (self.victim, *(part for layer in self.layers for part in layer.parts))
 
     @property
     def bare(self) -> Victim:
@@ -62,9 +80,15 @@ class Defended(Victim):
             if self.stochastic:
                 raise VictimError(f"'{self}' is stochastic and was given no dice")
             dice = Dice(torch.zeros(len(x), dtype=torch.int64, device=x.device))
-        for place, layer in enumerate(self.layers):
-            x = layer(x, self.box, dice.of("layer", place))
-        return self.victim(x, dice.of("victim"))
+        given = x.shape[1]
+        x = self._shown(x, dice)
+        try:
+            return self.victim(x, dice.of("victim"))
+        except (VictimError, InputError) as problem:  # the latter from its normalisation
+            mismatch = _other_channels(self, given, x.shape[1])
+            if mismatch is None:
+                raise
+            raise mismatch from problem
 
     @property
     def apart(self) -> list[tuple[float, Victim]] | None:
@@ -80,8 +104,36 @@ class Defended(Victim):
 
     def digest(self) -> str:
         """SHA-256 of the victim's digest and of its layers, in their order."""
-        parts = [self.victim.digest(), *map(plain, self.layers)]
+        parts = [self.victim.digest(), *(layer.identity() for layer in self.layers)]
         return sha256("\n".join(parts).encode()).hexdigest()
+
+    def twin(
+        self,
+        samples: Samples,
+        threat: Threat,
+        *,
+        seed: int = 0,
+        compiled: bool = False,
+        precision: torch.dtype = torch.float32,
+    ) -> Victim | None:
+        """The layers in front of an accelerated copy of the victim, if there is one.
+
+        The copy is compared with the victim around samples as the layers show them.
+        """
+        if self.stochastic:
+            return None  # what is found is confirmed on one answer of the victim
+        samples = samples.to(self.device)
+        dice = Dice.throw(seed, samples.ids)
+        with self.held(), torch.no_grad():
+            shown = replace(samples, images=self._shown(samples.images, dice))
+        inner = self.victim.twin(shown, threat, seed=seed, compiled=compiled, precision=precision)
+        return None if inner is None else Defended(inner, *self.layers)
+
+    def _shown(self, x: Tensor, dice: Dice) -> Tensor:
+        """What the victim sees of images."""
+        for place, layer in enumerate(self.layers):
+            x = layer(x, self.box, dice.of("layer", place))
+        return x
 
     def __repr__(self) -> str:
         return self.name
@@ -94,8 +146,10 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     ----------
     text : str
         A model as `besiege.models.load` reads it, then any number of layers, which are applied to
-        the image in this order: ``zoo:digits-natural+bits(depth=3)+resize_pad``. A ``+`` in a path
-        is part of the path.
+        the image in this order: ``zoo:digits-natural+bits(depth=3)+resize_pad``. Last may stand
+        ``pooled``, which pools the answers of several draws: ``...+resize_pad+pooled(draws=20)``.
+        Several models are ``ensemble(zoo:a, zoo:b+bits, fuse=probabilities)``.
+        A ``+`` in a path is part of the path.
     device : str or torch.device, optional
         Where the model computes.
 
@@ -111,11 +165,46 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     zoo:digits-natural+bits(depth=3)
     """
     model, written = split(text)
+    last = written[-1] if written else ""
+    pool: Pool | None = None
+    if re.match(r"\w*", last)[0] in POOLS:  # type: ignore[index]  # an empty match at least
+        pool = POOL_LANGUAGE.read(written.pop())
     layers = [LANGUAGE.read(layer) for layer in written]  # first: loading weights costs more
-    victim = find(model)
-    if device is not None:
-        victim.to(device)
-    return Defended(victim, *layers) if layers else victim
+    members = re.fullmatch(r"ensemble\s*\((.*)\)", model, re.DOTALL)
+    victim = find(model) if members is None else _ensemble(members[1], model)
+    if own := layers_of(model):
+        victim = Defended(victim, *(LANGUAGE.read(layer) for layer in split(f"{model}+{own}")[1]))
+        victim.name = model  # which stands for the layers too
+    if layers:
+        victim = Defended(victim, *layers)
+    if pool is not None:
+        victim = pool(victim)
+    return victim if device is None else victim.to(device)
+
+
+def _ensemble(inside: str, text: str) -> Ensemble:
+    """The ensemble of a text: members with layers of their own, then options."""
+    members: list[str] = []
+    options: list[str] = []
+    for part in _parts(inside):
+        (options if re.match(r"(fuse|weights|equalise)\s*=", part) else members).append(part)
+    # Bare words are the values of `fuse`: fuse=probabilities.
+    given = read_arguments(", ".join(options), lambda name, args, named: name)
+    if not members:
+        raise InputError(f"'{short(text)}' has no members: write ensemble(zoo:NAME, zoo:OTHER)")
+    return Ensemble([load(member) for member in members], **given)
+
+
+def _parts(inside: str) -> list[str]:
+    """The parts of a text between its commas, except those inside parentheses."""
+    depth, parts = 0, [""]
+    for letter in inside:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def split(text: str) -> tuple[str, list[str]]:
@@ -124,9 +213,12 @@ def split(text: str) -> tuple[str, list[str]]:
     layers: list[str] = []
     while found := _LAST.fullmatch(text[: _opening(text)].rstrip()):
         name = found["name"]
-        if name not in LAYERS:
-            raise UnknownNameError(
-                f"'{text}': no defense is called '{name}', {near(name, LAYERS.names())}"
+        if name not in LAYERS and name not in POOLS:
+            known = [*LAYERS.names(), *POOLS.names()]
+            raise UnknownNameError(f"'{text}': no defense is called '{name}', {near(name, known)}")
+        if name in POOLS and layers:
+            raise InputError(
+                f"'{text}': '{name}' is written last, because it covers all layers before it"
             )
         layers.insert(0, text[found.start("name") :].strip())
         text = found["before"]
@@ -147,6 +239,19 @@ def _opening(text: str) -> int:
         if depth == 0:
             return place if place < end - 1 else end
     return end
+
+
+def _other_channels(victim: Defended, given: int, made: int) -> VictimError | None:
+    """The error where layers change the channels, and the network failed that takes others."""
+    network = victim.source
+    parts = network.module.modules() if isinstance(network, Classifier) else ()
+    takes = next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), made)
+    if given == made or takes == made:
+        return None
+    return VictimError(
+        f"the layers of '{victim}' make {made} channels of {given}, but its network takes images "
+        f"of {takes}: train one for them, such as resnet20(in_channels={made})"
+    )
 
 
 def _must_be_layer(given: object) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from os.path import dirname
 from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from besiege.core.dice import Dice
+from besiege.core.identity import fingerprint, plain
 from besiege.core.registry import Registry
-from besiege.core.resizing import random_resize_pad
+from besiege.core.victim import Victim
 from besiege.core.vocabulary import Vocabulary
 
 LAYERS: Registry[Any] = Registry(
@@ -34,6 +34,23 @@ class Layer(ABC):
     """
 
     stochastic: ClassVar[bool] = False
+    revision: ClassVar[int] = 1
+    """Of a shipped layer, part of the digest: raised when the same text gives other images."""
+
+    @property
+    def parts(self) -> Sequence[Victim | nn.Module]:
+        """The networks inside: they are moved, put to evaluation mode and digested with it."""
+        return ()
+
+    def identity(self) -> str:
+        """What decides the images it makes, as part of a digest.
+
+        Of a shipped layer its text and revision; of another one also its source.
+        """
+        inside = [_digest(part) for part in self.parts]
+        if type(self).__module__.startswith("besiege.defenses."):
+            return "\n".join([f"{self}, revision {self.revision}", *inside])
+        return "\n".join([plain(self), *inside])
 
     @abstractmethod
     def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
@@ -52,11 +69,24 @@ class Layer(ABC):
             return self.transform(x, box, dice)
         with torch.no_grad():
             real = self.transform(x, box, dice)
-        passed: Tensor = _Straight.apply(stand_in, real)  # type: ignore[no-untyped-call]
-        return passed
+        return straight(stand_in, real)
 
     def __str__(self) -> str:
         return LANGUAGE.text(self)
+
+
+class Unclamped(Layer):
+    """A layer whose images may leave the box, such as noise that is Gaussian everywhere."""
+
+
+def _digest(part: Victim | nn.Module) -> str:
+    return part.digest() if isinstance(part, Victim) else fingerprint(part)
+
+
+def straight(stand_in: Tensor, real: Tensor) -> Tensor:
+    """Exactly the real value, with the gradient of its stand-in."""
+    passed: Tensor = _Straight.apply(stand_in, real)  # type: ignore[no-untyped-call]
+    return passed
 
 
 class _Straight(torch.autograd.Function):
@@ -76,45 +106,4 @@ def layer(name: str) -> Callable[[T], T]:
     return LAYERS.register(name)
 
 
-@layer("bits")
-@dataclass(frozen=True)
-class BitDepth(Layer):
-    """Pixels rounded to ``2**depth`` values, both ends of the box included (Xu et al. 2018).
-
-    Rounding has no gradient; the surrogate is the identity.
-    """
-
-    depth: int = 4
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.depth <= 16:
-            raise ValueError(f"the depth is {self.depth!r}, but 1 to 16 bits make sense")
-
-    def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
-        low, width = box[0], box[1] - box[0]
-        levels = 2.0**self.depth - 1.0
-        return torch.round((x - low) / width * levels) / levels * width + low
-
-    def surrogate(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor | None:
-        return x
-
-
-@layer("resize_pad")
-@dataclass(frozen=True)
-class ResizePad(Layer):
-    """Random shrinking and zero padding back to the input size, anew for every image.
-
-    The height is uniform over the whole numbers from `least` of it up to all of it, the place
-    uniform over those that fit, so that "nothing happens" is one of the outcomes
-    (Xie et al. 2018; the range is RealSafe's).
-    """
-
-    least: float = 0.875
-    stochastic = True
-
-    def __post_init__(self) -> None:
-        if not 0 < self.least <= 1:
-            raise ValueError(f"the smallest share is {self.least!r}, but (0, 1] is the range")
-
-    def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
-        return random_resize_pad(x, dice, self.least)
+# The text of this class is part of the digests of records: an edit changes their keys. The layer

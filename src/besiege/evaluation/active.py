@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import comb
 
 import torch
 
@@ -14,7 +13,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import AttackError, BesiegeError, ThreatError, described
 from besiege.core.examination import Check
 from besiege.core.oracle import full_precision
-from besiege.core.rules import FEW
+from besiege.core.rules import FEW, TAIL, at_least
 from besiege.core.samples import Samples
 from besiege.core.threat import L0, Access, Goal, Threat
 from besiege.core.victim import Victim
@@ -26,8 +25,6 @@ from besiege.evaluation.judging import judge
 NAME = "the attacks find known examples"
 LEAST = 0.95
 """The share of known examples that attacks must find."""
-_TAIL = 0.025
-"""Each side of the exact 95 % interval."""
 ENOUGH = 0.75
 """The share of the first samples that must have a known example, so that they decide."""
 _PROBES = 8
@@ -189,9 +186,9 @@ def _decided(found: int, tested: int) -> Check:
 
     Of 50 examples, 43 are too few: attacks that find 95 % of all find so few in 1.2 % of all cases.
     """
-    low, high = interval(found, tested)
-    number = f"{found} of {tested} known examples found ({100 * low:.0f} to {100 * high:.0f} %)"
-    if high >= LEAST:
+    number = f"{found} of {tested} known examples found"
+    missed = tested - found
+    if found >= LEAST * tested or at_least(missed, tested, 1 - LEAST) >= TAIL:
         return Check(NAME, "passed", number)
     return Check(
         NAME,
@@ -203,25 +200,6 @@ def _decided(found: int, tested: int) -> Check:
         "gradients mislead: give the layer that breaks them a surrogate (besiege show Layer).",
         "W48",
     )
-
-
-def interval(found: int, tested: int) -> tuple[float, float]:
-    """The exact 95 % interval of a share (Clopper and Pearson 1934)."""
-
-    def at_least(count: int, share: float) -> float:
-        terms = range(count, tested + 1)
-        return sum(comb(tested, k) * share**k * (1 - share) ** (tested - k) for k in terms)
-
-    def where(count: int, chance: float) -> float:
-        """The share with which at least `count` are found in this share of all cases."""
-        low, high = 0.0, 1.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if at_least(count, middle) < chance else (low, middle)
-        return low
-
-    lowest = where(found, _TAIL) if found else 0.0
-    return lowest, where(found + 1, 1 - _TAIL) if found < tested else 1.0
 
 
 def _inapplicable(victim: Victim, threat: Threat) -> str:
@@ -237,8 +215,8 @@ def _inapplicable(victim: Victim, threat: Threat) -> str:
 
 
 def _usable(attack: Attack, threat: Threat) -> bool:
-    """Whether an attack needs nothing but the model: no substitute, and no other images."""
-    if attack.needs_substitute or attack.uses_starts:
+    """Whether an attack needs nothing but the model: no substitute, other images or a layer."""
+    if attack.needs_substitute or attack.uses_starts or attack.sends_codes:
         return False
     try:
         fits(attack, threat)

@@ -20,13 +20,14 @@ class Approach:
     Attributes
     ----------
     searched : Victim
-        The model the attack queries: the victim, or a substitute in its place.
+        The model the attack queries: the victim, a substitute in its place, or the undefended
+        model behind the victim's layers.
     threat : Threat
         The threat as it is on that model.
     terms : Terms
         Which image is kept, when a row leaves, the query limit, and the attacker's knowledge.
     transfer : bool
-        Whether the model queried is a substitute; the victim then gets each image once.
+        Whether the model queried is not the victim, which then gets each image once.
     """
 
     searched: Victim
@@ -45,21 +46,29 @@ def approach(
     leave: Leave | None = None,
     queries: int | None = None,
 ) -> Approach:
-    """Decide how an attack is run; with a substitute, attacks that need gradients transfer."""
+    """Decide how an attack is run: oblivious attacks transfer from the undefended model.
+
+    With a substitute, other attacks that need gradients transfer from that.
+    """
     searched, substitute = victim, knowledge.substitute
     used = Knowledge(
         knowledge.starts if attack.uses_starts else None,
         substitute if attack.needs_substitute else None,
     )
-    transfer = substitute is not None and attack.access is Access.GRADIENT
-    if substitute is not None and transfer:
-        # Queries of a substitute are free.
-        searched, threat, queries = substitute, on_substitute(threat), None
+    if attack.oblivious:
+        assert knowledge.bare is not None, "callers find it with bare_of"
+        other: Victim | None = knowledge.bare
+    else:
+        other = substitute if attack.access is Access.GRADIENT else None
+    if other is not None:
+        # Queries of the other model are free.
+        searched, threat, queries = other, on_substitute(threat), None
         if threat.eps is not None:
-            # A point just beyond the substitute's boundary is rarely beyond the victim's.
+            # A point just beyond the other model's boundary is rarely beyond the victim's.
             keep, leave = keep or "last", leave or "end"
     keep, leave = keep_and_leave(searched, attack, threat, keep, leave)
-    return Approach(searched, threat, Terms(keep, leave, queries, knowledge=used), transfer)
+    terms = Terms(keep, leave, queries, knowledge=used)
+    return Approach(searched, threat, terms, other is not None)
 
 
 def on_substitute(threat: Threat) -> Threat:

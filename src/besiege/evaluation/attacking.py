@@ -26,7 +26,7 @@ from besiege.evaluation.approach import Approach, approach
 from besiege.evaluation.blocking import explained
 from besiege.evaluation.crafting import Crafted, craft
 from besiege.evaluation.judging import Verdicts, judge
-from besiege.evaluation.transfer import in_place_of, read_model, transferred
+from besiege.evaluation.transfer import bare_of, in_place_of, read_model, transferred
 from besiege.models.classifier import Classifier
 
 
@@ -250,9 +250,9 @@ def attack(
     begin = None
     if starts is not None:
         begin = Samples.of(*starts, box=victim.box, classes=victim.classes)
-    how = approach(
-        victim, chosen, allowed, Knowledge(begin, other), keep=keep, leave=leave, queries=queries
-    )
+    bare = bare_of(victim, samples.images[:1]) if chosen.oblivious else None
+    known = Knowledge(begin, other, bare)
+    how = approach(victim, chosen, allowed, known, keep=keep, leave=leave, queries=queries)
     with _bar(progress, str(chosen), len(samples)) as watch:
         crafted, verdicts = craft_and_judge(
             victim,

@@ -25,6 +25,7 @@ from besiege.core.errors import (
 from besiege.core.oracle import Access
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
+from besiege.core.siege import must_take_codes
 from besiege.core.terms import Terms
 from besiege.core.text import MOST, check_whole, short
 from besiege.core.threat import Goal, Linf, Threat
@@ -51,12 +52,19 @@ def check(
     fits(attack, threat, min(threat.access, victim.access), substitute is not None)
     _has_targets(threat, samples.toward(threat.target))
     if victim.stochastic:
-        _check_stochastic(attack, threat)
+        _check_stochastic(victim, attack, threat)
+    if attack.oblivious and victim.bare is not victim:
+        raise AttackError(
+            f"'{attack}' is crafted on the undefended model, not on '{victim.name}': use "
+            "besiege.attack or besiege.evaluate, which find that model and judge on this one"
+        )
     if attack.needs_substitute and substitute is None:
         raise AttackError(
             f"'{attack}' needs a substitute, and none was given: pass substitute='zoo:NAME', or "
             "any other model of the same images"
         )
+    if attack.sends_codes:
+        must_take_codes(victim, f"'{attack}'")
     check_grid(victim, samples)
     if starts is not None:
         check_starts(starts, samples)
@@ -146,6 +154,8 @@ def fitting(
 ) -> list[str]:
     """Names of the registered attacks that work under a threat with their defaults.
 
+    Attacks that need a certain layer in front of the victim are left out.
+
     Examples
     --------
     >>> fitting(Threat.parse("l0:20"))
@@ -164,6 +174,7 @@ def fitting(
         and threat.goal in attack.goals
         and (threat.eps is not None or attack.minimal)
         and (has_substitute or not attack.needs_substitute)
+        and not attack.sends_codes
     ]
 
 
@@ -184,13 +195,14 @@ def _has_targets(threat: Threat, samples: Samples) -> None:
         raise ThreatError(f"targets were given, but the goal is '{threat.goal}': choose one")
 
 
-def _check_stochastic(attack: Attack, threat: Threat) -> None:
+def _check_stochastic(victim: Victim, attack: Attack, threat: Threat) -> None:
     """Refuse an attack on a stochastic victim that uses a single draw."""
-    if attack.access is Access.GRADIENT and attack.draws == 1:
+    draws = attack.draws * victim.draws
+    if attack.access is Access.GRADIENT and draws == 1:
         raise StochasticError(
             f"this victim is stochastic: a gradient is one draw, and '{attack}' would mistake "
             f"noise for robustness. Attack the expectation: 'averaged({attack}, 20)', or evaluate "
-            "the victim with the suite 'rand'"
+            "the victim with the suite 'adaptive'"
         )
     # Decision attacks always minimise; within a budget, majority votes suffice.
     if threat.eps is None or (attack.minimal and attack.access > Access.DECISION):
@@ -199,7 +211,7 @@ def _check_stochastic(attack: Attack, threat: Threat) -> None:
             "stochastic victim is one lucky draw: give a budget and use averaged(pgd, 20), or "
             "averaged(rays, 5) with decision access"
         )
-    if attack.access is Access.DECISION and attack.draws == 1:
+    if attack.access is Access.DECISION and draws == 1:
         raise StochasticError(
             f"this victim is stochastic: a label is one draw, and '{attack}' would stop at the "
             f"first lucky one. Use majority votes: 'averaged({attack}, 5)'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,6 +105,10 @@ class CleanPredictions:
         The draws with a correct answer, as `bits`.
     correct : Tensor
         Whether most draws are correct.
+    logits : Tensor, optional
+        Logits of the classes, float32 ``[rows, classes]``; None for a victim that returns labels
+        only. Of a stochastic victim they are the logarithms of the mean probabilities over all
+        draws. The column with which a victim rejects images is left out: its scale is arbitrary.
     classes, forwards : int
         The victim's number of classes, and the forward passes used.
     findings : tuple of Finding
@@ -115,6 +120,7 @@ class CleanPredictions:
     share: Tensor
     draws: Tensor
     correct: Tensor
+    logits: Tensor | None
     classes: int
     forwards: int
     findings: tuple[Finding, ...]
@@ -146,6 +152,7 @@ def predict_clean(
             share,
             bits(right),
             correct,
+            _class_logits(victim, scores),
             scores.shape[2],
             asked,
             tuple(findings),
@@ -227,6 +234,17 @@ def _confidence(victim: Victim, scores: Tensor) -> tuple[Tensor, Tensor]:
     if victim.access is Access.DECISION:  # its scores only encode the label
         confidence = torch.full_like(confidence, torch.nan)
     return confidence, prediction
+
+
+def _class_logits(victim: Victim, scores: Tensor) -> Tensor | None:
+    """The logits ``[rows, classes]`` that stand for all draws of ``[draws, rows, columns]``."""
+    if victim.access is Access.DECISION:
+        return None
+    classes = scores[:, :, :-1] if victim.rejects else scores
+    if len(classes) == 1:
+        return classes[0]
+    every = torch.log_softmax(classes.double(), 2)
+    return (every.logsumexp(0) - math.log(len(every))).float()
 
 
 def _health(

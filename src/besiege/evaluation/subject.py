@@ -25,6 +25,7 @@ from besiege.core.threat import L0, L1, L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
 from besiege.defenses.layers import Layer
+from besiege.defenses.pooling import Pooled
 
 MOST = 16
 """Images that are examined."""
@@ -257,12 +258,14 @@ def _types(part: Victim | nn.Module) -> Iterator[torch.dtype]:
 
 
 def _surrogates(victim: Victim | nn.Module) -> int:
-    """How many layers with surrogates of their own are inside."""
+    """How many layers with surrogates of their own are inside, and votes."""
     if not isinstance(victim, Victim):
         return 0
     own = 0
     if isinstance(victim, Defended):
         own = sum(type(layer).surrogate is not Layer.surrogate for layer in victim.layers)
+    elif isinstance(victim, Pooled):
+        own = int(victim.of == "votes")  # its gradient is that of the mean probability
     return own + sum(_surrogates(part) for part in victim.parts)
 
 

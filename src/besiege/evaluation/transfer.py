@@ -1,4 +1,4 @@
-"""Substitutes: checks that one can replace a victim, and results of crafting on it."""
+"""Models to craft on in place of a victim: checks that they fit, and results of crafting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError, VictimError
+from besiege.core.errors import AttackError, InputError, VictimError
 from besiege.core.oracle import Access, Oracle, full_precision
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended, load
@@ -80,6 +80,25 @@ def in_place_of(victim: Victim, substitute: Victim, images: Tensor, classes: int
         )
     # The victim must be able to receive the crafted images.
     return substitute if substitute.grid == victim.grid else OnGrid(substitute, victim.grid)
+
+
+def bare_of(victim: Victim, images: Tensor) -> Victim:
+    """The undefended model of a victim, with the victim's grid, to craft oblivious attacks on.
+
+    A victim without a defense is refused, and one whose undefended model does not take the
+    victim's images: a network behind thermometer codes takes codes only.
+    """
+    if victim.bare is victim:
+        raise AttackError(
+            f"'{victim.name}' has no defense in front of it, so there is nothing to be oblivious "
+            "of: write the attack without oblivious(...)"
+        )
+    try:
+        return in_place_of(victim, victim.bare, images, None)
+    except InputError as problem:
+        raise AttackError(
+            f"no attack can be crafted on the undefended model of '{victim.name}': {problem}"
+        ) from problem
 
 
 def transferred(crafted: Crafted, device: torch.device | None = None) -> Crafted:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
-from besiege.metrics.curves import bands as exact_intervals
 from besiege.metrics.distances import quantile
+from besiege.metrics.intervals import exact_intervals
 from besiege.metrics.paired import LEVEL
 from besiege.metrics.resampling import (
     Known,
@@ -93,9 +93,8 @@ def accuracy_bands(
     >>> found.value.tolist(), found.count.tolist()
     ([[0.75, 0.5, 0.25]], [4])
     """
-    where, there = _ends(ends, known)
-    held = where[..., None, :] > _reach(x)[:, None]
-    return share_bands(held, x, there, together=together, resampling=resampling)
+    broken, there = _broken(ends, x, known)
+    return share_bands(~broken, x, there, together=together, resampling=resampling)
 
 
 def success_bands(
@@ -118,14 +117,16 @@ def success_bands(
     >>> success_bands(ends, [0.1, 0.3], np.greater(ends, 0)).value.round(3).tolist()
     [0.333, 0.667]
     """
-    where, there = _ends(ends, among)
-    held = where[..., None, :] <= _reach(x)[:, None]
-    return share_bands(held, x, there, together=together, resampling=resampling)
+    broken, there = _broken(ends, x, among)
+    return share_bands(broken, x, there, together=together, resampling=resampling)
 
 
-def _reach(x: ArrayLike) -> Numbers:
-    """The points, with what rounding may add to a distance within them."""
-    return np.asarray(x, dtype=np.float64) * (1 + ROUNDING)
+def _broken(ends: ArrayLike, x: ArrayLike, known: ArrayLike | None) -> tuple[Known, Known]:
+    """Which images are broken up to each point, ``[..., points, images]``, and which are known."""
+    where, there = _ends(ends, known)
+    # Rounding may add as much to a distance within a budget.
+    reach = np.asarray(x, dtype=np.float64) * (1 + ROUNDING)
+    return where[..., None, :] <= reach[:, None], there
 
 
 def share_bands(
@@ -202,10 +203,8 @@ def areas(
 ) -> Summaries:
     """The areas under accuracy against the budget, from 0 to `end`, without a grid.
 
-    ``mean(min(d_i, E))`` (`besiege.metrics.area`) of every model and attack. The interval is by the
-    deviations of resampled means in their own standard errors (bootstrap-t): distances are skewed,
-    and percentiles of the means cover 92 % with 100 images. Equal distances have no standard error,
-    and the exact interval of a rate instead.
+    ``mean(min(d_i, E))`` (`besiege.metrics.area`) of every model and attack, with the interval of
+    `bounded_means`.
 
     Examples
     --------
@@ -215,9 +214,25 @@ def areas(
     where, there = _ends(distances, known)
     if not (np.isfinite(end) and end > 0):
         raise InputError(f"the areas end at {end!r}, but a finite budget above 0 is needed")
-    outer, images = where.shape[:-1], where.shape[-1]
-    there = there.reshape(-1, images)
-    capped = np.minimum(where, end).reshape(-1, images)
+    return bounded_means(np.minimum(where, end), end, there, resampling=resampling)
+
+
+def bounded_means(
+    values: Numbers, end: float, known: Known, *, resampling: Resampling | None = None
+) -> Summaries:
+    """The means of ``[..., images]`` values from 0 to `end` over the known images.
+
+    The interval is by the deviations of resampled means in their own standard errors
+    (bootstrap-t): such values are skewed, and percentiles of the means cover 92 % with 100 images.
+    Equal values have no standard error, and the exact interval of a rate instead.
+
+    Examples
+    --------
+    >>> bounded_means(np.array([0.0, 0.2, 0.4, 9.0]), 1.0, np.array([1, 1, 1, 0], bool)).value
+    array(0.2)
+    """
+    outer, images = values.shape[:-1], values.shape[-1]
+    there, capped = known.reshape(-1, images), values.reshape(-1, images)
     low, high = _mean_intervals(capped, there, _fitting(resampling, images))
     value, error = moments(capped, there)
     count = there.sum(1)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from besiege.metrics.curves import bands
 from besiege.metrics.distances import quantile
 from besiege.metrics.evidence import Evidence
-from besiege.metrics.intervals import Rate
+from besiege.metrics.intervals import Rate, exact_intervals
 from besiege.metrics.representatives import representatives
 from besiege.metrics.values import Became, ClassFigures, Confusion
 
@@ -39,7 +38,7 @@ def class_figures(evidence: Evidence) -> tuple[ClassFigures, ...]:
 
 def _rates(hits: Counts, counts: Counts) -> list[Rate | None]:
     """Rates with exact intervals, all at once; None for a count of 0."""
-    low, high = bands(hits, counts)
+    low, high = exact_intervals(hits, counts)
     columns = (hits / np.maximum(counts, 1), low, high, counts, hits)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [Rate(*row) if row[3] else None for row in rows]

@@ -15,8 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from besiege.core.errors import InputError
 from besiege.metrics.distances import quantile
 from besiege.metrics.intervals import round_numbers, two_digits
-from besiege.metrics.paired import POWER, paired_intervals
-from besiege.metrics.resampling import Numbers, Resampling, blocks, critical, known_images
+from besiege.metrics.paired import LEVEL, POWER, paired_intervals, score_variance
+from besiege.metrics.resampling import (
+    Numbers,
+    Resampling,
+    blocks,
+    critical,
+    known_images,
+    resamples_of,
+)
 from besiege.metrics.searches import ROUNDING
 
 SMALLEST = 0.01
@@ -67,7 +74,7 @@ class Crossing:
         About how many images would tell, where these cannot: to show the crossing that they
         suggest, or to rule one out.
     x, value, low, high : array of shape (points,)
-        The difference and its simultaneous 95 % band, which holds for all pairs together.
+        The difference and its simultaneous band, which holds for all pairs together.
     count : int
         Number of images that were judged for both.
     """
@@ -83,7 +90,9 @@ class Crossing:
     count: int
 
 
-def crossing(first: ArrayLike, second: ArrayLike, x: ArrayLike) -> Crossing:
+def crossing(
+    first: ArrayLike, second: ArrayLike, x: ArrayLike, *, level: float = LEVEL
+) -> Crossing:
     """Whether the order of two models changes; see `crossings`.
 
     Examples
@@ -95,7 +104,7 @@ def crossing(first: ArrayLike, second: ArrayLike, x: ArrayLike) -> Crossing:
     >>> found.changes
     (Change(leader=True, before=0.07, after=0.12, at=0.12),)
     """
-    return crossings(np.asarray(first)[None], np.asarray(second)[None], x)[0]
+    return crossings(np.asarray(first)[None], np.asarray(second)[None], x, level=level)[0]
 
 
 def crossings(
@@ -104,6 +113,7 @@ def crossings(
     x: ArrayLike,
     known: ArrayLike | None = None,
     *,
+    level: float = LEVEL,
     resampling: Resampling | None = None,
 ) -> tuple[Crossing, ...]:
     """Whether the order of two curves changes, for many pairs.
@@ -121,8 +131,10 @@ def crossings(
         Budgets, steps or queries, ascending.
     known : array that broadcasts to the shape of `first`, optional
         Images that were judged for both. Values that are not a number are not known.
+    level : float
+        The level of the band.
     resampling : Resampling, optional
-        By default 2,000 resamples with seed 0.
+        By default 2,000 resamples with seed 0, and more for levels above 99.5 %.
 
     Returns
     -------
@@ -139,13 +151,13 @@ def crossings(
     if points.ndim != 1 or not len(points) or bool((np.diff(points) <= 0).any()):
         raise InputError("points must be ascending, and at least one is needed")
     there = known_images(known, one.shape) & ~np.isnan(one) & ~np.isnan(other)
-    drawn = Resampling.of(one.shape[1]) if resampling is None else resampling
+    drawn = Resampling.of(one.shape[1], resamples_of(level)) if resampling is None else resampling
     largest, counts = np.zeros(len(drawn.weights), np.float32), []
     for block in blocks(len(one), len(points)):
         signs = _signs(one[block], other[block], points) * there[block, None].astype(np.int8)
         largest = np.maximum(largest, drawn.largest(signs, there[block]).max(1))
         counts.append(np.stack(((signs > 0).sum(2), (signs < 0).sum(2)), 1))
-    within = float(critical(largest[:, None])[0])
+    within = float(critical(largest[:, None], level)[0])
     number = there.sum(1)
     return tuple(
         _decide(points, mine, theirs, int(n), within)
@@ -254,18 +266,21 @@ def _errors(only_first: NDArray[np.int64], only_second: NDArray[np.int64], n: in
 def _needed(
     only_first: NDArray[np.int64], only_second: NDArray[np.int64], n: int, z: float
 ) -> int | None:
-    """About how many images show the crossing that these suggest, or rule out any.
+    """About how many images show the crossing that these suggest, or rule out any, with 90 % power.
 
     Standard errors shrink with the root of the number of images. A crossing is suggested where the
     observed differences have both signs, by at least `SMALLEST`.
     """
     value = (only_first - only_second) / n
-    error = _errors(only_first, only_second, n)
+    power = NormalDist().inv_cdf(POWER)
     if min(value.max(), -value.min()) >= SMALLEST:
-        weaker = min((value / error).max(), (-value / error).max())
-        times = ((z + NormalDist().inv_cdf(POWER)) / weaker) ** 2
+        evidence = value / _errors(only_first, only_second, n)
+        images = n * ((z + power) / min(evidence.max(), -evidence.min())) ** 2
     else:
-        side = value if value.max() >= -value.min() else -value
-        # How far the band may reach below the difference, to leave out a reversal.
-        times = float((z * error / (side + SMALLEST)).max()) ** 2
-    return two_digits(max(math.ceil(n * times), n + 1))
+        if value.max() < -value.min():
+            only_first, only_second, value = only_second, only_first, -value
+        # The band must exclude a reversal. It has a width where no images differ, too.
+        band = z * np.sqrt(score_variance(only_first, only_second, n, -SMALLEST))
+        chance = power * np.sqrt((only_first + only_second) / n - value**2)
+        images = float(((band + chance) / (value + SMALLEST)).max()) ** 2
+    return two_digits(max(math.ceil(images), n + 1))

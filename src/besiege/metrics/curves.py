@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.intervals import exact_intervals
 from besiege.metrics.rows import places
 from besiege.metrics.strength import broken_at
 
@@ -53,23 +54,8 @@ def survival(x: Numbers, ends: Numbers, count: int) -> Curve:
     """
     ordered = np.sort(np.asarray(ends, dtype=np.float64))
     left = len(ordered) - np.searchsorted(ordered, x, side="right")
-    low, high = bands(left, count)
+    low, high = exact_intervals(left, count)
     return Curve(np.asarray(x, dtype=np.float64), left / max(count, 1), low, high, count)
-
-
-def bands(
-    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float | Numbers = 0.95
-) -> tuple[Numbers, Numbers]:
-    """Clopper-Pearson intervals of many counts at once, of one total and level or of one each."""
-    from scipy.special import betaincinv  # slow to import, and kept figures do without
-
-    hits = np.asarray(hits)
-    tail = (1 - level) / 2
-    misses = count - hits
-    with np.errstate(all="ignore"):
-        low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, tail), 0.0)
-        high = np.where(misses > 0, betaincinv(hits + 1, np.maximum(misses, 1), 1 - tail), 1.0)
-    return low, high
 
 
 def against_steps(evidence: Evidence, trial: Trial) -> Curve | None:

@@ -40,7 +40,7 @@ class Trial:
         The attack without its steps and restarts: trials of one series differ in these only.
     access : str
         The access it uses: 'gradient', 'score', 'decision', or 'transfer' where it was crafted on
-        a substitute.
+        another model.
     losses : frozenset of str
         The losses that it and its parts maximise.
     targets : int, optional
@@ -57,6 +57,10 @@ class Trial:
         For images crafted on a substitute: which of them the substitute misclassifies.
     given : bool
         Whether its images were made elsewhere, of some of the samples: what they cost is not known.
+    draws : int
+        The number of draws of a stochastic model over which it averages every answer.
+    oblivious : bool
+        Whether it ignores the defense: it was crafted on the undefended model.
     """
 
     text: str
@@ -75,6 +79,8 @@ class Trial:
     random: bool = False
     elsewhere: Mask | None = None
     given: bool = False
+    draws: int = 1
+    oblivious: bool = False
 
     @property
     def partial(self) -> bool:
@@ -121,6 +127,12 @@ class Evidence:
         The number of samples that the data set has.
     others : mapping
         Rows of other kinds of task, by stage.
+    stochastic : bool
+        Whether the victim is stochastic.
+    surrogates : tuple of str
+        The victim's layers whose gradient is that of a surrogate.
+    pooled : int
+        Draws that one answer of the victim pools.
     """
 
     clean: Rows
@@ -136,6 +148,9 @@ class Evidence:
     undefended: bool = False
     total: int | None = None
     others: Mapping[str, Rows] = field(default_factory=dict)
+    stochastic: bool = False
+    surrogates: tuple[str, ...] = ()
+    pooled: int = 1
 
     @property
     def attacks(self) -> Sequence[Trial]:
@@ -228,12 +243,15 @@ class Evidence:
         covered = self.covered(trial)
         return float(self.left_by(trial)[covered].mean()) if covered.any() else 1.0
 
-    def strongest(self) -> Trial | None:
+    def strongest(self, transfer: bool = True) -> Trial | None:
         """The attack with the lowest accuracy; in a suite, the one that broke most.
 
-        It is the first of equal ones, over the samples that every attack was judged on.
+        It is the first of equal ones, over the samples that every attack was judged on. Without
+        `transfer`, the strongest of the attacks on the model itself, if there is one.
         """
         tried = [trial for trial in self.attacks if trial.rows.count]
+        own = [trial for trial in tried if trial.access != "transfer"]
+        tried = own if own and not transfer else tried
         if self.chained:
             return max(tried, key=lambda trial: len(self.broken_ids(trial)), default=None)
         known = self.covered_by_all()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from besiege.core.examination import Check, Examination
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.registry import Case
 from besiege.metrics.rows import Rows
 
+TRANSFER = "transfer attacks only"
+"""Why the strength of attacks is not asked for: what they miss tells about another model."""
+WITHOUT_GRADIENTS = "no attack used the gradients of this model"
+"""Why it is not asked for: checks compare such attacks with gradient-based ones, or test these."""
 KINDS = ("examine", "again", "active")
 """Kinds of task whose rows are checks, in the order in which they are shown."""
 ACTIVE = "the attacks find known examples"
@@ -31,7 +35,19 @@ def examination_figures(case: Case) -> Examination | None:
     if "examine" not in tables:
         before = [Check("the model can be attacked", "not run", seen="the model was not examined")]
     after = [check for name in KINDS[1:] for check in _checks(tables.get(name))]
-    return Examination((*before, _without_gradients(evidence), *after))
+    checks = (*before, _without_gradients(evidence), *after)
+    return Examination(checks, _not_asked(evidence, checks))
+
+
+def _not_asked(evidence: Evidence, checks: Iterable[Check]) -> str:
+    """Why no check can say whether the evaluation's own attacks are strong enough, or nothing."""
+    mine = [trial for trial in evidence.trials if not trial.given]
+    if not mine:
+        return ""
+    if all(trial.access == "transfer" for trial in mine):
+        return TRANSFER
+    tested = any(one.name == ACTIVE and one.outcome in ("passed", "failed") for one in checks)
+    return "" if tested or any(trial.sees for trial in mine) else WITHOUT_GRADIENTS
 
 
 def _checks(rows: Rows | None) -> Iterator[Check]:
@@ -80,8 +96,12 @@ def _without_gradients(evidence: Evidence) -> Check:
 
 
 def _tried(evidence: Evidence, seeing: list[Trial], blind: list[Trial]) -> tuple[int, int]:
-    """Of the images that gradient-based attacks left: those tried without, and those broken."""
-    left = set(evidence.clean["sample"][evidence.standing(seeing)].tolist())
+    """Of the images that gradient-based attacks left: those tried without, and those broken.
+
+    In a suite, images that an earlier attack broke were left by no gradient-based attack.
+    """
+    attacked = {int(one) for trial in seeing for one in trial.rows["sample"]}
+    left = attacked & set(evidence.clean["sample"][evidence.standing(seeing)].tolist())
     tried = {int(one) for trial in blind for one in trial.rows["sample"]} & left
     broken = {int(one) for trial in blind for one in evidence.broken_ids(trial)} & left
     return len(tried), len(broken)

@@ -186,7 +186,7 @@ def judged(
 
 def titles(evaluations: Sequence[EvaluationFigures]) -> list[str]:
     """The names of evaluations in verdicts; equal ones are told apart by data and attacks."""
-    names = [f"{one.model.name} against {one.threat.text}" for one in evaluations]
+    names = [one.title for one in evaluations]
     count = Counter(names)
     return [
         name if count[name] == 1 else f"{name} on {one.data.name} by {_attacks(one)}"

@@ -6,7 +6,12 @@ import math
 from dataclasses import dataclass
 from numbers import Real
 
+import numpy as np
+from numpy.typing import NDArray
+
 from besiege.core.errors import InputError
+
+Numbers = NDArray[np.float64]
 
 
 def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[float, float]:
@@ -40,12 +45,22 @@ def clopper_pearson(successes: int, count: int, level: float = 0.95) -> tuple[fl
         )
     if not 0 < level < 1:
         raise InputError(f"the level is {level}, but coverage is between 0 and 1, such as 0.95")
+    low, high = exact_intervals(np.asarray(successes), count, level)
+    return float(low), float(high)
+
+
+def exact_intervals(
+    hits: NDArray[np.int64], count: int | NDArray[np.int64], level: float | Numbers = 0.95
+) -> tuple[Numbers, Numbers]:
+    """The intervals of `clopper_pearson` of many counts at once, of one total or of one each."""
     from scipy.special import betaincinv  # slow to import, and kept figures do without
 
+    hits = np.asarray(hits)
     tail = (1 - level) / 2
-    failures = count - successes
-    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
+    misses = count - hits
+    with np.errstate(all="ignore"):
+        low = np.where(hits > 0, betaincinv(np.maximum(hits, 1), misses + 1, tail), 0.0)
+        high = np.where(misses > 0, betaincinv(hits + 1, np.maximum(misses, 1), 1 - tail), 1.0)
     return low, high
 
 

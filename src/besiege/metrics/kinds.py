@@ -1,4 +1,4 @@
-"""Warning rules about kinds of attacks: without gradients, with other losses, with targets."""
+"""Warning rules about kinds of attacks: without gradients, with other losses, from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from besiege.metrics.evidence import Evidence, Trial
 
 TRANSFERRED = 0.5
 """Largest share of the successes on a substitute that may fail on the model."""
+SMALLER = 0.01
+"""Relative difference of distances that the precision of searches explains."""
 UNSEEN = 0.002
 """Largest share that only attacks without gradients may break (Croce and Hein)."""
 ANOTHER_LOSS = 0.05
@@ -126,10 +128,34 @@ def _scales(
             )
 
 
+def w50_made_elsewhere(evidence: Evidence) -> Iterator[Finding]:
+    """Images made elsewhere must not break what the evaluation's own attacks left."""
+    mine = [trial for trial in evidence.trials if not trial.given]
+    for trial in (one for one in evidence.trials if one.given):
+        if evidence.eps is None:
+            (_, before), (_, after) = map(evidence.smallest, (mine, [*mine, trial]))
+            better, count = int((after < (1 - SMALLER) * before).sum()), len(before)
+            seen = f"for {better} of {count} samples smaller perturbations than any attack"
+        else:
+            better = evidence.missed(trial, mine)
+            count = int(evidence.standing(mine).sum())
+            seen = f"adversarial examples for {better} of the {count} samples that every attack"
+            seen += " left unbroken"
+        if better:
+            yield Finding(
+                "W50",
+                f"the attacks of this evaluation were too weak: '{trial.text}', which was made "
+                f"elsewhere, has {seen}.",
+                "Its images count, but robustness to the attack that made them may still be "
+                "overstated: add that attack, or use more steps, restarts and other losses.",
+            )
+
+
 def w49_lost_in_transfer(evidence: Evidence) -> Iterator[Finding]:
     """Images that fool only the substitute they were crafted on show no robustness of the model."""
     right = evidence.clean["sample"][evidence.right]
-    crafted = [trial for trial in evidence.attacks if trial.elsewhere is not None]
+    # That an attack ignores the defense is no fault of the attack: W33 asks for others.
+    crafted = [t for t in evidence.attacks if t.elsewhere is not None and not t.oblivious]
     for trial in sorted(crafted, key=lambda one: -len(evidence.broken_ids(one)))[:1]:
         assert trial.elsewhere is not None
         fooled = trial.elsewhere & np.isin(trial.rows["sample"], right)
@@ -142,6 +168,36 @@ def w49_lost_in_transfer(evidence: Evidence) -> Iterator[Finding]:
                 "The attack worked and did not transfer, so the images that stand say little about "
                 "attackers who query this model or know its gradients: attack the model itself, or "
                 "use a substitute that is closer to it.",
+                "note",
+            )
+
+
+def w33_not_adaptive(evidence: Evidence) -> Iterator[Finding]:
+    """A defense that hides gradients must meet attacks on it, not only on another model."""
+    own = [trial for trial in evidence.attacks if trial.access != "transfer"]
+    if not evidence.attacks:
+        return
+    weak = "Nothing here says how the model fares against an attacker who knows its defense: "
+    if evidence.stochastic and not any(trial.draws * evidence.pooled > 1 for trial in own):
+        yield Finding(
+            "W33",
+            "this model is stochastic, and no attack on it averages over its draws.",
+            f"{weak}use --suite adaptive, or averaged(ATTACK, 20).",
+        )
+    elif evidence.surrogates and not own:
+        yield Finding(
+            "W33",
+            f"{' and '.join(evidence.surrogates)} has no gradient of its own, and every attack was "
+            "crafted on another model.",
+            f"{weak}use --suite adaptive, whose attacks go through the surrogate of the layer.",
+        )
+    for trial in evidence.attacks:
+        if trial.draws > 1 and (trial.access == "transfer" or not evidence.stochastic):
+            yield Finding(
+                "W33",
+                f"'{trial.text}' averages {trial.draws} equal answers: the model that it was "
+                "crafted on is deterministic.",
+                f"The result is the same without averaged(...), at a {trial.draws}th of the cost.",
                 "note",
             )
 

@@ -165,9 +165,18 @@ def paired_intervals(
 
 def _deviates(b: Any, c: Any, n: Any, d: Any, z: Any) -> Any:
     """Whether the score test rejects the difference `d`, of numbers or of arrays."""
+    return abs(b - c - n * d) > z * _root(n * score_variance(b, c, n, d))
+
+
+def score_variance(b: Any, c: Any, n: Any, d: Any) -> Any:
+    """The variance of one sample's difference by the score test of a true difference `d`.
+
+    Of numbers or of arrays, by the counts of `paired_interval`. It depends on shares only: the test
+    with `k` times as many samples has the same.
+    """
     linear = (2 * n - b + c) * d - b - c
     q = (_root(linear * linear + 8 * n * c * d * (1 - d)) - linear) / (4 * n)
-    return abs(b - c - n * d) > z * _root(n * (2 * q + d * (1 - d)))
+    return 2 * q + d * (1 - d)
 
 
 def _root(square: Any) -> Any:

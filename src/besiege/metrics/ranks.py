@@ -9,102 +9,11 @@ cases instead of 95 % of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from besiege.core.errors import InputError
-from besiege.metrics.paired import ALPHA, mcnemar
-from besiege.metrics.resampling import Known, Numbers, Resampling, known_images, moments
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A model of a leaderboard.
-
-    Attributes
-    ----------
-    name : str
-        The model.
-    value : float
-        The mean over its images: robust accuracy, or the mean capped distance.
-    rank : int
-        1 for the largest value; equal values have the same rank.
-    first, last : int
-        The 95 % range of its true rank. The ranges of all models hold together.
-    tied : tuple of str
-        The models that it cannot be told from.
-    """
-
-    name: str
-    value: float
-    rank: int
-    first: int
-    last: int
-    tied: tuple[str, ...]
-
-
-def leaderboard(
-    names: Sequence[str],
-    values: ArrayLike,
-    known: ArrayLike | None = None,
-    *,
-    resampling: Resampling | None = None,
-) -> tuple[Ranked, ...]:
-    """Models in the order of their mean values, the largest first, with the ranges of their ranks.
-
-    Parameters
-    ----------
-    names : sequence of str
-        The models.
-    values : array of shape (models, images)
-        For each image, whether the model withstands all attacks, or the smallest perturbation up to
-        a common end: ``np.minimum(distances, end)``. Larger is better.
-    known : array of bool that broadcasts to the shape of `values`, optional
-        Which images were judged. Values that are not a number are not known.
-    resampling : Resampling, optional
-        By default 2,000 resamples with seed 0.
-
-    Returns
-    -------
-    tuple of Ranked
-
-    Examples
-    --------
-    >>> robust = [[0] * 60 + [1] * 40, [0] * 58 + [1] * 42, [0] * 10 + [1] * 90]
-    >>> for one in leaderboard(["a", "b", "c"], robust):
-    ...     print(one.name, one.value, one.rank, (one.first, one.last), one.tied)
-    c 0.9 1 (1, 1) ()
-    b 0.42 2 (2, 3) ('a',)
-    a 0.4 3 (2, 3) ('b',)
-    """
-    table = np.asarray(values, dtype=np.float64)
-    if table.ndim != 2 or len(table) != len(names) or not table.size:
-        raise InputError(
-            f"values of the shape {table.shape} for {len(names)} models: expected [models, images]"
-        )
-    there = known_images(known, table.shape) & ~np.isnan(table)
-    better = clearly_better(table, there, resampling=resampling)
-    first, last = rank_ranges(better)
-    means = moments(table, there)[0]
-    found = [
-        Ranked(
-            names[place],
-            float(means[place]),
-            1 + int((means > means[place]).sum()),
-            int(first[place]),
-            int(last[place]),
-            tuple(
-                names[other]
-                for other in np.flatnonzero(~better[place] & ~better[:, place]).tolist()
-                if other != place
-            ),
-        )
-        for place in range(len(names))
-    ]
-    return tuple(sorted(found, key=lambda one: (one.rank, one.first, one.last)))
+from besiege.metrics.paired import mcnemar
+from besiege.metrics.resampling import Numbers, Resampling, known_images
 
 
 def rank_ranges(better: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -125,26 +34,6 @@ def rank_ranges(better: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[n
     Mogstad, Romano, Shaikh and Wilhelm 2024, Review of Economic Studies 91.
     """
     return 1 + better.sum(0), len(better) - better.sum(1)
-
-
-def clearly_better(
-    values: ArrayLike, known: ArrayLike | None = None, *, resampling: Resampling | None = None
-) -> NDArray[np.bool_]:
-    """Which models are better than which: ``[models, models]``, true in row i and column j if i is.
-
-    Any false one is among them in at most 5 % of all experiments; see `corrected_p`.
-    """
-    table = np.asarray(values, dtype=np.float64)
-    there = known_images(known, table.shape) & ~np.isnan(table)
-    one, other = np.triu_indices(len(table), 1)
-    both: Known = there[one] & there[other]
-    change: Numbers = np.where(both, table[one] - table[other], 0)
-    better = np.zeros((len(table), len(table)), bool)
-    clear = corrected_p(change, both, resampling=resampling) < ALPHA
-    up, down = clear & (change.sum(1) > 0), clear & (change.sum(1) < 0)
-    better[one[up], other[up]] = True
-    better[other[down], one[down]] = True
-    return better
 
 
 def corrected_p(

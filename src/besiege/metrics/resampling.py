@@ -16,7 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from besiege.core.errors import InputError
 from besiege.metrics.paired import LEVEL, normal_quantile
 
-RESAMPLES = 2000
+RESAMPLES, _BEYOND = 2000, 10
+"""Resamples at least, and how many of them are beyond the critical value at least."""
+
 _COLUMNS = 2048
 """Columns of one matrix product: its result then takes 16 MB with 2,000 resamples."""
 
@@ -85,6 +87,17 @@ class Resampling:
             moved = self.deviations(some.reshape(-1, images), every)
             parts.append(moved.reshape(len(moved), -1, points).max(2))
         return np.concatenate(parts, 1)
+
+
+def resamples_of(level: float) -> int:
+    """How many resamples a level takes: a critical value beyond nearly all of them is chance.
+
+    Examples
+    --------
+    >>> resamples_of(0.95), resamples_of(0.999)
+    (2000, 10000)
+    """
+    return max(RESAMPLES, round(_BEYOND / (1 - level)))
 
 
 def blocks(curves: int, points: int) -> Iterator[slice]:

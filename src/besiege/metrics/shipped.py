@@ -45,6 +45,10 @@ def _chance_row(found: EvaluationFigures) -> Row | None:
     if found.chance is None:
         return None
     words = f"mean (sd) of {found.chance.evaluations} draws, clean {found.chance.clean}"
+    several = [one for one in found.chance.within if one.count > 1]
+    if several:
+        shares = (f"any of {one.count} draws {100 * one.accuracy:.1f} %" for one in several)
+        words += f"; {', '.join(shares)}"
     return Row("stochastic", found.chance.robust, words)
 
 

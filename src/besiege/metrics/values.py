@@ -125,20 +125,45 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Tries:
+    """The accuracy where an attacker may try any of so many draws: one success is enough."""
+
+    count: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Probability:
+    """The images with one success probability per draw, and its exact 95 % interval."""
+
+    probability: float
+    low: float
+    high: float
+    images: int
+
+
+@dataclass(frozen=True)
 class AttackSpread(Spread):
-    """The spread of the accuracy under one attack."""
+    """The spread of the accuracy under one attack, and its accuracy within several draws."""
 
     text: str
+    within: tuple[Tries, ...] = ()
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The accuracy of a stochastic model, clean, under each attack and under the worst."""
+    """The accuracy of a stochastic model, clean, under each attack and under the worst.
+
+    ``within`` is the accuracy under the worst attack where any of several draws may be tried, and
+    ``probabilities`` are the success probabilities of its images.
+    """
 
     evaluations: int
     clean: Spread
     robust: Spread
     attacks: tuple[AttackSpread, ...]
+    within: tuple[Tries, ...] = ()
+    probabilities: tuple[Probability, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -263,7 +288,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """The attacked model."""
+    """The attacked model.
+
+    ``name`` is its text; ``declared`` is its name in the benchmark, if it is of one; ``surrogates``
+    are its layers whose gradient is that of a surrogate.
+    """
 
     name: str
     digest: str
@@ -274,6 +303,18 @@ class ModelFigures:
     stochastic: bool
     draws: int
     undefended: bool
+    declared: str | None = None
+    surrogates: tuple[str, ...] = ()
+    pooled: int = 1
+
+    @property
+    def title(self) -> str:
+        """What it is called where it is shown: by the name in the benchmark, or by its text."""
+        return self.name if self.declared is None else self.declared
+
+    def is_called(self, name: str) -> bool:
+        """Whether a name is that in the benchmark, or its text."""
+        return name in (self.declared, self.name)
 
 
 @dataclass(frozen=True)
@@ -396,6 +437,11 @@ class EvaluationFigures:
     examination: Examination | None = None
     next_steps: tuple[NextStep, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Model and threat: ``zoo:digits-natural against linf:0.1``."""
+        return f"{self.model.title} against {self.threat.text}"
 
     def figure(self, name: str) -> Any:
         """The figure of a name, also one registered outside this package; None without one."""

@@ -21,9 +21,11 @@ from besiege.metrics.kinds import (
     w08_without_gradients,
     w22_undefended,
     w23_loss,
+    w33_not_adaptive,
     w39_few_classes,
     w42_small_probes,
     w49_lost_in_transfer,
+    w50_made_elsewhere,
 )
 from besiege.metrics.searches import w21_consistency
 
@@ -251,8 +253,11 @@ def w11_vanished(evidence: Evidence) -> Iterator[Finding]:
             "W11",
             f"{100 * holes[worst]:.0f} % of the first gradient of '{worst}' is exactly zero, on "
             "average over the samples.",
-            "Gradient-based attacks cannot see these parts of the image: give a layer without "
-            "gradients a surrogate, and add attacks that need no gradients (square).",
+            "This is harmless where the model does not read these pixels (edges that a crop or a "
+            "stride leaves out: the same in all images) or its ReLUs are off there (other pixels "
+            "in each image). Then the check 'gradients are those of the answers' passes (besiege "
+            "examine). If it fails, give the layer without gradients a surrogate; if it did not "
+            "run, add an attack that needs no gradients (square).",
         )
 
 
@@ -383,10 +388,12 @@ RULES: Sequence[Rule] = (
     w24_precision,
     w27_denominators,
     w28_budget,
+    w33_not_adaptive,
     w35_above_clean,
     w39_few_classes,
     w42_small_probes,
     w49_lost_in_transfer,
+    w50_made_elsewhere,
 )
 RECOUNTED = frozenset({"W11", "W15", "W16", "W17"})
 """Rules that craft and judge also apply to each batch; the finding over all rows replaces those."""

@@ -7,10 +7,14 @@ from types import MappingProxyType
 
 from torch import nn
 
-from besiege.models import preact, residual, small
+from besiege.models import joint, mobile, preact, residual, small, squeeze, vgg, wide
 from besiege.models.catalogue import CATALOGUE
 
-_MADE = {**vars(residual), **vars(preact), **vars(small)}
+_MADE = {
+    name: made
+    for home in (residual, preact, wide, vgg, small, squeeze, mobile, joint)
+    for name, made in vars(home).items()
+}
 
 # catalogue.py describes each and its arguments, without importing torch.
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(

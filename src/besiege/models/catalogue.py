@@ -6,9 +6,10 @@ Listings and help texts read this module, and neither may import torch.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,13 +17,14 @@ from typing import Any
 from besiege.models.public import PUBLIC
 
 ZOO = Path(__file__).parent / "zoo"
+_LONGEST_HEADER = 100_000_000  # as safetensors itself allows
 SCHEMES = ("torchvision", "timm", "hf", "robustbench")
 """Words before the colon of models that other packages load."""
 
 FORMS = MappingProxyType(
     {
         "zoo:NAME": "a model that comes with besiege",
-        "public:NAME": "published weights in the data root, BESIEGE_DATA/weights/NAME.safetensors",
+        "public:NAME": "published weights in the data root, in the folder BESIEGE_DATA/weights",
         "ARCH(mean=..., std=...):path/weights.safetensors": (
             "own weights of an architecture besiege knows; also .pt, .pth, .ckpt, .bin and .tar "
             "files that hold only tensors"
@@ -75,17 +77,39 @@ _SIZED_RESIDUAL = "classes=10, in_channels=3, size=32"
 _COLOUR = "in_channels=3, size=32, classes=10"
 _GREY = "in_channels=1, size=28, classes=10"
 _DIGITS = "in_channels=1, size=8, classes=10"
+_LARGE = "classes=1000, in_channels=3"
 _32, _28, _8 = (3, 32, 32), (1, 28, 28), (1, 8, 8)
+_224, _227 = (3, 224, 224), (3, 227, 227)
 
 CATALOGUE: Mapping[str, Architecture] = MappingProxyType(
     {
-        "resnet20": Architecture("CIFAR ResNet, 20 layers, 0.27 M parameters", _RESIDUAL, _32),
+        "resnet20": Architecture(
+            "CIFAR ResNet, 20 layers, 0.27 M parameters; denoise='gaussian' adds feature denoising",
+            f"{_RESIDUAL}, denoise=None",
+            _32,
+        ),
         "resnet32": Architecture("CIFAR ResNet, 32 layers, 0.46 M parameters", _RESIDUAL, _32),
         "resnet44": Architecture("CIFAR ResNet, 44 layers, 0.66 M parameters", _RESIDUAL, _32),
         "resnet56": Architecture("CIFAR ResNet, 56 layers, 0.85 M parameters", _RESIDUAL, _32),
+        "resnet110": Architecture("CIFAR ResNet, 110 layers, 1.73 M parameters", _RESIDUAL, _32),
         "preact_resnet18": Architecture(
-            "pre-activation ResNet, 18 layers, 11.2 M parameters at width 64",
-            "width=64, classes=10, in_channels=3",
+            "pre-activation ResNet, 18 layers, 11.2 M parameters at width 64; denoise as resnet20",
+            "width=64, classes=10, in_channels=3, denoise=None",
+            _32,
+        ),
+        "wide_resnet": Architecture(
+            "wide ResNet, 28 layers, 36.5 M parameters (WRN-28-10)",
+            "depth=28, widen=10, classes=10, in_channels=3",
+            _32,
+        ),
+        "vgg16": Architecture(
+            "VGG-16 with batch norm, 14.7 M parameters; noise=(0.2, 0.1) makes it RSE",
+            "width=64, noise=None, classes=10, in_channels=3, size=32",
+            _32,
+        ),
+        "joint": Architecture(
+            "several networks trained as one (ADP): the mean of their probabilities",
+            "of='resnet20', members=3, classes=None, in_channels=None, size=None",
             _32,
         ),
         "resnet2b": Architecture(
@@ -101,14 +125,34 @@ CATALOGUE: Mapping[str, Architecture] = MappingProxyType(
         "oval_base": Architecture("OVAL's base network: cnn_a, half the channels", _COLOUR, _32),
         "oval_wide": Architecture("OVAL's wide network: cnn_a by another name", _COLOUR, _32),
         "oval_deep": Architecture("OVAL's deep network: 4 convolutions, 2 layers", _COLOUR, _32),
+        "conv5": Architecture(
+            "DeepDefense's network for CIFAR-10: 3 convolutions, 2 layers", _COLOUR, _32
+        ),
         "lenet": Architecture(
             "advertorch's LeNet for MNIST: 2 convolutions with pooling, 2 layers", _GREY, _28
         ),
         "deepsec_cnn": Architecture(
-            "DEEPSEC's network for MNIST: 4 convolutions, 3 layers", _GREY, _28
+            "DEEPSEC's network for MNIST: 4 convolutions, 3 layers", f"{_GREY}, width=32", _28
         ),
         "digits_cnn": Architecture("2 convolutions, 2 layers, for 8x8 digits", _DIGITS, _8),
         "digits_mlp": Architecture("fully connected, for 8x8 digits", _DIGITS, _8),
+        "squeezenet": Architecture(
+            "SqueezeNet 1.1, 1.2 M parameters; bgr=True reverses the channels, as Caffe's weights "
+            "need",
+            f"{_LARGE}, bgr=False",
+            _227,
+        ),
+        "mobilenet_v1": Architecture(
+            "MobileNet v1, 4.2 M parameters, 2.6 M with multiplier 0.75",
+            f"multiplier=1.0, {_LARGE}",
+            _224,
+        ),
+        "mobilenet_v2": Architecture(
+            "MobileNet v2, 3.5 M parameters, batch norm folded in, background class dropped",
+            _LARGE,
+            _224,
+        ),
+        "efficientnet_lite0": Architecture("EfficientNet-Lite0, 4.7 M parameters", _LARGE, _224),
     }
 )
 
@@ -122,13 +166,23 @@ class Listed:
     name : str
         The text that `besiege.models.load` takes.
     architecture, data : str
-        Its architecture, and the data set it was trained on.
+        Its architecture, and the data set with its images and classes: the one it was trained on,
+        or imagenet-sample for networks trained on ImageNet.
     clean : str
         Accuracy on that data's test images; empty if it was not measured.
     weights : Path or None
         Path of the weights, whether they exist or not; None if no data root is set.
     present : bool
         Whether the weights exist.
+    arguments : mapping
+        Arguments of the architecture that its card has.
+    recipe : str
+        How it was trained, as `besiege.training.recipe` reads it; empty if besiege did not.
+    threat, pgd20, autoattack : str
+        Accuracy under PGD with 20 steps and under AutoAttack, and the threat of both; empty if
+        they were not measured.
+    parameters : int or None
+        Number of its parameters; None if the weights do not exist.
     """
 
     name: str
@@ -137,6 +191,18 @@ class Listed:
     clean: str
     weights: Path | None
     present: bool
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    recipe: str = ""
+    threat: str = ""
+    pgd20: str = ""
+    autoattack: str = ""
+    parameters: int | None = None
+
+    @property
+    def built(self) -> str:
+        """The architecture with its arguments."""
+        given = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        return f"{self.architecture}({given})" if given else self.architecture
 
 
 def listing() -> list[Listed]:
@@ -148,19 +214,61 @@ def listing() -> list[Listed]:
     >>> [row.name for row in listing() if row.name.startswith("zoo:digits")]
     ['zoo:digits-natural', 'zoo:digits-pgd-at']
     """
-    rows = []
-    for name in zoo_names():
-        card, path = zoo_card(name), ZOO / f"{name}.safetensors"
-        data = str(card.get("data", "")).replace(",", " ").split()
-        clean = str((card.get("accuracy") or {}).get("clean", ""))
-        rows.append(
-            Listed(f"zoo:{name}", card["arch"], data[0] if data else "", clean, path, path.exists())
+    return [*map(_shipped, zoo_names()), *map(_published, sorted(PUBLIC))]
+
+
+def _shipped(name: str) -> Listed:
+    card, path = zoo_card(name), ZOO / f"{name}.safetensors"
+    data = str(card.get("data", "")).replace(",", " ").split()
+    figures = card.get("accuracy") or {}
+    return Listed(
+        f"zoo:{name}",
+        card["arch"],
+        data[0] if data else "",
+        figures.get("clean", ""),
+        path,
+        path.exists(),
+        card.get("arguments") or {},
+        card.get("recipe", ""),
+        card.get("threat", ""),
+        figures.get("pgd20", ""),
+        figures.get("autoattack", ""),
+        count_parameters(path),
+    )
+
+
+def _published(name: str) -> Listed:
+    entry, path = PUBLIC[name], public_path(name)
+    return Listed(
+        f"public:{name}",
+        entry.architecture,
+        entry.data,
+        f"{entry.clean:.2f} %",
+        path,
+        path is not None and path.exists(),
+        parameters=None if path is None else count_parameters(path),
+    )
+
+
+# Buffers of batch norm, which files of weights hold beside the parameters.
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def count_parameters(weights: Path) -> int | None:
+    """The number of parameters in a safetensors file, from its header; None without a sound one."""
+    try:
+        with weights.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > _LONGEST_HEADER:
+                return None
+            header = json.loads(file.read(length))
+        return sum(
+            int(math.prod(entry["shape"]))
+            for name, entry in header.items()
+            if name != "__metadata__" and not name.endswith(_STATISTICS)
         )
-    for name in sorted(PUBLIC):
-        entry, where = PUBLIC[name], public_path(name)
-        clean, present = f"{entry.clean:.2f} %", where is not None and where.exists()
-        rows.append(Listed(f"public:{name}", entry.architecture, entry.data, clean, where, present))
-    return rows
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def zoo_names() -> list[str]:
@@ -177,4 +285,9 @@ def zoo_card(name: str) -> dict[str, Any]:
 def public_path(name: str) -> Path | None:
     """The path of public weights in the data root; None if no root is set."""
     root = os.environ.get("BESIEGE_DATA")
-    return Path(root) / "weights" / f"{name}.safetensors" if root else None
+    return Path(root) / "weights" / public_file(name) if root else None
+
+
+def public_file(name: str) -> str:
+    """The name of the file of public weights."""
+    return f"{PUBLIC[name].file if name in PUBLIC else name}.safetensors"

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from besiege.core.dice import Dice
 from besiege.core.door import OUTPUTS, is_single, is_theirs, logits_of, named_logits, raised
-from besiege.core.errors import InputError
+from besiege.core.errors import InputError, VictimError
 from besiege.core.identity import fingerprint
 from besiege.core.oracle import full_precision
 from besiege.core.samples import Samples
 from besiege.core.text import MOST, quoted
 from besiege.core.threat import Threat
 from besiege.core.victim import DERIVE, Victim, floating
+from besiege.models.drawing import drawing, given
 from besiege.models.sizing import Sizing
 
 
@@ -34,7 +35,8 @@ class Classifier(Victim):
     module : nn.Module
         Maps images ``[rows, channels, height, width]`` to ``[rows, classes]``, or to an output
         whose ``logits`` are that, as Hugging Face models do. A network with one logit per image
-        has two classes: label 1 where the logit is above 0.
+        has two classes: label 1 where the logit is above 0. A network with a part that draws
+        (`besiege.models.drawing.Draws`) makes the victim stochastic.
     mean, std : float or sequence of float, optional
         Normalisation, one value or one per channel; both or neither.
     box : (float, float)
@@ -89,6 +91,8 @@ class Classifier(Victim):
         self.name = type(module).__name__ if name is None else name
         self.grid = checked_grid(grid, self.box)
         self.sizing = sizing
+        if drawing(module):
+            self.stochastic = True
         self.single = False
         """Whether the module has answered with one number per image."""
         self._scales: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -106,7 +110,7 @@ class Classifier(Victim):
         x : Tensor
             Images ``[rows, channels, height, width]`` inside the box.
         dice : Dice, optional
-            Randomness of a stochastic victim; not used here.
+            The randomness of every image, for a network that draws; not used by others.
 
         Returns
         -------
@@ -114,17 +118,43 @@ class Classifier(Victim):
             float32 ``[rows, classes]``. Rounding float64 logits never changes the predicted class.
         """
         rows = len(x)
-        answer = named_logits(self._answer(self._prepared(x)))
+        answer = named_logits(self._answer(self._prepared(x), dice))
         self.single = is_single(answer, rows)
         return logits_of(answer, rows, self.name, self.outputs)
 
+    def each(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """The logits of every member of a network that has several, such as `joint`.
+
+        Parameters
+        ----------
+        x, dice
+            As for a call.
+
+        Returns
+        -------
+        Tensor
+            float32 ``[members, rows, classes]``.
+        """
+        if not callable(getattr(self.module, "each", None)):
+            raise InputError(
+                f"'{self.name}' has no members whose logits could be told apart: build a network "
+                "of several, such as joint(of='resnet20', members=3)"
+            )
+        answer = self._answer(self._prepared(x), dice, each=True)
+        if not isinstance(answer, Tensor) or answer.dim() != 3 or answer.shape[1] != len(x):
+            raise VictimError(
+                f"each() of {self.name} must answer a tensor [members, rows, classes] to "
+                f"{len(x)} images"
+            )
+        return answer.float()
+
     def overwrites(self, x: Tensor) -> tuple[bool, bool]:
         """Whether the module overwrites its input, and whether autograd notices."""
-        given = self._prepared(x).clone()
-        before, version = given.clone(), given._version
-        self._answer(given)
-        noticed = given._version != version
-        return noticed or not torch.equal(given, before), noticed
+        sent = self._prepared(x).clone()
+        before, version = sent.clone(), sent._version
+        self._answer(sent, Dice(torch.zeros(len(x), dtype=torch.int64, device=x.device)))
+        noticed = sent._version != version
+        return noticed or not torch.equal(sent, before), noticed
 
     def _prepared(self, x: Tensor) -> Tensor:
         if self.sizing is not None:
@@ -135,9 +165,14 @@ class Classifier(Victim):
         kind = floating(self.module)
         return x if kind is None or kind.dtype == x.dtype else x.to(kind.dtype)
 
-    def _answer(self, x: Tensor) -> object:
+    def _answer(self, x: Tensor, dice: Dice | None = None, each: bool = False) -> object:
+        module: Any = self.module
+        parts = drawing(module) if self.stochastic else []
+        if dice is None and not all(part.training for part in parts):
+            raise VictimError(f"'{self.name}' is stochastic and was given no dice")
         try:
-            return self.module(x)
+            with given(parts, dice):
+                return module.each(x) if each else module(x)
         except BaseException as problem:
             if not is_theirs(problem):
                 raise

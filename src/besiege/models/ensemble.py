@@ -85,6 +85,7 @@ class Ensemble(Victim):
         self.classes = self._common("classes")
         self.access = min(one.access for one in self.members)
         self.stochastic = any(one.stochastic for one in self.members)
+        self.passes = sum(one.passes for one in self.members)
         self.metered = any(one.metered for one in self.members)
         self.name = self._written() if name is None else name
         self.device  # noqa: B018  # raises if the members are on several devices
@@ -126,6 +127,14 @@ class Ensemble(Victim):
     def parts(self) -> Sequence[Victim]:
         """The members."""
         return self.members
+
+    @property
+    def bare(self) -> Victim:
+        """The ensemble of the members without their defenses; itself if they have none."""
+        if all(one.bare is one for one in self.members):
+            return self
+        bare = [one.bare for one in self.members]
+        return Ensemble(bare, self.fuse, self.weights, equalise=self.equalise)
 
     @property
     def apart(self) -> list[tuple[float, Victim]] | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from besiege.core.errors import BesiegeError, InputError, VictimError, described
@@ -61,7 +62,8 @@ class FunctionModel(BlackBox, Victim):
 
     def _called(self, pixels: Pixels) -> object:
         try:
-            return self.function(pixels)
+            with torch.no_grad():  # a function that ends in numpy() fails on what needs gradients
+                return self.function(pixels)
         except BaseException as problem:
             if isinstance(problem, (BesiegeError, KeyboardInterrupt)):
                 raise

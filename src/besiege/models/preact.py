@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from besiege.models.denoising import How, denoise_stages
+
 
 class PreActBlock(nn.Module):
     """Batch norm and ReLU before each of two 3x3 convolutions (He et al. 2016b).
@@ -70,12 +72,20 @@ class PreActResNet(nn.Module):
         return logits
 
 
-def preact_resnet18(width: int = 64, classes: int = 10, in_channels: int = 3) -> PreActResNet:
+def preact_resnet18(
+    width: int = 64, classes: int = 10, in_channels: int = 3, denoise: How | None = None
+) -> PreActResNet:
     """Pre-activation ResNet with 18 layers: 11.2 million parameters, 2.8 at a width of 32.
+
+    `denoise` puts a `besiege.models.denoising.Denoise` block after each stage.
 
     Examples
     --------
     >>> sum(p.numel() for p in preact_resnet18(width=32).parameters())
     2796714
     """
-    return PreActResNet((2, 2, 2, 2), width, classes, in_channels)
+    net = PreActResNet((2, 2, 2, 2), width, classes, in_channels)
+    if denoise is not None:
+        stages = [stage for stage in net.stages if isinstance(stage, nn.Sequential)]
+        denoise_stages(stages, (width, 2 * width, 4 * width, 8 * width), denoise)
+    return net

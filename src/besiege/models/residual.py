@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from besiege.models.denoising import How, denoise_stages
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions with batch norm around a parameter-free shortcut (option A).
@@ -67,9 +69,15 @@ def _stage(before: int, channels: int, blocks: int, stride: int) -> nn.Sequentia
     return nn.Sequential(first, *(BasicBlock(channels, channels, 1) for _ in range(blocks - 1)))
 
 
-def resnet20(classes: int = 10, in_channels: int = 3) -> CifarResNet:
-    """CIFAR ResNet with 20 layers, 0.27 million parameters."""
-    return CifarResNet(3, classes, in_channels)
+def resnet20(classes: int = 10, in_channels: int = 3, denoise: How | None = None) -> CifarResNet:
+    """CIFAR ResNet with 20 layers, 0.27 million parameters.
+
+    `denoise` puts a `besiege.models.denoising.Denoise` block after each stage.
+    """
+    net = CifarResNet(3, classes, in_channels)
+    if denoise is not None:
+        denoise_stages((net.layer1, net.layer2, net.layer3), (16, 32, 64), denoise)
+    return net
 
 
 def resnet32(classes: int = 10, in_channels: int = 3) -> CifarResNet:
@@ -85,6 +93,11 @@ def resnet44(classes: int = 10, in_channels: int = 3) -> CifarResNet:
 def resnet56(classes: int = 10, in_channels: int = 3) -> CifarResNet:
     """CIFAR ResNet with 56 layers, 0.85 million parameters."""
     return CifarResNet(9, classes, in_channels)
+
+
+def resnet110(classes: int = 10, in_channels: int = 3) -> CifarResNet:
+    """CIFAR ResNet with 110 layers, 1.73 million parameters."""
+    return CifarResNet(18, classes, in_channels)
 
 
 class BiasedBlock(nn.Module):

@@ -91,33 +91,59 @@ def lenet(in_channels: int = 1, size: int = 28, classes: int = 10) -> LeNet:
     return LeNet(in_channels, size, classes)
 
 
-def deepsec_cnn(in_channels: int = 1, size: int = 28, classes: int = 10) -> nn.Sequential:
+def deepsec_cnn(
+    in_channels: int = 1, size: int = 28, classes: int = 10, width: int = 32
+) -> nn.Sequential:
     """The MNIST network of DEEPSEC (Ling et al. 2019): four convolutions, three layers.
 
-    Convolutions are 3x3, unpadded, 32-32-64-64 channels, each pair halved by pooling; layers of
-    200 and 200 units. Half of the first layer's units are dropped in training: single units, where
-    DEEPSEC's code asks for whole channels of features that have none.
+    Convolutions are 3x3, unpadded, 32-32-64-64 channels (`width` and twice as many), each pair
+    halved by pooling; layers of 200 and 200 units. Half of the first layer's units are dropped in
+    training: single units, where DEEPSEC's code asks for whole channels of features that have none.
+    Images too small for that, such as 8x8 digits, get padded convolutions.
     """
-    left = ((size - 4) // 2 - 4) // 2
+    left, padding = ((size - 4) // 2 - 4) // 2, 0
+    if left < 1:
+        left, padding = size // 4, 1
     return nn.Sequential(
-        nn.Conv2d(in_channels, 32, 3),
+        nn.Conv2d(in_channels, width, 3, 1, padding),
         nn.ReLU(),
-        nn.Conv2d(32, 32, 3),
+        nn.Conv2d(width, width, 3, 1, padding),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3),
+        nn.Conv2d(width, 2 * width, 3, 1, padding),
         nn.ReLU(),
-        nn.Conv2d(64, 64, 3),
+        nn.Conv2d(2 * width, 2 * width, 3, 1, padding),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(64 * left**2, 200),
+        nn.Linear(2 * width * left**2, 200),
         nn.ReLU(),
         nn.Dropout(0.5),
         nn.Linear(200, 200),
         nn.ReLU(),
         nn.Linear(200, classes),
     )
+
+
+def conv5(in_channels: int = 3, size: int = 32, classes: int = 10) -> nn.Sequential:
+    """The five-layer network of DeepDefense (Yan et al. 2018) for CIFAR-10, as far as it is known.
+
+    From the paper: three convolutions and two linear layers, no batch norm. Not known to us, and
+    taken from Caffe's *cifar10 quick*, which networks of this description usually follow: 5x5
+    kernels padded by 2, 32-32-64 channels, overlapping 3x3 pooling of stride 2 (maximum once, then
+    means), 64 units, no ReLU between the linear layers. Pooling stops at one pixel. The paper
+    whitens the images first; besiege does not.
+    """
+    layers: list[nn.Module] = []
+    before, left = in_channels, size
+    for number, channels in enumerate((32, 32, 64)):
+        layers += [nn.Conv2d(before, channels, 5, 1, 2), nn.ReLU()]
+        before = channels
+        if left > 1:
+            pool = nn.AvgPool2d if number else nn.MaxPool2d
+            layers.append(pool(3, 2, ceil_mode=True))
+            left = max(1, left // 2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * left**2, 64), nn.Linear(64, classes))
 
 
 def digits_cnn(in_channels: int = 1, size: int = 8, classes: int = 10) -> nn.Sequential:

@@ -32,6 +32,7 @@ from besiege.models.checkpoints import (
 from besiege.models.classifier import Classifier
 from besiege.models.public import PUBLIC
 from besiege.models.secrecy import must_hold_no_secret
+from besiege.models.sizing import Sizing
 
 _WRITTEN = "a model is " + ", ".join(f"'{form}'" for form in FORMS)
 # Arguments of a weights source that go to the Classifier; the rest go to the architecture.
@@ -65,6 +66,10 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
     >>> load("zoo:digits-natural").classes
     10
     """
+    if behind := layers_of(text):
+        raise InputError(
+            f"'{text}' is deployed behind {behind}: load both with besiege.defenses.load"
+        )
     victim = find(text)
     if not isinstance(victim, Classifier):
         raise InputError(
@@ -72,6 +77,14 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
             "load it with besiege.defenses.load"
         )
     return victim if device is None else victim.to(device)
+
+
+def layers_of(text: str) -> str | None:
+    """The layers that a shipped model was trained behind, as text; None without any."""
+    scheme, _, name = text.partition(":")
+    if scheme != "zoo" or name not in zoo_names():
+        return None
+    return catalogue.zoo_card(name).get("layers")
 
 
 def find(text: str) -> Victim:
@@ -202,14 +215,21 @@ def _from_public(name: str) -> Classifier:
         raise _unlisted("no public model is called", name, PUBLIC)
     entry, path = PUBLIC[name], catalogue.public_path(name)
     if path is None or not path.exists():
-        file = f"weights/{name}.safetensors" if path is None else f"{path}, which does not exist"
+        file = f"weights/{catalogue.public_file(name)}"
+        if path is not None:
+            file = f"{path}, which does not exist"
         raise DataError(
             f"public:{name} needs {file}: set BESIEGE_DATA to a data root that holds the file"
         )
     tensors = read_weights(path, entry.sha256)
     module = _of(entry.architecture, entry.arguments, tensors, path.name)
     return Classifier(
-        module, name=f"public:{name}", mean=entry.mean, std=entry.std, classes=entry.classes
+        module,
+        name=f"public:{name}",
+        mean=entry.mean,
+        std=entry.std,
+        classes=entry.classes,
+        sizing=None if entry.crop is None else Sizing(crop=(entry.crop, entry.crop)),
     )
 
 

@@ -25,6 +25,12 @@ from besiege.report.formats import (
     sentence,
     share,
 )
+from besiege.report.utility import (
+    UTILITY_LEGEND,
+    lacking_sentences,
+    utility_sentence,
+    utility_table,
+)
 
 if TYPE_CHECKING:
     from besiege.bench.comparison import Compared, Group, Pair, PairedComparison
@@ -49,12 +55,25 @@ def in_words(comparison: PairedComparison) -> str:
         lines += [f"{_threat(group)}:"] if several else []
         for pair in told(group):
             lines.append(pair_sentence(pair, group, comparison))
-            lines += filter(None, [crossing_sentence(pair, group)])
+            lines += filter(None, [crossing_sentence(pair, group), utility_sentence(pair)])
         if rest := len(group.pairs) - len(told(group)):
             lines.append(f"Neighbours only; {rest} other pairs are in `pairs`.")
         lines += [*_troubles(group), *group.notes]
+    lines += filter(None, [_declared(comparison)])
     lines += [f"Not compared: {name} ({why})." for name, why in comparison.left_out]
     return "\n".join(lines)
+
+
+def _declared(comparison: PairedComparison) -> str:
+    """Which pairs were tested, where a benchmark declares them; empty otherwise."""
+    if not comparison.declared:
+        return ""
+    pairs = ", ".join(f"{one} and {other}" for one, other in comparison.declared)
+    return (
+        f"Only the pairs that the benchmark declares in [compare] are tested: {pairs}. Pairs are "
+        "declared before a run: to test another, add it to `pairs` there, and run the benchmark "
+        "into a new folder."
+    )
 
 
 def told(group: Group) -> Sequence[Pair]:
@@ -71,8 +90,8 @@ def pair_sentence(pair: Pair, group: Group, comparison: PairedComparison) -> str
 
     Examples
     --------
-    "A withstands more than B: +6.0 points [0.6, 12.9], p = 0.070: these 100 images cannot tell;
-    about 260 would."
+    "These 100 images cannot tell whether A withstands more than B; about 260 would. Observed: +6.0
+    points [0.6, 12.9], p = 0.070."
     """
     quoted = {one.name for one in group.evaluations if one.stops}
     doubt = " (Not to be quoted.)" if quoted & {pair.first, pair.second} else ""
@@ -83,12 +102,14 @@ def pair_sentence(pair: Pair, group: Group, comparison: PairedComparison) -> str
     more = "needs larger perturbations than" if minimal else "withstands more than"
     size = points(change)
     if minimal:
-        size = f"on {change.only_first:,} images, smaller ones on {change.only_second:,}; {size}"
+        larger = f"larger ones on {change.only_first:,} images"
+        size = f"{larger}, smaller ones on {change.only_second:,}; {size}"
     sure = ("corrected " if len(comparison.pairs) > 1 else "") + p_value(pair.p)
-    text = f"{pair.first} {more} {pair.second}: {size}, {sure}"
+    order = f"{pair.first} {more} {pair.second}"
     if pair.clear:
-        return f"{text} on the same {images}.{doubt}"
-    return f"{text}: these {images} cannot tell{_enough(pair.needed, change.count, group)}.{doubt}"
+        return f"{order}: {size}, {sure} on the same {images}.{doubt}"
+    enough = _enough(pair.needed, change.count, group)
+    return f"These {images} cannot tell whether {order}{enough}. Observed: {size}, {sure}.{doubt}"
 
 
 def crossing_sentence(pair: Pair, group: Group) -> str:
@@ -111,12 +132,12 @@ def crossing_sentence(pair: Pair, group: Group) -> str:
             f"to {last} (certain)."
         )
     enough = _enough(found.needed, found.count, group)
-    cannot = f"these {found.count:,} images cannot tell{enough}."
+    suggested = ""
     if found.suggested is not None:
-        return f"{_stretches(pair, (found.suggested,), norm, unit)}: {cannot}"
+        suggested = f" Observed: {_stretches(pair, (found.suggested,), norm, unit)}."
     return (
-        f"Whether the order of {pair.first} and {pair.second} changes with the budget, up to "
-        f"{last}: {cannot}"
+        f"These {found.count:,} images cannot tell whether the order of {pair.first} and "
+        f"{pair.second} changes with the budget, up to {last}{enough}.{suggested}"
     )
 
 
@@ -164,7 +185,8 @@ def _enough(needed: int | None, count: int, group: Group) -> str:
 
 def _threat(group: Group) -> str:
     limit = group.threat.queries
-    return f"against {group.threat.text}" + (f", {limit:,} queries" if limit is not None else "")
+    words = f"against {group.threat.text}" + (f", {limit:,} queries" if limit is not None else "")
+    return f"{words}, transfer" if group.transfer else words
 
 
 def _data(group: Group) -> str:
@@ -188,10 +210,10 @@ def _troubles(group: Group) -> Iterator[str]:
     for one in group.evaluations:
         for finding in one.stops:
             concerned.setdefault(finding.id, []).append((one.name, finding.seen))
-    for number, about in concerned.items():
+    for rule, about in concerned.items():
         names = listed([name for name, _ in about])
         seen = sentence(about[0][1]) if len(about) == 1 else "besiege report RUN says why."
-        yield f"! Do not quote the figures of {names} ({number}): {seen}"
+        yield f"! Do not quote the figures of {names} ({rule}): {seen}"
 
 
 # The table.
@@ -221,6 +243,8 @@ class ComparisonTable:
             if group.notes or any(_troubles(group)):
                 yield ""
         yield Text(self._legend(), "dim")
+        if declared := _declared(self.comparison):
+            yield Text(declared, "dim", overflow="fold")
         for name, why in self.comparison.left_out:
             yield Text(f"Not compared: {name} ({why}).", "dim", overflow="fold")
 
@@ -240,6 +264,13 @@ class ComparisonTable:
                 yield from _ids(f"only {pair.first}", pair.only_first, group)
                 yield from _ids(f"only {pair.second}", pair.only_second, group)
         yield ""
+        measured = [pair for pair in told(group) if pair.utility is not None]
+        if measured:
+            yield Text("on the clean images", "dim")
+            yield utility_table(group, measured)
+            for why in lacking_sentences(measured):
+                yield Text(why, "dim", overflow="fold")
+            yield ""
         if self.images and len(group.evaluations) > 2:
             for one in group.evaluations:
                 yield from _ids(f"{one.name} and no other", one.only, group)
@@ -259,8 +290,10 @@ class ComparisonTable:
         if any(len(group.evaluations) > MOST for group in groups):
             words.append("Matrix: points that the column withstands more than the row, * p < 0.05.")
         if len(pairs) > 1:
-            number = f"{len(pairs)} comparisons"
-            words.append(f"p is corrected for {number} (Holm), intervals are not.")
+            count = f"{len(pairs)} comparisons"
+            words.append(f"p is corrected for {count} (Holm), intervals are not.")
+        if any(pair.utility is not None for group in groups for pair in told(group)):
+            words.append(UTILITY_LEGEND)
         return " ".join(words)
 
 
@@ -334,8 +367,8 @@ def _matrix(group: Group, width: int) -> Iterator[RenderableType]:
             rows.add_column(str(place + 1), min_width=_CELL - 1, justify="right", no_wrap=True)
         for place in range(begin + 1, len(names)):
             row = [
-                cells.get((column, names[place]), "-") if begin + number < place else ""
-                for number, column in enumerate(columns)
+                cells.get((column, names[place]), "-") if begin + offset < place else ""
+                for offset, column in enumerate(columns)
             ]
             rows.add_row(Text(str(place + 1), "dim"), *row)
         yield rows

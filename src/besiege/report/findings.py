@@ -49,6 +49,16 @@ class Alike:
         """Whether not all of them are the same, word for word."""
         return len({(one.seen, one.advice) for _, one in self.found}) > 1
 
+    @property
+    def numbers_differ(self) -> bool:
+        """Whether they differ in more than the names of attacks."""
+        return len({_QUOTED.sub("'", f"{one.seen} {one.advice}") for _, one in self.found}) > 1
+
+    def attacks(self, *evaluations: int) -> tuple[str, ...]:
+        """The attacks that the rule names first, in some of its evaluations, with their quotes."""
+        named = [_QUOTED.findall(one.seen)[:1] for place, one in self.found if place in evaluations]
+        return tuple(dict.fromkeys(name for names in named for name in names))
+
 
 @dataclass(frozen=True)
 class Rule:

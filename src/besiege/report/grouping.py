@@ -75,7 +75,7 @@ def names_of(evaluations: Sequence[Evaluation]) -> list[str]:
 
     Evaluations that differ in neither are numbered.
     """
-    names = [one.model.name for one in evaluations]
+    names = [one.model.title for one in evaluations]
     shared = _shared(names, evaluations)
     names = [
         f"{name} ({_attacks(one)})" if name in shared else name

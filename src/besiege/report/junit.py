@@ -39,7 +39,7 @@ def junit(evaluations: Sequence[EvaluationFigures], verdicts: Sequence[Verdict])
     properties = ElementTree.SubElement(suite, "properties")
     for one in evaluations:
         _property(properties, "command", one.command)
-        _property(properties, "robust", f"{one.model.name} against {one.threat.text}: {one.robust}")
+        _property(properties, "robust", f"{one.title}: {one.robust}")
     for verdict in verdicts:
         case = ElementTree.SubElement(
             suite,

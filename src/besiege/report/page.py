@@ -178,7 +178,7 @@ def _illustrated(
     """The values of one evaluation, with its pictures."""
     one = member.evaluation
     shown = gallery(one.gallery, pictures, one.threat.box, room)
-    pages = {"first": shown[:_FIRST], "rest": shown[_FIRST:]}
+    pages = {"first": shown[:_FIRST], "rest": shown[_FIRST:], "explained": False}
     return _section(member, order, single, pictures=pages)
 
 
@@ -221,7 +221,7 @@ def _section(
         "classes": by_class.listing(evaluation),
         "confused": by_class.confused(evaluation),
         "counted_in": answer.counted_in(evaluation),
-        "origin": origin(evaluation.suite),
+        "origin": origin(evaluation.suite, [one.text for one in evaluation.attacks]),
         "asked": {one.text: one for one in answer.without_guards(evaluation).queries},
         "guards": answer.guards(evaluation),
         **(pictures or {}),
@@ -263,7 +263,7 @@ def _matrix(sections: list[dict[str, Any]]) -> dict[str, Any]:
     several = len({section["e"].data.name for section in sections}) > 1
     cells: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for section in sections:
-        row = section["e"].model.name
+        row = section["e"].model.title
         if several:
             row += f" on {section['e'].data.name}"
         column = section["e"].threat.text

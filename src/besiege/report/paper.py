@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from besiege.bench.board import Board
 from besiege.bench.exports import EXPORTS, Export
-from besiege.bench.standings import Setting, left_by, settings_of
+from besiege.bench.standings import Setting, settings_of
+from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.text import harmless
 from besiege.core.threat import written_unit
 from besiege.metrics.intervals import Rate
@@ -99,7 +100,7 @@ def _ranking(board: Board, setting: Setting, markup: Markup) -> Results:
             if m is None or not cell.covered[m, a].any():
                 numbers.append(NONE)
             elif minimal:
-                numbers.append(distance(left_by(cell, m, a, None), unit))
+                numbers.append(distance(float(cell.medians[m, a]), unit))
             else:
                 numbers.append(_share(cell.accuracy(m, a)))
         last = [distance(one.median, unit)] if minimal else [_share(one.robust)]
@@ -115,7 +116,8 @@ def _ranking(board: Board, setting: Setting, markup: Markup) -> Results:
     goal = "" if setting.goal == "untargeted" else f" {setting.goal}"
     budget = "" if minimal else f":{setting.eps_text}"
     caption = markup.text(f"{what}; {len(setting.samples):,} images of {setting.data}")
-    caption += f"; {markup.threat(setting.norm + budget + goal)}"
+    known = " and ".join(dict.fromkeys(cell.knowledge for cell in cells))
+    caption += f"; {markup.threat(setting.norm + budget + goal)}, {markup.text(known)}"
     spelled = [f"{head} is {text}" for text, head in short.items() if head != text]
     tail = ". Ranks are 95 % ranges" + (f". {listed(spelled)}." if spelled else ".")
     end = ("Median",) if minimal else ("Worst", "95 % interval")
@@ -139,12 +141,12 @@ def _table(evaluations: Sequence[EvaluationFigures], markup: Markup) -> Results:
     attacks = list(dict.fromkeys(attack.text for one in evaluations for attack in one.attacks))
     heads = short_names(attacks)
     about: dict[str, Callable[[EvaluationFigures], str]] = {
-        "Model": lambda one: text(one.model.name)
+        "Model": lambda one: text(one.model.title)
     }
     if len({answer.sample_choice(one) for one in evaluations}) > 1:
         about["Data"] = lambda one: text(answer.sample_choice(one))
-    if len({one.threat.text for one in evaluations}) > 1:
-        about["Threat"] = lambda one: markup.threat(one.threat.text)
+    if len({_threat(one, markup) for one in evaluations}) > 1:
+        about["Threat"] = lambda one: _threat(one, markup)
     last = ("Median",) if answer.is_minimal(evaluations[0]) else ("Robust", "95 % interval")
     rows = []
     for one in evaluations:
@@ -156,6 +158,12 @@ def _table(evaluations: Sequence[EvaluationFigures], markup: Markup) -> Results:
         tuple(rows),
         _caption(evaluations, heads, about.keys(), markup),
     )
+
+
+def _threat(evaluation: EvaluationFigures, markup: Markup) -> str:
+    """The threat, and whether the attacks were crafted on a substitute."""
+    crafted = markup.text(", transfer" if answer.elsewhere(evaluation) else "")
+    return f"{markup.threat(evaluation.threat.text)}{crafted}"
 
 
 def _cells(evaluation: EvaluationFigures, texts: Sequence[str]) -> list[str]:
@@ -192,6 +200,7 @@ def short_names(texts: Sequence[str]) -> dict[str, str]:
     ['fgsm', 'pgd 1', 'pgd 2']
     """
     bare = {text: text.partition("(")[0].rsplit(":", 1)[-1] for text in texts}
+    bare |= {text: f"{name} (transfer)" for text, name in bare.items() if name == OBLIVIOUS}
     several = Counter(bare.values())
     seen: Counter[str] = Counter()
     names = {}
@@ -222,7 +231,7 @@ def _caption(
         what += f"; {answer.sample_choice(evaluations[0])}"
     first = markup.text(what)
     if "Threat" not in columns:
-        first += f"; {markup.threat(evaluations[0].threat.text)}"
+        first += f"; {_threat(evaluations[0], markup)}"
     others = []
     if any(answer.is_cascade(one) for one in evaluations):
         others.append("Each attack ran on the images that the ones before it left")
@@ -243,7 +252,7 @@ def _troubles(evaluations: Sequence[EvaluationFigures]) -> list[str]:
     found = []
     for one in evaluations:
         seen = [finding.seen for finding in answer.errors(one)] + answer.troubles(one)
-        found += [f"{one.model.name} against {one.threat.text}: {text}" for text in seen]
+        found += [f"{one.title}: {text}" for text in seen]
     return [" ".join(harmless(text).split()) for text in found]
 
 

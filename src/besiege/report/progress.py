@@ -109,11 +109,15 @@ class _Shown:
         self.whole = progress.add_task(title, total=None)
         self.attack = ""
         self.begun = False
+        self.kept = _Kept()
 
     def tell(self, event: Event) -> None:
         for finding in event.findings:
             self.progress.console.print(_line(finding))
-        stage, title = event.stage, event.title or self.title
+        before = self.kept.line(event)
+        if before is not None and before.plain:
+            self.progress.console.print(before)
+        stage, title = None if before is None else event.stage, event.title or self.title
         about = f"{title}: {event.text}" if stage is None else title
         self.progress.update(self.whole, completed=event.done, total=event.total, description=about)
         if stage is None or stage.share >= 1:
@@ -135,6 +139,29 @@ class _Shown:
             self.begun = True
             self.progress.console.print(_row("attack", "before", "left", "time", width, "dim"))
         self.progress.console.print(_over(stage, width))
+
+
+class _Kept:
+    """Counts what earlier runs have done: of many evaluations, it has one line."""
+
+    def __init__(self) -> None:
+        self._attacks: list[str] = []
+        """For each attack the title of its evaluation."""
+
+    def line(self, event: Event) -> Text | None:
+        """None for an event that is only counted; otherwise a line about those before it."""
+        if event.kept and event.title:
+            if event.stage is not None and event.stage.share >= 1:
+                self._attacks.append(event.title)
+            return None
+        attacks, evaluations = len(self._attacks), len(set(self._attacks))
+        self._attacks = []
+        if not attacks:
+            return Text()
+        what = "an attack" if attacks == 1 else f"{attacks:,} attacks"
+        of = "an evaluation" if evaluations == 1 else f"{evaluations:,} evaluations"
+        were = "was" if attacks == 1 else "were"
+        return Text(f"{what} of {of} {were} {_BEFORE}", "dim")
 
 
 def _over(stage: Stage, width: int) -> Table:
@@ -166,10 +193,16 @@ def _lines(title: str, console: Console) -> Callable[[Event], None]:
     """Print a line whenever an attack begins or ends, for logs."""
     begin = time.monotonic()
     begun: set[tuple[str, str]] = set()  # workers go from one attack to another and back
+    kept = _Kept()
 
     def tell(event: Event) -> None:
         for finding in event.findings:
             console.print(_line(finding), soft_wrap=True)
+        before = kept.line(event)
+        if before is None:
+            return
+        if before.plain:
+            console.print(before, soft_wrap=True)
         stage, about = event.stage, event.title or title
         if (about, event.text) not in begun:
             begun.add((about, event.text))

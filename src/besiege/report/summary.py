@@ -79,7 +79,7 @@ def _table(evaluations: Sequence[EvaluationFigures]) -> list[str]:
         if is_minimal(one) and median is not None:
             figure, sure = f"median {distance(median, budget_unit(one.threat))}", ""
         cells = [
-            one.model.name,
+            one.model.title,
             one.threat.text,
             sample_choice(one),
             share(one.clean),

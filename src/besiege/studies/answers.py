@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from besiege.core.errors import InputError
 from besiege.metrics.intervals import two_digits
-from besiege.metrics.paired import ALPHA, LEVEL, POWER, normal_quantile
+from besiege.metrics.paired import LEVEL, POWER, normal_quantile
 
 Verdict = Literal["yes", "no", "cannot tell", "not run"]
 
@@ -21,11 +21,11 @@ class Measured:
     Attributes
     ----------
     value, low, high : float
-        The effect with its 95 % interval, positive in the claimed direction.
+        The effect with its interval, positive in the claimed direction.
     count : int
         Number of images.
-    p : float, optional
-        Its p-value, not corrected.
+    level : float
+        The level of the interval, 0.95 for a single claim.
     needed : int, optional
         About how many images would tell; by default by the width of the interval.
     caveat : str
@@ -36,7 +36,7 @@ class Measured:
     low: float
     high: float
     count: int
-    p: float | None = None
+    level: float = LEVEL
     needed: int | None = None
     caveat: str = ""
 
@@ -55,8 +55,6 @@ class Answer:
         The smallest effect that the claim means, and the one that it denies, usually 0.
     effect : Measured, optional
         What was measured; None where the claim was not run.
-    p : float, optional
-        The p-value, corrected for the number of claims (Holm).
     needed : int, optional
         About how many images would tell, where these cannot.
     paper : str
@@ -71,7 +69,6 @@ class Answer:
     smallest: float
     denied: float = 0.0
     effect: Measured | None = None
-    p: float | None = None
     needed: int | None = None
     paper: str = ""
     caveat: str = ""
@@ -81,22 +78,32 @@ class Answer:
         return asdict(self)
 
 
-def decide(
-    low: float, high: float, smallest: float, *, denied: float = 0.0, p: float | None = None
-) -> Verdict:
+def level_of_each(claims: int) -> float:
+    """The level of each interval, such that those of all claims hold together with 95 %.
+
+    ``1 - 0.05 / m`` of `m` claims (Bonferroni). A verdict is false only where the interval misses
+    the true effect, so any of them is false in at most 5 % of all experiments.
+
+    Examples
+    --------
+    >>> level_of_each(1), level_of_each(10)
+    (0.95, 0.995)
+    """
+    return 1 - (1 - LEVEL) / claims
+
+
+def decide(low: float, high: float, smallest: float, *, denied: float = 0.0) -> Verdict:
     """Whether an interval says that an effect is there.
 
     Parameters
     ----------
     low, high : float
-        The 95 % interval of the effect, positive in the claimed direction.
+        The interval of the effect, positive in the claimed direction, of the level
+        `level_of_each`.
     smallest : float
         The smallest effect that the claim means. One that is there and smaller is a ``no``.
     denied : float
         The effect that the claim denies, below `smallest`: usually none.
-    p : float, optional
-        The corrected p-value. Several claims make chance findings more likely: an interval that
-        leaves out 0 is no ``yes`` while this is not below 5 %.
 
     Returns
     -------
@@ -116,7 +123,7 @@ def decide(
         )
     if high < smallest:
         return "no"
-    return "yes" if low > denied and (p is None or p < ALPHA) else "cannot tell"
+    return "yes" if low > denied else "cannot tell"
 
 
 def images_needed(measured: Measured, smallest: float, denied: float = 0.0) -> int:
@@ -132,6 +139,6 @@ def images_needed(measured: Measured, smallest: float, denied: float = 0.0) -> i
     """
     farther = max(measured.value - denied, smallest - measured.value)
     half = (measured.high - measured.low) / 2
-    usual = normal_quantile(LEVEL)
+    usual = normal_quantile(measured.level)
     times = (half / farther * (usual + NormalDist().inv_cdf(POWER)) / usual) ** 2
     return two_digits(max(math.ceil(measured.count * times), measured.count + 1))

@@ -8,13 +8,19 @@ import numpy as np
 
 from besiege.bench.board import Board, BoardCell
 from besiege.core.errors import UnknownNameError, near
-from besiege.metrics.crossings import crossing
-from besiege.metrics.paired import Difference, samples_needed
+from besiege.metrics.crossings import SMALLEST, crossing
+from besiege.metrics.paired import LEVEL, Difference, paired_interval
 from besiege.studies.answers import Measured
 
 
 def advantage(
-    board: Board, cell: str, better: str, worse: str, eps: float | None = None
+    board: Board,
+    cell: str,
+    better: str,
+    worse: str,
+    eps: float | None = None,
+    *,
+    level: float = LEVEL,
 ) -> Measured:
     """How much more of the images one model withstands than another, on the same images.
 
@@ -28,25 +34,28 @@ def advantage(
         The models; the claim says that the first is the better one.
     eps : float, optional
         The budget, of a cell that searches the smallest perturbations.
+    level : float
+        The level of the interval (Tango's score interval).
     """
     found = board.cell(cell)
     one, other = place_of(found, better), place_of(found, worse)
     both, held = found.known[one] & found.known[other], found.withstood(eps)
     _must_have_images(both, found)
     change = Difference.of(held[one][both], held[other][both])
+    interval = paired_interval(change.only_first, change.only_second, change.count, level)
     return Measured(
-        change.value,
-        change.low,
-        change.high,
-        change.count,
-        change.p,
-        samples_needed(change) if change.value > 0 else None,
-        _of_all(found, change.count),
+        change.value, *interval, change.count, level, caveat=_of_all(found, change.count)
     )
 
 
 def least_advantage(
-    board: Board, cell: str, better: str, worse: str, budgets: Sequence[float]
+    board: Board,
+    cell: str,
+    better: str,
+    worse: str,
+    budgets: Sequence[float],
+    *,
+    level: float = LEVEL,
 ) -> Measured:
     """How much more one model withstands than another at the budget where it is least.
 
@@ -57,7 +66,7 @@ def least_advantage(
     one, other = place_of(found, better), place_of(found, worse)
     both = found.known[one] & found.known[other]
     _must_have_images(both, found)
-    curves = crossing(found.smallest[one][both], found.smallest[other][both], budgets)
+    curves = crossing(found.smallest[one][both], found.smallest[other][both], budgets, level=level)
     where = ", ".join(f"{change.at:.3g}" for change in curves.changes)
     notes = (f"The order changes near {where}." if where else "", _of_all(found, curves.count))
     return Measured(
@@ -65,7 +74,9 @@ def least_advantage(
         float(curves.low.min()),
         float(curves.high.min()),
         curves.count,
-        needed=curves.needed,
+        level,
+        # Below, images would rather show the change than rule it out.
+        curves.needed if curves.value.min() > -SMALLEST else None,
         caveat=" ".join(filter(None, notes)),
     )
 

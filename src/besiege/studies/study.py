@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from besiege.bench.benchmark import read_benchmark
 from besiege.core.errors import InputError, UnknownNameError
 from besiege.core.registry import Registry
-from besiege.metrics.paired import holm
-from besiege.studies.answers import Answer, Measured, decide, images_needed
+from besiege.studies.answers import Answer, Measured, decide, images_needed, level_of_each
 
 if TYPE_CHECKING:
     from besiege.bench.benchmark import Benchmark
     from besiege.bench.board import Board
     from besiege.metrics.bands import Bands
+
+
+class Measure(Protocol):
+    """From a board to what it says, with an interval of this level."""
+
+    def __call__(self, board: Board, *, level: float) -> Measured: ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ class Claim:
     id, text : str
         Its name within the study, and the claim as a sentence.
     measure : callable
-        From a board to what it says. An `UnknownNameError` means that it was not run.
+        From a board and the level of the interval to what the board says, as
+        ``measure(board, level=0.99)``. An `UnknownNameError` means that it was not run.
     smallest, denied : float
         The smallest effect that the claim means, such as 0.01 for a percentage point, and the one
         that it denies; see `besiege.studies.decide`.
@@ -40,7 +46,7 @@ class Claim:
 
     id: str
     text: str
-    measure: Callable[[Board], Measured]
+    measure: Measure
     smallest: float = 0.01
     denied: float = 0.0
     paper: str = ""
@@ -118,14 +124,17 @@ class Study:
             )
 
     def answers(self, board: Board) -> tuple[Answer, ...]:
-        """The answers to all claims. P-values are corrected for the claims that were run (Holm)."""
-        found = [_measured(claim, board) for claim in self.claims]
-        ps = [one.p for one in found if isinstance(one, Measured) and one.p is not None]
-        corrected = iter(holm(ps))
-        return tuple(
-            _answer(claim, one, next(corrected) if _has_p(one) else None)
-            for claim, one in zip(self.claims, found, strict=True)
-        )
+        """The answers to all claims.
+
+        Any of them is false in at most 5 % of all experiments: every interval has the level
+        `level`, which counts the declared claims, whether they were run or not.
+        """
+        return tuple(_answer(claim, _measured(claim, board, self.level)) for claim in self.claims)
+
+    @property
+    def level(self) -> float:
+        """The level of the interval of each claim."""
+        return level_of_each(len(self.claims))
 
     def shown(self, board: Board) -> Sequence[Grid]:
         """The tables; none of a board without the cells and models that they are about."""
@@ -135,28 +144,24 @@ class Study:
             return ()
 
 
-def _measured(claim: Claim, board: Board) -> Measured | str:
+def _measured(claim: Claim, board: Board, level: float) -> Measured | str:
     """What the board says, or why it says nothing."""
     try:
-        return claim.measure(board)
+        return claim.measure(board, level=level)
     except UnknownNameError as problem:
         return str(problem)
 
 
-def _has_p(found: Measured | str) -> bool:
-    return isinstance(found, Measured) and found.p is not None
-
-
-def _answer(claim: Claim, found: Measured | str, p: float | None) -> Answer:
+def _answer(claim: Claim, found: Measured | str) -> Answer:
     nothing = Answer(claim.id, claim.text, "not run", claim.smallest, claim.denied)
     nothing = replace(nothing, paper=claim.paper)
     if isinstance(found, str):
         return replace(nothing, caveat=_joined(f"{found}.", claim.caveat))
-    verdict, needed = decide(found.low, found.high, claim.smallest, denied=claim.denied, p=p), None
+    verdict, needed = decide(found.low, found.high, claim.smallest, denied=claim.denied), None
     if verdict == "cannot tell":
         needed = found.needed or images_needed(found, claim.smallest, claim.denied)
     caveat = _joined(found.caveat, claim.caveat)
-    return replace(nothing, verdict=verdict, effect=found, p=p, needed=needed, caveat=caveat)
+    return replace(nothing, verdict=verdict, effect=found, needed=needed, caveat=caveat)
 
 
 def _joined(*sentences: str) -> str:

@@ -10,24 +10,18 @@ if TYPE_CHECKING:
     from besiege.training.epochs import Epoch
     from besiege.training.fitting import fit
     from besiege.training.loop import fresh, train
-    from besiege.training.recipes import (
-        PRESETS,
-        RECIPES,
-        Recipe,
-        natural,
-        natural_cifar,
-        pgd_at,
-        pgd_at_cifar,
-        recipe,
-    )
+    from besiege.training.objectives import Objective, Step
+    from besiege.training.recipes import RECIPES, Recipe, recipe
+    from besiege.training.shipped import natural, natural_cifar, pgd_at, pgd_at_cifar
     from besiege.training.stealing import fit_substitute
     from besiege.training.substitutes import Stolen, steal
 
 __all__ = [
-    "PRESETS",
     "RECIPES",
     "Epoch",
+    "Objective",
     "Recipe",
+    "Step",
     "Stolen",
     "fit",
     "fit_substitute",
@@ -47,7 +41,9 @@ __getattr__, __dir__ = lazily(
         "epochs": "Epoch",
         "fitting": "fit",
         "loop": "fresh train",
-        "recipes": "PRESETS RECIPES Recipe natural natural_cifar pgd_at pgd_at_cifar recipe",
+        "objectives": "Objective Step",
+        "recipes": "RECIPES Recipe recipe",
+        "shipped": "natural natural_cifar pgd_at pgd_at_cifar",
         "stealing": "fit_substitute",
         "substitutes": "Stolen steal",
     },

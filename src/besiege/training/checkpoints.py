@@ -92,13 +92,17 @@ class Checkpoint:
 
 
 def make_room(path: Path) -> None:
-    """Create the folder of a file; raises an error if the file could not be written there."""
+    """Create the folder of a file, without what killed processes left in it.
+
+    Raises an error if the file could not be written there.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise DataError(f"{path} cannot be written: {problem.strerror} ({path.parent})") from None
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise DataError(f"{path} cannot be written: choose a file in a writable folder")
+    files.sweep([path.parent])  # a process that was killed while it wrote leaves a partial file
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from besiege.attacks.ascent import pgd
+from besiege.attacks.attack import Attack, parse
+from besiege.attacks.pieces import Constant
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError
+from besiege.core.errors import TrainingError
 from besiege.core.oracle import Oracle
 from besiege.core.siege import Siege
+from besiege.core.terms import Terms
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
+from besiege.defenses.defended import Defended
+from besiege.defenses.layers import Layer
 from besiege.models.classifier import Classifier
 from besiege.models.twins import alike, keep_compiled
 from besiege.training.augmentation import augmented
 from besiege.training.averaging import Average
 from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_optimiser
 from besiege.training.inner import Inner
+from besiege.training.objectives import Step
 from besiege.training.recipes import Recipe
+from besiege.training.updates import Batch
 
+# Wong et al. (2020): PGD-5 with steps of a quarter of the budget.
+_GUARD = replace(pgd, steps=5, schedule=Constant(0.25))
+# Over how many draws the answers of a stochastic victim are averaged under attack.
+_DRAWS = 4
 # Compiling takes about a minute: it pays off from about so many forward passes of one image.
 _WORTH_COMPILING = 10_000_000
 
@@ -42,7 +54,10 @@ class Epoch:
     loss, accuracy : float
         Means over the training images, perturbed as the model saw them.
     clean, robust : float, optional
-        Accuracy on the held-out images: clean, and under the recipe's attack.
+        Accuracy on the held-out images: clean, and under the recipe's attack, or PGD-5 where that
+        is a single step.
+    guarded : float, optional
+        Accuracy of the guard's batch of training images under PGD-5.
     seconds : float
         Duration.
     """
@@ -52,21 +67,80 @@ class Epoch:
     accuracy: float
     clean: float | None = None
     robust: float | None = None
+    guarded: float | None = None
     seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def score(self) -> float | None:
+        """The accuracy by which epochs are compared; None without held-out images."""
+        return self.clean if self.robust is None else self.robust
+
+
+def fall(history: Sequence[Epoch]) -> float:
+    """How far the guard's accuracy is below that of its best epoch; 0 without a guard."""
+    seen = [epoch.guarded for epoch in history if epoch.guarded is not None]
+    return max(seen) - seen[-1] if seen else 0.0
+
+
+def collapsed(history: Sequence[Epoch], guard: float) -> bool:
+    """Whether the guard's accuracy has fallen by more than a recipe allows."""
+    return guard > 0 and fall(history) > guard
+
+
+def kept(history: Sequence[Epoch], guard: float) -> Epoch:
+    """The epoch whose weights are the final ones: never one that collapsed.
+
+    The best on the held-out images, in a tie the later one, which was trained for longer; without
+    such images the last.
+    """
+    sound = history[:-1] if collapsed(history, guard) else history
+    return max(sound, key=lambda epoch: (epoch.score or 0.0, epoch.number))
 
 
 class Training:
-    """The state of a training: weights, average, optimiser, image order, history, best epoch."""
+    """The state of a training: weights, average, optimiser, image order, history, best epoch.
+
+    Parameters
+    ----------
+    model : Classifier
+        The model, whose module is trained in place.
+    data : Data
+        Training images.
+    plan : Recipe
+        How to train.
+    seed : int
+        Seed of every draw.
+    compiled : bool, optional
+        Whether to compile the module; decided by the work ahead where not given.
+    layers : tuple of Layer
+        Layers in front of the model.
+    sources : sequence of Victim
+        Static models that images are crafted on as well.
+    teacher : Victim, optional
+        The model that labels, for a distillation.
+    """
 
     def __init__(
-        self, victim: Classifier, data: Data, plan: Recipe, seed: int, compiled: bool | None
+        self,
+        model: Classifier,
+        data: Data,
+        plan: Recipe,
+        seed: int,
+        compiled: bool | None,
+        *,
+        layers: tuple[Layer, ...] = (),
+        sources: Sequence[Victim] = (),
+        teacher: Victim | None = None,
     ) -> None:
-        self.victim, self.plan, self.seed = victim, plan, seed
-        self.module, self.device = victim.module, victim.device
+        self.model, self.plan, self.seed, self.layers = model, plan, seed, layers
+        self.module, self.device, self.box = model.module, model.device, model.box
+        self.sources, self.teacher = sources, teacher
         self.held: Data | None = None
         if plan.held_out:
             self.held = data.subset(plan.held_out, seed)
             data = data.take(~torch.isin(data.ids, self.held.ids))
+        # The guard's images are trained on: it looks for a collapse, and chooses no epoch.
+        self.watched = data.subset(min(plan.batch, len(data)), seed) if plan.guard else None
         self.images, self.labels, ids = (
             t.to(self.device) for t in (data.images, data.labels, data.ids)
         )
@@ -74,17 +148,25 @@ class Training:
         self.order = torch.Generator().manual_seed(seed)
         self.history: list[Epoch] = []
         self.best: tuple[float, dict[str, Tensor]] | None = None
+        self.safe: dict[str, Tensor] | None = None
+        self.memory: dict[str, Tensor] = {}
         cuda = self.device.type == "cuda"
         if cuda:
             lay_out(self.module, torch.channels_last)
         self.average = Average(self.module, plan.average) if plan.average else None
         self.optimiser = _optimiser(plan, self.module)
         passes = plan.epochs * len(self.labels) * (1 + getattr(plan.attack, "steps", 0))
-        self.asked = victim
-        if compiled or (compiled is None and cuda and passes >= _WORTH_COMPILING):
+        self.asked = model
+        worth = cuda and passes >= _WORTH_COMPILING
+        if (compiled or (compiled is None and worth)) and not plan.objective.second_order:
             keep_compiled()
-            self.asked = alike(victim, torch.compile(self.module))
-        self.inner = Inner(self.asked, plan, cuda, self._precision)
+            self.asked = alike(model, torch.compile(self.module))
+        self.victim = self._behind(self.asked)
+        self.inner = Inner(plan, self._precision)
+
+    def _behind(self, model: Classifier) -> Victim:
+        """A model behind the layers of this training."""
+        return Defended(model, *self.layers) if self.layers else model
 
     def _precision(self) -> AbstractContextManager[object]:
         low = self.plan.precision == "bfloat16"
@@ -99,6 +181,11 @@ class Training:
             batches.pop()
         return batches
 
+    @property
+    def done(self) -> bool:
+        """Whether no epoch is left, or the guard has ended the training."""
+        return len(self.history) >= self.plan.epochs or collapsed(self.history, self.plan.guard)
+
     def epoch(self, tick: Callable[[int, int], None] | None = None) -> None:
         """One more pass over the data."""
         begun = time.perf_counter()
@@ -112,7 +199,7 @@ class Training:
             for step, rows in enumerate(batches, done):
                 for group in self.optimiser.param_groups:
                     group["lr"] = self.plan.rate_at(step, steps)
-                loss, correct = self._step(rows, number)
+                loss, correct = self.plan.update(self, self._batch(rows, number, step))
                 if self.average is not None:
                     self.average.update(step)
                 # Not read before the epoch ends: that would synchronise with the GPU.
@@ -123,76 +210,163 @@ class Training:
         seen = sum(map(len, batches))
         mean = float(total) / seen
         if not math.isfinite(mean):
-            raise InputError(
+            raise TrainingError(
                 f"training diverged: the loss of epoch {number} is {mean}; lower the rate of the "
                 f"recipe '{self.plan}', or add a warm-up"
             )
+        guarded = self._guard()
         clean, robust = self._check()
         seconds = time.perf_counter() - begun
-        self.history.append(Epoch(number, mean, float(right) / seen, clean, robust, seconds))
+        accuracy = float(right) / seen
+        self.history.append(Epoch(number, mean, accuracy, clean, robust, guarded, seconds))
+        self._keep()
 
-    def _step(self, rows: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
-        """One step of the optimiser; returns the loss and the number of correct predictions."""
-        plan, dice = self.plan, self.dice.at(rows)
+    # What an update uses: `besiege.training.updates.Trainer`.
+
+    def _batch(self, rows: Tensor, epoch: int, number: int) -> Batch:
+        dice = self.dice.at(rows)
         x, y = self.images[rows], self.labels[rows]
-        x = augmented(x, dice.of("augment", epoch), plan.crop, plan.flip)
-        seen = self.inner(x, y, dice, epoch)
+        x = augmented(x, dice.of("augment", epoch), self.plan.crop, self.plan.flip)
+        return Batch(x, y, dice, epoch, number)
+
+    def craft(self, batch: Batch) -> Tensor:
+        """The adversarial images of a batch, crafted on the model or on a static source."""
+        source = self.victim
+        if self.sources:
+            drawn = Dice.throw(self.seed, torch.tensor([batch.number])).of("source")
+            chosen = int(drawn.integers(len(self.sources) + 1))
+            source = self.victim if chosen == 0 else self.sources[chosen - 1]
+        return self.inner(source, batch.x, batch.y, batch.dice, batch.epoch)
+
+    def take(self, batch: Batch, crafted: Tensor) -> Step:
+        """The step of a batch, for which nothing has been computed yet."""
+        if self.plan.objective.reads_slope:
+            crafted = crafted.detach().requires_grad_(True)
+        dice = batch.dice.of("step", batch.epoch)
+        return Step(
+            x=batch.x,
+            y=batch.y,
+            crafted=crafted,
+            ask=lambda x: self._ask(x, dice),
+            still=lambda x: self._still(x, dice),
+            each=lambda x: self._each(x, dice),
+            teacher=None if self.teacher is None else lambda x: self._taught(x, dice),
+            dice=dice,
+            epoch=batch.epoch,
+        )
+
+    def loss(self, step: Step) -> Tensor:
+        """The objective's loss of a step."""
+        return self.plan.objective(step)
+
+    def budget(self, epoch: int) -> float:
+        """The largest radius of an epoch."""
+        return self.plan.radius_at(epoch)
+
+    def _ask(self, x: Tensor, dice: Dice) -> Tensor:
         with self._precision():
-            logits = self.asked(seen)
-        loss = functional.cross_entropy(logits, y, label_smoothing=plan.smoothing)
-        if plan.clean > 0 and seen is not x:
-            with self._precision():
-                others = self.asked(x)
-            clean = functional.cross_entropy(others, y, label_smoothing=plan.smoothing)
-            loss = (1 - plan.clean) * loss + plan.clean * clean
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step()
-        return loss.detach(), (logits.argmax(1) == y).sum()
+            return self.victim(x, dice)
+
+    def _still(self, x: Tensor, dice: Dice) -> Tensor:
+        modes = [(part, part.training) for part in self.module.modules()]
+        self.module.eval()
+        try:
+            return self._ask(x, dice)
+        finally:
+            for part, mode in modes:
+                part.training = mode
+
+    def _each(self, x: Tensor, dice: Dice) -> Tensor:
+        for place, layer in enumerate(self.layers):
+            x = layer(x, self.box, dice.of("layer", place))
+        with self._precision():
+            return self.asked.each(x, dice)
+
+    @torch.no_grad()
+    def _taught(self, x: Tensor, dice: Dice) -> Tensor:
+        assert self.teacher is not None
+        with self.teacher.held(), self._precision():
+            return self.teacher(x, dice.of("teacher")).float()
+
+    # What is measured after an epoch.
+
+    def _guard(self) -> float | None:
+        """Accuracy of some training images under PGD-5, by the weights as they are."""
+        if self.watched is None:
+            return None
+        return self._accuracy(self._behind(self.model), self.watched, _GUARD)[1]
 
     def _check(self) -> tuple[float | None, float | None]:
-        """Accuracies on the held-out images, clean and robust; also keeps the best weights."""
+        """Accuracies on the held-out images, clean and robust."""
         if self.held is None:
             return None, None
-        kept = self.module if self.average is None else self.average.module
-        clean, robust = self._accuracy(alike(self.victim, kept), self.held)
-        score = clean if robust is None else robust
-        # In a tie the later epoch is kept, which was trained for longer.
-        if self.best is None or score >= self.best[0]:
-            self.best = score, {k: v.detach().clone() for k, v in kept.state_dict().items()}
-        return clean, robust
+        attack = self.plan.attack
+        # A network may resist a single step only, and best of all when it has collapsed.
+        if self.plan.threat is not None and getattr(attack, "steps", 1) == 1:
+            attack = _GUARD
+        return self._accuracy(self._behind(alike(self.model, self._final())), self.held, attack)
 
-    def _accuracy(self, victim: Classifier, data: Data) -> tuple[float, float | None]:
-        """Accuracy of a model on some images: clean, and under the recipe's attack."""
-        attack, threat = self.plan.attack, self.plan.threat
+    def _keep(self) -> None:
+        """Keep the weights of the last epoch, if they may be the final ones."""
+        last = self.history[-1]
+        if kept(self.history, self.plan.guard) is not last:
+            return
+        if last.score is not None:
+            self.best = last.score, self._weights()
+        elif self.plan.guard:
+            self.safe = self._weights()
+
+    def _final(self) -> nn.Module:
+        """The module whose weights are kept: the average where there is one."""
+        return self.module if self.average is None else self.average.module
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {k: v.detach().clone() for k, v in self._final().state_dict().items()}
+
+    def _accuracy(
+        self, victim: Victim, data: Data, attack: Attack | None
+    ) -> tuple[float, float | None]:
+        """Accuracy of a model on some images: clean, and under an attack."""
+        threat = self.plan.threat
         x, y, ids = (t.to(self.device) for t in (data.images, data.labels, data.ids))
+        # The same random draws every time, so that epochs differ only in their weights.
+        dice = Dice.throw(self.seed, ids).of("held out")
         with victim.held(), self._precision():
             oracle = Oracle(victim)
-            right = oracle.logits(x).argmax(1) == y
+            drawn = dice.of("clean") if victim.stochastic else None
+            right = oracle.logits(x, drawn).argmax(1) == y
             clean = float(right.double().mean())
             if attack is None or threat is None:
                 return clean, None
+            if victim.stochastic:
+                attack = parse(f"averaged({attack}, {_DRAWS})")
             around = ball(threat.norm, x, threat.radius, victim.box)
-            # The same random draws every time, so that epochs differ only in their weights.
-            siege = Siege.start(oracle, around, y, Dice.throw(self.seed, ids).of("held out"))
-            attack.run(siege)
+            siege = Siege.start(oracle, around, y, dice, Terms(draws=attack.draws))
+            siege.survey()
+            siege.settle()
+            if len(siege):
+                attack.run(siege)
         return clean, float((right & ~siege.record.success).double().mean())
 
     def finish(self) -> None:
-        """Load the final weights into the module: the best epoch's, the average, or its own."""
+        """Load the final weights into the module: those of the epoch that `kept` names."""
         if self.best is not None:
             self.module.load_state_dict(self.best[1])
+        elif self.safe is not None:
+            self.module.load_state_dict(self.safe)
         elif self.average is not None:
             self.module.load_state_dict(self.average.module.state_dict())
 
     def checkpoint(self, identity: dict[str, str]) -> Checkpoint:
         """The state that resuming needs."""
-        facts, kept = optimiser_state(self.optimiser)
+        facts, moments = optimiser_state(self.optimiser)
         groups: dict[str, dict[str, Tensor]] = {
             "model": self.module.state_dict(),
             "average": {} if self.average is None else self.average.module.state_dict(),
             "best": {} if self.best is None else self.best[1],
-            "optimiser": kept,
+            "safe": self.safe or {},
+            "memory": self.memory,
+            "optimiser": moments,
             "order": {"state": self.order.get_state()},
         }
         return Checkpoint(
@@ -218,6 +392,10 @@ class Training:
         if state.facts["best"] is not None:
             best = {key: value.to(self.device) for key, value in group("best").items()}
             self.best = state.facts["best"], best
+        on_device = {name: v.to(self.device) for name, v in group("memory").items()}
+        self.memory.update(on_device)
+        safe = {key: value.to(self.device) for key, value in group("safe").items()}
+        self.safe = safe or None
         restore_optimiser(self.optimiser, state.facts["optimiser"], group("optimiser"))
         self.order.set_state(group("order")["state"])
         self.history = [Epoch(**epoch) for epoch in state.facts["history"]]

@@ -12,13 +12,20 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from besiege.core.dice import Dice
 from besiege.core.errors import InputError
+from besiege.core.identity import plain
 from besiege.core.oracle import Oracle
+from besiege.core.victim import Victim
 from besiege.data.dataset import Data
+from besiege.defenses.defended import Defended, load
+from besiege.defenses.layers import Layer
 from besiege.models.classifier import Classifier
+from besiege.models.denoising import Denoise
+from besiege.training.catalogue import CATALOGUE
 from besiege.training.checkpoints import Checkpoint, make_room
 from besiege.training.epochs import Epoch, Training, lay_out
-from besiege.training.recipes import Recipe, recipe
+from besiege.training.recipes import Recipe, must_read_back, recipe
 
 T = TypeVar("T")
 
@@ -31,7 +38,7 @@ def fresh(make: Callable[[], T], seed: int = 0) -> T:
 
 
 def train(
-    model: nn.Module | Classifier,
+    model: nn.Module | Classifier | Defended,
     data: Data,
     how: str | Recipe,
     *,
@@ -45,14 +52,14 @@ def train(
 ) -> list[Epoch]:
     """Train a model in place.
 
-    The attacks that measure models also make the adversarial images, with the model in eval mode;
-    the last iterate of every image is used. The same seed gives the same weights on the same
+    The attacks that measure models also make the adversarial images; the last iterate of every
+    image is used. The same seed gives the same weights on the same
     machine; the global random state does not change.
 
     Parameters
     ----------
-    model : nn.Module or Classifier
-        The model; a `Classifier` brings its normalisation.
+    model : nn.Module, Classifier or Defended
+        The model; a `Classifier` brings its normalisation, a `Defended` the layers in front of it.
     data : Data
         Training data.
     how : str or Recipe
@@ -78,34 +85,32 @@ def train(
     list of Epoch
         All epochs, including those before an interruption.
     """
-    plan = recipe(how)
-    if len(data) == 0:
-        raise InputError("the training data are empty")
-    if plan.held_out >= len(data):
-        raise InputError(
-            f"the recipe holds out {plan.held_out} images of {len(data)}: no images are left to "
-            "train on, so choose a smaller held_out"
-        )
+    plan = recipe(how, data.name)
     if every < 1:
         raise InputError(f"every is {every!r}, but it counts the epochs between checkpoints")
-    victim = Classifier.of(model)
+    victim, layers = _taken_apart(model, plan)
     if device is not None:
         victim.module.to(device)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None:
+        must_read_back(plan)
         make_room(path)
-    _must_fit(victim, data)
-    identity = {} if path is None else identify(victim, data, plan, seed)
+    must_fit(victim, data, plan, layers)
+    sources = [_other(text, "static model", victim, layers, data) for text in plan.sources]
+    teacher = _teacher(plan, victim, layers, data)
+    identity = {} if path is None else identify(model, data, plan, seed)
     with _as_it_was(victim.module):
-        work = Training(victim, data, plan, seed, compiled)
+        work = Training(
+            victim, data, plan, seed, compiled, layers=layers, sources=sources, teacher=teacher
+        )
         if path is not None and path.exists():
             state = Checkpoint.read(path)
             state.must_be(identity, path)
             work.restore(state)
-        while len(work.history) < plan.epochs:
+        while not work.done:
             work.epoch(tick)
             number = len(work.history)
-            if path is not None and (number % every == 0 or number == plan.epochs):
+            if path is not None and (number % every == 0 or work.done):
                 work.checkpoint(identity).write(path)
             if watch is not None:
                 watch(work.history[-1])
@@ -113,31 +118,159 @@ def train(
     return work.history
 
 
-def _must_fit(victim: Classifier, data: Data) -> None:
-    """Refuse images that the model cannot take and labels without a class, before any work."""
-    some = data.images[:8].to(victim.device)
-    with victim.held():
-        classes = Oracle(victim).logits(some).shape[1]
+def _taken_apart(
+    model: nn.Module | Classifier | Defended, plan: Recipe
+) -> tuple[Classifier, tuple[Layer, ...]]:
+    """The model that is trained, and the layers in front of it: its own, then the recipe's."""
+    own: tuple[Layer, ...] = ()
+    victim: Victim = Classifier.of(model)
+    if isinstance(victim, Defended):
+        own, victim = victim.layers, victim.bare
+    if not isinstance(victim, Classifier):
+        raise InputError(
+            f"a {type(victim).__name__} cannot be trained: give a torch.nn.Module, a Classifier, "
+            "or a Defended around one"
+        )
+    if own and plan.layers and own != plan.layers:
+        raise InputError(
+            f"the model stands behind {_written(own)} and the recipe trains behind "
+            f"{_written(plan.layers)}: give the model without layers, or layers=() in the recipe"
+        )
+    return victim, own or plan.layers
+
+
+def _written(layers: tuple[Layer, ...]) -> str:
+    return "+".join(map(str, layers))
+
+
+def must_fit(
+    victim: Classifier, data: Data, plan: Recipe, layers: tuple[Layer, ...] | None = None
+) -> None:
+    """Refuse data, a model and a recipe that do not fit together, before any work.
+
+    The layers in front of the model are by default those of the recipe.
+    """
+    if len(data) == 0:
+        raise InputError("the training data are empty")
+    if plan.held_out >= len(data):
+        raise InputError(
+            f"the recipe holds out {plan.held_out} images of {len(data)}: no images are left to "
+            "train on, so choose a smaller held_out"
+        )
+    layers = plan.layers if layers is None else layers
+    classes = _classes(Defended(victim, *layers) if layers else victim, data)
     low, high = int(data.labels.min()), int(data.labels.max())
     if low < 0 or high >= classes:
         raise InputError(
             f"the labels of {data.name} go from {low} to {high}, but the model has {classes} "
             f"classes: it needs labels from 0 to {classes - 1}"
         )
+    victim.classes = classes
+    _must_have_what_is_needed(victim, layers, data, plan)
+    if plan.objective.needs_members:
+        plan.objective.check(classes, _members(victim, layers, data))
 
 
-def identify(victim: Classifier, data: Data, plan: Recipe, seed: int) -> dict[str, str]:
+def _must_have_what_is_needed(
+    victim: Classifier, layers: tuple[Layer, ...], data: Data, plan: Recipe
+) -> None:
+    """Refuse a network without that part of a defense which is not the recipe's."""
+    family = plan.name.partition("@")[0]
+    blocks = any(isinstance(part, Denoise) for part in victim.module.modules())
+    there = {"rse": victim.stochastic, "denoise": blocks}.get(family, True)
+    if not there:
+        network = CATALOGUE[family].network.replace("{}", "resnet20")
+        raise InputError(
+            f"the recipe '{plan.name}' is natural or adversarial training of a network that is "
+            f"itself the defense, and this one is not: choose an architecture such as {network}"
+        )
+    if plan.objective.fine_tunes:
+        front = Defended(victim, *layers) if layers else victim
+        some = data.subset(min(256, len(data)), 0)
+        x, y, ids = (t.to(victim.device) for t in (some.images, some.labels, some.ids))
+        with front.held():
+            answer = Oracle(front).logits(x, Dice.throw(0, ids) if front.stochastic else None)
+        if float((answer.argmax(1) == y).double().mean()) < 2 / answer.shape[1]:
+            raise InputError(
+                f"the objective '{plan.objective}' fine-tunes a trained network, and this one "
+                "answers at random: start from weights, such as --arch zoo:NAME or ARCH:FILE"
+            )
+
+
+def _members(victim: Classifier, layers: tuple[Layer, ...], data: Data) -> int:
+    """The number of members of a joint network; an error names `joint` if it is none."""
+    x, ids = data.images[:8].to(victim.device), data.ids[:8].to(victim.device)
+    with victim.held(), torch.no_grad():
+        for layer in layers:
+            x = layer(x, victim.box, Dice.throw(0, ids))
+        return len(victim.each(x, Dice.throw(0, ids)))
+
+
+def _classes(victim: Victim, data: Data) -> int:
+    """The number of classes that a victim answers for images of these data."""
+    some, ids = data.images[:8].to(victim.device), data.ids[:8].to(victim.device)
+    with victim.held():
+        drawn = Dice.throw(0, ids) if victim.stochastic else None
+        return Oracle(victim).logits(some, drawn).shape[1]
+
+
+def _other(
+    text: str, role: str, victim: Classifier, layers: tuple[Layer, ...], data: Data
+) -> Victim:
+    """A model that is not trained, on the victim's device and checked against it."""
+    other = load(text, victim.device)
+    classes = _classes(other, data)
+    if classes != victim.classes:
+        raise InputError(
+            f"the {role} {text} has {classes} classes, and the model in training {victim.classes}: "
+            "choose one that was trained on the same classes"
+        )
+    if other.box != victim.box:
+        raise InputError(f"the {role} {text} takes pixels in {other.box}, the model {victim.box}")
+    front = Defended(victim, *layers) if layers else victim
+    if other.digest() == front.digest():
+        raise InputError(f"the {role} {text} is the model in training itself: choose another one")
+    return other
+
+
+def _teacher(
+    plan: Recipe, victim: Classifier, layers: tuple[Layer, ...], data: Data
+) -> Victim | None:
+    if not plan.objective.needs_teacher:
+        return None
+    text = plan.objective.teacher
+    if text is None:
+        raise InputError(
+            f"the objective '{plan.objective}' needs a teacher: write distil('zoo:NAME') or "
+            "distil('ARCH:FILE'); besiege train makes one itself"
+        )
+    return _other(text, "teacher", victim, layers, data)
+
+
+def identify(
+    model: nn.Module | Classifier | Defended, data: Data, plan: Recipe, seed: int
+) -> dict[str, str]:
     """The identity of a training: all that decides its result, so neither device nor speed."""
+    victim, layers = _taken_apart(model, plan)
     shapes = {k: [str(v.dtype), list(v.shape)] for k, v in victim.module.state_dict().items()}
     about = [victim.mean, victim.std, victim.box, victim.outputs, shapes]
     about += [] if victim.sizing is None else [str(victim.sizing)]
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    slots = (plan.objective, plan.radius, plan.update, plan.attack, plan.early)
+    own = [plain(one) for one in slots if not type(one).__module__.startswith("besiege.")]
+    own += [layer.identity() for layer in layers]
+    others = [*plan.sources, *([plan.objective.teacher] if plan.objective.teacher else [])]
     return {
         "recipe": str(plan),
         "settings": json.dumps(plan.settings(), sort_keys=True),
         "data": f"{data.name} {data.split}, sha256 {data.digest}",
         "model": f"{type(victim.module).__name__}, sha256 {digest}",
         "seed": str(seed),
+        # Only where there are any: identities of earlier versions stay as they are.
+        **({"layers": _written(layers)} if layers else {}),
+        # Parts of another package by their code, and networks inside layers by their weights.
+        **({"parts": hashlib.sha256("\n".join(own).encode()).hexdigest()} if own else {}),
+        **({"other models": " ".join(load(text).digest() for text in others)} if others else {}),
     }
 
 

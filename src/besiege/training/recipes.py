@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
-from besiege.attacks.ascent import pgd
-from besiege.attacks.attack import LANGUAGE, Attack, parse
-from besiege.attacks.pieces import Constant
-from besiege.core.errors import InputError, UnknownNameError, near
-from besiege.core.fields import check_fields, number, of_kind, one_of, whole_number
-from besiege.core.text import read
+from torch import Tensor
+
+from besiege.attacks.attack import LANGUAGE as ATTACK_LANGUAGE
+from besiege.attacks.attack import Attack, parse
+from besiege.core.dice import Dice
+from besiege.core.errors import BesiegeError, InputError, UnknownNameError, near
+from besiege.core.fields import check_fields, checked, number, of_kind, one_of, whole_number
+from besiege.core.registry import Registry
+from besiege.core.text import Call, read_each, short
 from besiege.core.threat import Threat
+from besiege.core.vocabulary import Vocabulary
+from besiege.defenses.layers import LANGUAGE as LAYER_LANGUAGE
+from besiege.defenses.layers import Layer
+from besiege.training import objectives, radii, updates
+from besiege.training.objectives import CrossEntropy, Objective
+from besiege.training.radii import TrainingRadius, Whole
+from besiege.training.updates import Plain, Update
+
+RECIPES: Registry[Recipe] = Registry("recipe", ("besiege.training.shipped",))
+
+
+def _all_are(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(isinstance(one, kind) for one in value)
+
+
+def _are_shares(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(v, (int, float)) and 0 < v < 1 for v in value
+    )
 
 
 @dataclass(frozen=True)
@@ -34,20 +58,38 @@ class Recipe:
         Attack that makes the training images adversarial; natural training without one.
     threat : Threat, optional
         Threat of that attack.
+    objective : Objective
+        The loss: ``cross_entropy``, ``trades(beta=6)`` and others.
+    radius : TrainingRadius
+        The budget of each image: ``whole``, or ``half_normal(sigma, cap)``.
+    sources : tuple of str
+        Static models. For every batch one of them or the model itself is drawn, and the images are
+        crafted on it.
+    update : Update
+        How a batch changes the weights: ``plain``, ``replay(m=8)`` or ``perturbed(gamma=0.01)``.
+    layers : tuple of Layer
+        Layers in front of the model while it is trained and attacked.
+    crafting : str
+        Mode of batch norm and dropout while images are crafted: in 'eval' the running statistics
+        are used and stay; in 'train' the batch's are, and each step of the attack updates them.
+    away_from : str
+        The class that an untargeted attack leaves: the 'label', or the 'prediction' of the model
+        it is crafted on, so that crafted images do not reveal the label.
+    guard : float
+        Largest fall of the accuracy under PGD-5 on a fixed batch of training images, from its best
+        epoch; a larger one ends the training, which keeps the weights before. 0 for no guard.
     ramp : int
         Epochs over which the budget grows to its full size.
-    clean : float
-        Weight of the clean images' loss beside the adversarial one: 0 is Madry's training.
     schedule : str
-        Learning rate after the warm-up: 'constant', 'linear' or 'cosine' (both down to 0); 'auto'
-        is constant for adam and linear for sgd.
+        Learning rate after the warm-up: 'constant', 'linear' or 'cosine' (both down to 0), or
+        'drops', a tenth after each of `drops`; 'auto' is constant for adam and linear for sgd.
+    drops : tuple of float
+        Shares of the training after which the rate falls to a tenth.
     warmup : float
         Share of all steps over which the rate first rises.
     decayed : str
         Parameters with weight decay: 'all', or only the 'weights' of convolutions and linear
         layers, without biases and batch norm.
-    smoothing : float
-        Label smoothing of the training loss; attacks always use the labels themselves.
     average : float
         Decay per step of a moving average of weights and batch-norm statistics, which is the final
         model; 0 for none. The attack uses the weights themselves.
@@ -59,14 +101,14 @@ class Recipe:
         A cheaper attack for the first epochs, and their share of all epochs.
     held_out : int
         Number of training images that are not trained on. The epoch with the best accuracy on
-        them, under the attack if there is one, is kept.
+        them is kept: under the attack if there is one, and under PGD-5 if that is a single step.
     whole : bool
         Leave out the last batch of an epoch if it is smaller, as fixed shapes are faster on a GPU;
         each epoch leaves out other images.
 
     Examples
     --------
-    >>> str(replace(pgd_at, epochs=60).within("linf:0.15"))
+    >>> str(recipe("pgd-at", epochs=60).within("linf:0.15"))
     "pgd-at(epochs=60, threat='linf:0.15')"
     """
 
@@ -78,14 +120,21 @@ class Recipe:
     decay: float = number(0.0)
     attack: Attack | None = of_kind(None, Attack)
     threat: Threat | None = of_kind(None, Threat)
+    objective: Objective = of_kind(CrossEntropy(), Objective)
+    radius: TrainingRadius = of_kind(Whole(), TrainingRadius, "radius")
+    sources: tuple[str, ...] = checked((), _all_are(str), "but the names of models are needed")
+    update: Update = of_kind(Plain(), Update)
+    layers: tuple[Layer, ...] = checked((), _all_are(Layer), "but a tuple of layers is needed")
+    crafting: Literal["eval", "train"] = one_of("eval", "train")
+    away_from: Literal["label", "prediction"] = one_of("label", "prediction")
+    guard: float = number(0.0, most=1)
     ramp: int = whole_number(0, 0)
-    clean: float = number(0.0, most=1)
-    schedule: Literal["auto", "constant", "linear", "cosine"] = one_of(
-        "auto", "constant", "linear", "cosine"
+    schedule: Literal["auto", "constant", "linear", "cosine", "drops"] = one_of(
+        "auto", "constant", "linear", "cosine", "drops"
     )
+    drops: tuple[float, ...] = checked((), _are_shares, "but shares between 0 and 1 are needed")
     warmup: float = number(0.0, below=1)
     decayed: Literal["all", "weights"] = one_of("all", "weights")
-    smoothing: float = number(0.0, below=1)
     average: float = number(0.0, below=1)
     crop: int = whole_number(0, 0)
     flip: bool = False
@@ -97,12 +146,41 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if (self.attack is None) != (self.threat is None):
+        crafts = self.attack is not None or not self.update.crafts
+        if self.attack is not None and self.threat is None:
             raise ValueError("an adversarial recipe needs both an attack and a threat")
+        if self.threat is not None and not crafts:
+            raise ValueError("an adversarial recipe needs both an attack and a threat")
+        if self.attack is not None and not self.update.crafts:
+            raise ValueError(f"the update '{self.update}' crafts its images itself: attack=None")
         if self.threat is not None and self.threat.eps is None:
             raise ValueError(f"the threat '{self.threat}' has no budget to train for")
         if self.early is not None and self.attack is None:
             raise ValueError("an early attack needs an attack that follows it")
+        if self.objective.needs_attack and not crafts:
+            raise ValueError(
+                f"the objective '{self.objective}' compares clean with adversarial images: give "
+                "an attack and a threat, such as attack=pgd(steps=7), threat='linf:8/255'"
+            )
+        if self.radius != Whole() and self.attack is None:
+            raise ValueError(
+                f"the radius '{self.radius}' is that of an attack's images: give an attack and a "
+                "threat"
+            )
+        if self.sources and self.attack is None:
+            raise ValueError("static sources are models to craft on: give an attack and a threat")
+        if self.guard and self.threat is None:
+            raise ValueError("the guard measures accuracy under attack: give a threat")
+        if self.attack is not None and self.attack.oblivious:
+            raise ValueError(f"'{self.attack}' ignores the model in training: leave out oblivious")
+        if self.objective.reads_slope and not self.update.crafts:
+            raise ValueError(
+                f"'{self.objective}' takes the gradient of images that '{self.update}' changes "
+                "itself: combine it with update=plain"
+            )
+        self.update.check(self.threat)
+        if self.threat is not None:
+            self.radius.check(self.threat.radius)
 
     def within(self, threat: str | Threat) -> Recipe:
         """The recipe for another threat."""
@@ -113,10 +191,20 @@ class Recipe:
         early = epoch <= round(self.early_share * self.epochs)
         return self.early if early and self.early is not None else self.attack
 
+    def share_at(self, epoch: int) -> float:
+        """The share of the budget in an epoch, counted from 1."""
+        return min(1.0, epoch / max(self.ramp, 1))
+
     def radius_at(self, epoch: int) -> float:
-        """The budget of an epoch, counted from 1."""
+        """The largest budget of an epoch, counted from 1."""
         full = 0.0 if self.threat is None else self.threat.radius
-        return full * min(1.0, epoch / max(self.ramp, 1))
+        return full * self.share_at(epoch)
+
+    def radii_at(self, epoch: int, dice: Dice) -> Tensor:
+        """The budget of every image in an epoch, counted from 1."""
+        assert self.threat is not None
+        drawn = self.radius(self.threat.radius, dice) * self.share_at(epoch)
+        return drawn.float()  # as `ball` rounds the budget of a threat
 
     def rate_at(self, step: int, steps: int) -> float:
         """The learning rate of a step, counted from 0, out of `steps`."""
@@ -126,6 +214,8 @@ class Recipe:
         schedule = self.schedule
         if schedule == "constant" or (schedule == "auto" and self.optimiser == "adam"):
             return self.rate
+        if schedule == "drops":
+            return float(self.rate * 0.1 ** sum(step >= share * steps for share in self.drops))
         gone = (step - rise) / (steps - rise)
         if schedule == "cosine":
             return self.rate * 0.5 * (1.0 + math.cos(math.pi * gone))
@@ -133,62 +223,43 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """Every field as text or number, as cards and checkpoints store it."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        texts = {k: str(v) for k, v in given.items() if isinstance(v, (Attack, Threat))}
-        return given | texts
+        return {f.name: _plain(f.name, getattr(self, f.name)) for f in fields(self)}
 
     def __str__(self) -> str:
-        usual = RECIPES.get(self.name, Recipe(self.name)).settings()
+        usual = RECIPES.get(self.name) if self.name in RECIPES else Recipe(self.name)
         shown = [
-            f"{name}={value if name in ('attack', 'early') else repr(value)}"
-            for name, value in self.settings().items()
-            if value != usual[name]
+            f"{f.name}={_text(f.name, value)}"
+            for f in fields(self)
+            if (value := getattr(self, f.name)) != getattr(usual, f.name)
         ]
         return f"{self.name}({', '.join(shown)})" if shown else self.name
 
 
-natural = Recipe("natural")
-
-pgd_at = Recipe(
-    "pgd-at",
-    # Madry et al. 2018: 7 steps of a quarter of the budget from a random start.
-    attack=replace(pgd, steps=7, schedule=Constant(0.25)),
-    threat=Threat.parse("linf:8/255"),
-    ramp=10,
+# The language of each field whose values have names.
+_LANGUAGES: Mapping[str, Vocabulary] = MappingProxyType(
+    {
+        "attack": ATTACK_LANGUAGE,
+        "early": ATTACK_LANGUAGE,
+        "objective": objectives.LANGUAGE,
+        "radius": radii.LANGUAGE,
+        "update": updates.LANGUAGE,
+        "layers": LAYER_LANGUAGE,
+    }
 )
 
-# For 32x32 colour images and networks with batch norm.
-natural_cifar = Recipe(
-    "natural-cifar",
-    epochs=60,
-    batch=256,
-    optimiser="sgd",
-    rate=0.2,
-    decay=5e-4,
-    warmup=0.1,
-    decayed="weights",
-    crop=4,
-    flip=True,
-    precision="bfloat16",
-    held_out=1000,
-    whole=True,
-)
-pgd_at_cifar = replace(
-    natural_cifar,
-    name="pgd-at-cifar",
-    epochs=90,
-    attack=replace(pgd, steps=10, schedule=Constant(0.25)),
-    threat=Threat.parse("linf:8/255"),
-    # The moving average removes most of the overfitting of late epochs (Rice et al. 2020).
-    average=0.999,
-    smoothing=0.1,
-    early=replace(pgd, steps=3, schedule=Constant(0.5)),
-    early_share=0.3,
-)
 
-RECIPES = {recipe.name: recipe for recipe in (natural, pgd_at, natural_cifar, pgd_at_cifar)}
-# A data set's own variant of a recipe, used when the recipe is given by name.
-PRESETS = {"cifar10": {"natural": natural_cifar, "pgd-at": pgd_at_cifar}}
+def _plain(name: str, value: Any) -> Any:
+    """The value of a field as JSON can hold it."""
+    if name in _LANGUAGES or isinstance(value, Threat):
+        return None if value is None else _text(name, value).strip("'")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(name: str, value: Any) -> str:
+    """The value of a field as a recipe's text has it."""
+    if value is None or name not in _LANGUAGES:
+        return repr(str(value)) if isinstance(value, Threat) else repr(value)
+    return _LANGUAGES[name].text(value)
 
 
 def recipe(source: str | Recipe, data: str | None = None, **changes: Any) -> Recipe:
@@ -201,34 +272,63 @@ def recipe(source: str | Recipe, data: str | None = None, **changes: Any) -> Rec
     data : str, optional
         Name of the data set, which may have its own variant of the recipe.
     **changes
-        Fields and their values; attacks and threats may be given as text.
+        Fields and their values; those that have a text form may be given as text.
 
     Examples
     --------
     >>> recipe("pgd-at(epochs=30)", threat="linf:0.1").epochs
     30
     >>> recipe("pgd-at", data="cifar10").name
-    'pgd-at-cifar'
+    'pgd-at@cifar10'
     """
     if isinstance(source, Recipe):
         return _changed(source, changes)
-    match = re.fullmatch(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", source, re.DOTALL)
-    name = match[1] if match else source
-    known = {**RECIPES, **PRESETS.get(data or "", {})}
-    if match is None or name not in known:
-        raise UnknownNameError(f"no recipe is called '{name}': {near(name, RECIPES)}")
-    return _changed(known[name], {**_arguments(match[2] or "", source), **changes})
+    match = re.fullmatch(r"\s*([\w.@-]+)\s*(?:\((.*)\))?\s*", source, re.DOTALL)
+    if match is None:
+        close = near(source, RECIPES.names())
+        raise UnknownNameError(f"no recipe is called '{short(source)}': {close}")
+    plan = _find(match[1], data)
+    return _changed(plan, {**read_each(match[2] or "", _call), **changes})
 
 
-def _arguments(inside: str, source: str) -> dict[str, Any]:
-    def call(name: str, args: list[Any], given: dict[str, Any]) -> Any:
-        if name != "recipe":
-            return LANGUAGE.make(name, args, given)
-        if args:
-            raise InputError(f"'{source}' has values without names: write epochs=30")
-        return given
+def must_read_back(plan: Recipe) -> None:
+    """Refuse a recipe whose text gives another one: files would not say how they were made."""
+    try:
+        if recipe(str(plan)) == plan:
+            return
+        reason = "it gives another recipe"
+    except BesiegeError as problem:
+        reason = str(problem)
+    raise InputError(
+        f"the recipe '{short(str(plan), 200)}' cannot be written to a file, because its text "
+        f"cannot be read back ({reason}): register its parts, such as @objective('mine')"
+    )
 
-    return dict(read(f"recipe({inside})", call))
+
+# Names that cards of models shipped before have.
+_EARLIER = MappingProxyType({"natural-cifar": "natural@cifar10", "pgd-at-cifar": "pgd-at@cifar10"})
+
+
+def _find(name: str, data: str | None) -> Recipe:
+    """The recipe of a name, in the variant of a data set where it has one."""
+    name = _EARLIER.get(name, name)
+    joint = "-" if "@" in name else "@"  # nat@deepsec-mnist, pgd-at@mnist
+    if data is not None and f"{name}{joint}{data}" in RECIPES:
+        return RECIPES.get(f"{name}{joint}{data}")
+    if name not in RECIPES:
+        variants = [
+            known for known in RECIPES.names() if known.startswith((name + "@", name + "-"))
+        ]
+        if variants:
+            raise InputError(
+                f"the recipe '{name}' has settings for some data sets only: write "
+                f"{' or '.join(variants)}, with your own values in parentheses"
+            )
+    return RECIPES.get(name)
+
+
+def _call(name: str) -> Call | None:
+    return _LANGUAGES[name].make if name in _LANGUAGES else None
 
 
 def _changed(plan: Recipe, changes: dict[str, Any]) -> Recipe:
@@ -236,11 +336,21 @@ def _changed(plan: Recipe, changes: dict[str, Any]) -> Recipe:
     for field in changes:
         if field not in known:
             raise InputError(f"a recipe has no field '{field}': {near(field, known)}")
-    given = dict(changes)
-    for field, read_text in (("attack", parse), ("early", parse), ("threat", Threat.parse)):
-        if isinstance(given.get(field), str):
-            given[field] = read_text(given[field])
+    given = {field: _read(field, value) for field, value in changes.items()}
     try:
         return replace(plan, **given)
     except (TypeError, ValueError) as problem:
         raise InputError(f"the recipe '{plan.name}' cannot be changed: {problem}") from None
+
+
+def _read(field: str, value: Any) -> Any:
+    """The value of a field, from text where it has a text form."""
+    if field == "threat":
+        return Threat.parse(value) if isinstance(value, str) else value
+    if field == "sources":
+        return (value,) if isinstance(value, str) else value
+    if isinstance(value, str) and field in ("attack", "early"):
+        return parse(value)
+    if isinstance(value, str) and field in _LANGUAGES:
+        value = _LANGUAGES[field].read(value)
+    return (value,) if field == "layers" and isinstance(value, Layer) else value

@@ -25,7 +25,8 @@ from besiege.training.fitting import build
 from besiege.training.labelling import Account, labelled
 from besiege.training.loop import train
 from besiege.training.neighbours import Neighbours
-from besiege.training.recipes import Recipe, natural
+from besiege.training.recipes import Recipe
+from besiege.training.shipped import natural
 
 TRAINED = replace(natural, batch=16, rate=3e-3)
 """Recipe of a substitute: small batches and a high rate, because there are few points. After 100

@@ -1,7 +1,8 @@
 """Engines: they start workers and carry jobs to them. The same records come out of every one.
 
-A job and its outcome are small dictionaries of plain values. A **job** has the ``request`` and the
-name of its ``plan``, the ``task`` (kind, identity, needs, shard) and what the progress of its
+A job and its outcome are small dictionaries of plain values. A **job** has the ``request`` (or the
+training), the name of its ``plan`` and of its ``model``, the keys of ``trained`` models that the
+request names, the ``task`` (kind, identity, needs, shard) and what the progress of its
 ``attack`` is measured by. An **outcome** has the ``key`` of the task and its ``state``:
 
 - ``during``: it goes on (``share``, ``claimed``, ``seconds``);
@@ -12,7 +13,7 @@ name of its ``plan``, the ``task`` (kind, identity, needs, shard) and what the p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from besiege.core.registry import Registry
@@ -26,18 +27,19 @@ class Engine(Protocol):
 
     Attributes
     ----------
-    slots : int
-        The number of jobs that are done at once. A slot is a worker, or its successor: it keeps the
-        models it has used.
+    slots : collection of int
+        The slots that take jobs now, of which each does one at a time. A slot is a worker, or its
+        successor: it keeps the models it has used. Slots may come and go.
     """
 
-    slots: int
+    @property
+    def slots(self) -> Collection[int]: ...
 
     def submit(self, slot: int, job: Job) -> None:
         """Give a job to a slot that has none."""
 
     def completed(self, timeout: float) -> list[tuple[int, Outcome]]:
-        """The outcomes since the last call, each with its slot; at least one, unless time is up."""
+        """The outcomes since the last call, each with its slot; it waits for one, or a new slot."""
 
     def close(self) -> None:
         """End all workers, also those that are busy; again has no effect."""

@@ -44,7 +44,7 @@ class Local:
     """
 
     def __init__(self, store: Store, how: Machine, workers: int) -> None:
-        self.slots = workers
+        self.slots = range(workers)
         self._told: queue.SimpleQueue[tuple[_Process, Outcome | None]] = queue.SimpleQueue()
         given = asdict(how) | {"threads": how.threads or 1, "folder": str(store.folder.absolute())}
         self._given = given | {"path": [os.path.abspath(path) for path in sys.path]}

@@ -9,19 +9,24 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 from besiege.bench.claims import Claims
 from besiege.bench.engines import ENGINES, Job, Outcome
+from besiege.bench.engines.local import EXITS
 from besiege.bench.spec import Machine
 from besiege.bench.store import RECORD, Store
 from besiege.bench.task import Task
-from besiege.core.errors import InputError
+from besiege.core.errors import BesiegeError, InputError
 
 Files = Mapping[str, bytes]
+PLACING = 180.0
+"""Seconds without any worker until the cluster counts as unable to place one."""
 
 
 class RayCluster:
@@ -49,11 +54,21 @@ class RayCluster:
         on_gpu = total.get("GPU", 0) >= 1 and not (how.device or "cuda").startswith("cpu")
         self._needs = {"num_cpus": self._how.threads or 1, "num_gpus": int(on_gpu)}
         most = total.get("GPU", 0) if on_gpu else total.get("CPU", 0) // self._needs["num_cpus"]
-        self.slots = workers or max(1, int(most))
+        self.slots: set[int] = set()
         self._claims: Claims | None = None
         self._told: list[tuple[int, Outcome]] = []
         self._running: dict[Any, tuple[int, Job]] = {}
-        self._actors = [self._started() for _ in range(self.slots)]
+        self._pending: dict[Any, int] = {}
+        """The slots whose actors have not answered: the cluster may have no room for them."""
+        self._failures: Counter[int] = Counter()
+        """The actors of a slot that ended one after the other before they answered."""
+        self._manned = time.monotonic()
+        """When there was a slot last."""
+        self._progress = self._ray.remote(num_cpus=0)(_Progress).remote()
+        self._asked = self._progress.take.remote()
+        self._actors: dict[int, Any] = {}
+        for slot in range(workers or max(1, int(most))):
+            self._start(slot)
 
     def submit(self, slot: int, job: Job) -> None:
         from besiege.bench.worker import task_of
@@ -69,30 +84,83 @@ class RayCluster:
             self._told.append((slot, {"key": task.key, "state": "kept"}))
         else:
             make_room(task, self._store)
-            sent = self._actors[slot].do.remote(job, needed(task, self._store))
+            sent = self._actors[slot].do.remote(
+                job, needed(task, self._store, job["trained"].values())
+            )
             self._running[sent] = slot, job
 
     def completed(self, timeout: float) -> list[tuple[int, Outcome]]:
         found, self._told = self._told, []
-        if self._running:
-            waits = 0.0 if found else timeout
-            ready, _ = self._ray.wait(list(self._running), timeout=waits, fetch_local=True)
-            found += [self._received(one) for one in ready]
-        return found
+        if sent := [*self._running, *self._pending]:
+            self._ray.wait(sent, timeout=0.0 if found else timeout)
+            ready, _ = self._ray.wait(sent, num_returns=len(sent), timeout=0.0)
+            for one in ready:
+                if one in self._pending:
+                    self._answered(one)
+                else:
+                    found.append(self._received(one))
+        self._must_have_slots()
+        return self._during() + found
 
     def close(self) -> None:
-        for actor in self._actors:
+        for actor in self._actors.values():
             with suppress(Exception):  # it may be dead
                 self._ray.kill(actor)
-        self._actors = []
+        self._actors = {}
         if self._claims is not None:
             self._claims.__exit__(None, None, None)
             self._claims = None
         self._ray.shutdown()
 
-    def _started(self) -> Any:
+    def _start(self, slot: int) -> None:
+        """Start the actor of a slot, which takes jobs once it has answered."""
         kind = self._ray.remote(**self._needs)(_Remote)
-        return kind.remote(asdict(self._how))
+        self._actors[slot] = kind.remote(asdict(self._how), self._progress)
+        self._pending[self._actors[slot].pid.remote()] = slot
+        self.slots.discard(slot)
+
+    def _answered(self, sent: Any) -> None:
+        slot = self._pending.pop(sent)
+        try:
+            self._ray.get(sent)
+        except Exception as problem:  # such as a node without besiege
+            self._failures[slot] += 1
+            if self._failures[slot] >= EXITS:
+                raise BesiegeError(
+                    f"workers cannot be started on the Ray cluster: {str(problem)[-2000:]}"
+                ) from None
+            self._start(slot)
+        else:
+            del self._failures[slot]
+            self.slots.add(slot)
+
+    def _must_have_slots(self) -> None:
+        """Raise an error once no actor has had a place for too long."""
+        now = time.monotonic()
+        if self.slots:
+            self._manned = now
+        if now - self._manned <= PLACING:
+            return
+        cpus, gpus = self._needs["num_cpus"], self._needs["num_gpus"]
+        each = f"{cpus} CPU" + ("s" if cpus > 1 else "") + " and a GPU" * gpus
+        fix = "choose fewer threads, " if cpus > 1 else ""
+        fix += "choose device='cpu', " if gpus else ""
+        raise InputError(
+            f"the Ray cluster had no place for a worker for {PLACING:.0f} seconds: a worker needs "
+            f"{each} of one node, free of other work. See ray status; {fix}end other work on the "
+            "cluster, or add a node with ray start --address ADDRESS"
+        )
+
+    def _during(self) -> list[tuple[int, Outcome]]:
+        """What workers have reported of the jobs that they do now."""
+        if not self._ray.wait([self._asked], timeout=0.0)[0]:
+            return []
+        told: list[Outcome] = []
+        with suppress(Exception):  # its node may be gone: work goes on without progress
+            told = self._ray.get(self._asked)
+        self._asked = self._progress.take.remote()
+        slots = {job["key"]: slot for slot, job in self._running.values()}
+        return [(slots[one["key"]], one) for one in told if one["key"] in slots]
 
     def _received(self, sent: Any) -> tuple[int, Outcome]:
         from besiege.bench.working import note
@@ -102,7 +170,7 @@ class RayCluster:
         try:
             outcome, files = self._ray.get(sent)
         except Exception as problem:  # the actor or its node died, or Ray lost what it sent
-            self._actors[slot] = self._started()
+            self._start(slot)
             outcome, files = {"state": "died", "message": str(problem)}, {}
         if outcome["state"] == "made":
             self._store.place(job["key"], files)
@@ -113,12 +181,12 @@ class RayCluster:
         return slot, outcome
 
 
-def needed(task: Task, store: Store) -> dict[str, Files]:
-    """The files of the records that a task reads, by key.
+def needed(task: Task, store: Store, trained: Iterable[str] = ()) -> dict[str, Files]:
+    """The files of the records that a task reads, by key, and those of models that were trained.
 
     A verdict comes with the record of the images that it judged; an attack reads its sums only.
     """
-    found: dict[str, Files] = {}
+    found: dict[str, Files] = {key: store.files(key) for key in trained}
     for key in task.needs:
         found[key] = store.files(key)
         record = store.read(key)
@@ -133,8 +201,10 @@ def needed(task: Task, store: Store) -> dict[str, Files]:
 class _Remote:
     """A worker on a node of the cluster, with a folder of its own."""
 
-    def __init__(self, how: Mapping[str, Any]) -> None:
+    def __init__(self, how: Mapping[str, Any], progress: Any) -> None:
         from besiege.bench.worker import Worker
+
+        self._progress = progress
 
         self._folder = tempfile.TemporaryDirectory(prefix="besiege-")
         self._worker = Worker(self._folder.name, Machine(**how))
@@ -148,11 +218,25 @@ class _Remote:
         for key, files in needed.items():
             store.place(key, files)
         try:
-            outcome = self._worker.do(job)
+            outcome = self._worker.do(job, self._progress.tell.remote)
             made = outcome["state"] == "made"
             return outcome, store.files(job["key"]) if made else {}
         finally:
             store.clear()
+
+
+class _Progress:
+    """Keeps what workers have reported last, until the engine takes it."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Outcome] = {}
+
+    def tell(self, outcome: Outcome) -> None:
+        self._told[outcome["key"]] = outcome
+
+    def take(self) -> list[Outcome]:
+        told, self._told = self._told, {}
+        return list(told.values())
 
 
 def _connected(address: str) -> Any:

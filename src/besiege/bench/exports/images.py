@@ -35,7 +35,7 @@ def to_npz(wanted: Export, file: BinaryIO) -> None:
     """
     if len(wanted.evaluations) > 1:
         names = [
-            f"'{one.figures.model.name}' against '{one.figures.threat.text}'"
+            f"'{one.figures.model.title}' against '{one.figures.threat.text}'"
             for one in wanted.evaluations
         ]
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,7 @@ from besiege.bench.kinds import KINDS, Kind, base_identity
 from besiege.bench.kinds.examine import result_of
 from besiege.bench.task import Stage, Task, TaskResult
 from besiege.metrics.examination import COLUMNS
+from besiege.metrics.intervals import clopper_pearson
 
 if TYPE_CHECKING:
     from besiege.bench.context import Context
@@ -69,7 +71,12 @@ class Active(Kind):
             most=about["count"],
             first=about["first"],
         )
-        made = result_of([found.check])
+        check = found.check
+        if check.number:
+            low, high = clopper_pearson(found.found, found.tested)
+            sure = f"({100 * low:.0f} to {100 * high:.0f} %)"
+            check = replace(check, number=f"{check.number} {sure}")
+        made = result_of([check])
         counts = {"forwards": found.forwards, "backwards": found.backwards}
         return TaskResult(made.rows, {**made.totals, **counts})
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Clean(Kind):
-    """Predictions on clean images, and the images themselves."""
+    """Predictions and logits on clean images, and the images themselves."""
 
     name = "clean"
     order = 0
@@ -41,7 +41,7 @@ class Clean(Kind):
 
     def run(self, task: Task, context: Context) -> TaskResult:
         from besiege.bench.model_spec import unread
-        from besiege.bench.tables import array, as_bytes, draws_of, packed_arrays
+        from besiege.bench.tables import array, as_bytes, draws_of, packed_arrays, packed_logits
         from besiege.evaluation.judging import predict_clean
         from besiege.evaluation.preflight import preflight
 
@@ -68,7 +68,7 @@ class Clean(Kind):
             rows,
             totals,
             tuple(dict.fromkeys((*first, *clean.findings))),
-            packed_arrays({"images": as_bytes(samples.images)}),
+            packed_arrays({"images": as_bytes(samples.images)}) | packed_logits(clean.logits),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,19 +38,9 @@ class Examine(Kind):
         return 40.0
 
     def run(self, task: Task, context: Context) -> TaskResult:
-        from besiege.core.threat import Threat
         from besiege.evaluation.examining import examine
 
-        about = task.identity
-        checks = examine(
-            context.victim(about["victim"]),
-            context.first([about["shard"]], SAMPLES),
-            Threat.parse(about["threat"]),
-            fresh=context.fresh,
-            seed=about["seed"],
-            full=about["how"] == "full",
-        )
-        return result_of(checks)
+        return _examined(examine, task, context, full=task.identity["how"] == "full")
 
 
 class Again(Kind):
@@ -68,19 +58,28 @@ class Again(Kind):
         return 20.0
 
     def run(self, task: Task, context: Context) -> TaskResult:
-        from besiege.core.threat import Threat
         from besiege.evaluation.examining import examine_again
 
-        about = task.identity
-        checks = examine_again(
-            context.victim(about["victim"]),
-            context.first([about["shard"]], SAMPLES),
-            Threat.parse(about["threat"]),
-            fresh=context.fresh,
-            adversarial=context.adversarial(task.needs, SAMPLES),
-            seed=about["seed"],
-        )
-        return result_of(checks)
+        adversarial = context.adversarial(task.needs, SAMPLES)
+        return _examined(examine_again, task, context, adversarial=adversarial)
+
+
+def _examined(
+    examination: Callable[..., list[Check]], task: Task, context: Context, **more: Any
+) -> TaskResult:
+    """The checks of an examination on the first samples of a task."""
+    from besiege.core.threat import Threat
+
+    about = task.identity
+    checks = examination(
+        context.victim(about["victim"]),
+        context.first([about["shard"]], SAMPLES),
+        Threat.parse(about["threat"]),
+        fresh=context.fresh,
+        seed=about["seed"],
+        **more,
+    )
+    return result_of(checks)
 
 
 def result_of(checks: Sequence[Check]) -> TaskResult:

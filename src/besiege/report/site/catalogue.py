@@ -16,7 +16,6 @@ from besiege.report.site.view import (
     Page,
     Site,
     attack_figures,
-    goal_in_words,
     median_of,
     percent,
     shade,
@@ -37,7 +36,7 @@ def model_pages(site: Site) -> Iterator[Page]:
 
 def _label(site: Site, setting: Setting) -> str:
     threat = site.threat_of(setting)
-    return threat if setting.goal == "untargeted" else f"{threat} {goal_in_words(setting.goal)}"
+    return threat if setting.goal == "untargeted" else f"{threat} {setting.goal}"
 
 
 def _model_row(site: Site, model: BoardModel) -> dict[str, Any]:
@@ -66,8 +65,7 @@ def _model_page(site: Site, model: BoardModel) -> Page:
                 unit = unit_of(board.cells[setting.cells[0]])
                 standings.append(
                     {
-                        "setting": site.threat_of(setting),
-                        "goal": goal_in_words(setting.goal),
+                        "setting": _label(site, setting),
                         "one": one,
                         "of": len(setting.standings),
                         "median": size(one.median, unit),
@@ -80,7 +78,7 @@ def _model_page(site: Site, model: BoardModel) -> Page:
             "attack_page": site.attack_page(attack),
             "cell": cell.name,
             "cell_page": site.cell_page(cell.name),
-            "knowledge": cell.knowledge,
+            "knowledge": cell.known_to(attack),
             "numbers": _numbers(site, cell, m, a),
         }
         for cell, m in mine
@@ -118,8 +116,7 @@ def _versus(site: Site, name: str) -> Iterator[dict[str, Any]]:
             yield {
                 "other": other,
                 "style": site.style(other),
-                "setting": site.threat_of(setting),
-                "goal": goal_in_words(setting.goal),
+                "setting": _label(site, setting),
                 "value": change.value if first else -change.value,
                 "mine": change.only_first if first else change.only_second,
                 "theirs": change.only_second if first else change.only_first,

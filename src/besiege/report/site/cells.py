@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from besiege.bench.board import BoardCell
-from besiege.bench.standings import left_by
-from besiege.bench.sweeps import end_of
-from besiege.metrics.intervals import Rate
+from besiege.bench.standings import strongest
+from besiege.bench.sweeps import TOGETHER, end_of
 from besiege.metrics.optimality import area
 from besiege.metrics.strength import per_value
 from besiege.metrics.values import EvaluationFigures
@@ -24,7 +23,7 @@ from besiege.report.page import environment
 from besiege.report.pictures import Pictures, Shown, gallery
 from besiege.report.site.choices import Choice
 from besiege.report.site.curves import CurvePages
-from besiege.report.site.overview import value_cell
+from besiege.report.site.overview import mark_of, together_cell, value_cell
 from besiege.report.site.view import (
     EMPTY,
     Page,
@@ -110,7 +109,7 @@ def _page(site: Site, cell: BoardCell, album: Album, curves: str) -> Page:
         "roots": roots,
         "data": f"{answer.sample_choice(first)}; {' × '.join(map(str, first.data.shape))}",
         "crafted": [
-            {"model": name, "source": source}
+            {"model": name, "source": site.board.name_of(source)}
             for name, source in zip(cell.models, cell.sources, strict=True)
             if source
         ],
@@ -123,23 +122,22 @@ def _views(site: Site, cell: BoardCell) -> list[dict[str, Any]]:
     """The matrix of accuracies, or of medians, and that of success rates."""
     searched = cell.search and cell.eps is None
     budget = f" at {cell.norm} {cell.eps_text}" if cell.search and cell.eps is not None else ""
-    lowest = [_lowest(cell, m) for m in range(len(cell.models))]
+    lowest = [strongest([(0, cell, m)], cell.eps) for m in range(len(cell.models))]
     accuracy = [
         _matrix_row(
             site,
             cell,
             a,
             [
-                value_cell(cell, m, a, f"#images-{site.style(name)}", a == lowest[m])
+                value_cell(cell, m, a, f"#images-{site.style(name)}", (0, a) in lowest[m])
                 for m, name in enumerate(cell.models)
             ],
         )
         for a in range(len(cell.attacks))
     ]
-    if not searched:
-        rates = [_all(cell, m) for m in range(len(cell.models))]
-        cells = [EMPTY if r is None else shade(r.value, percent(r)) for r in rates]
-        row = {"attack": "all of them", "page": "", "last": True, "cells": "".join(cells)}
+    if len(cell.attacks) > 1:
+        cells = [together_cell(cell, m) for m in range(len(cell.models))]
+        row = {"attack": TOGETHER, "page": "", "cells": "".join(cells)}
         accuracy.append(row)
     success = [
         _matrix_row(
@@ -164,8 +162,9 @@ def _views(site: Site, cell: BoardCell) -> list[dict[str, Any]]:
             "note": (
                 "The median of the smallest perturbations found; clean errors count as 0."
                 if searched
-                else f"In percent of {len(cell.samples):,} images. Outlined: the lowest of a model."
-            ),
+                else f"In percent of {len(cell.samples):,} images."
+            )
+            + " Outlined: the lowest of a model, and all that equal it.",
             "rows": accuracy,
         },
         {
@@ -181,19 +180,8 @@ def _views(site: Site, cell: BoardCell) -> list[dict[str, Any]]:
 def _matrix_row(site: Site, cell: BoardCell, a: int, cells: Sequence[str]) -> dict[str, Any]:
     attack = cell.attacks[a]
     page = site.attack_page(attack)
-    return {"attack": attack, "page": page, "last": False, "cells": "".join(cells)}
-
-
-def _lowest(cell: BoardCell, m: int) -> int:
-    """The attack that leaves the least of a model; -1 without any."""
-    tried = [a for a in range(len(cell.attacks)) if cell.covered[m, a].any()]
-    return min(tried, key=lambda a: left_by(cell, m, a, cell.eps), default=-1)
-
-
-def _all(cell: BoardCell, m: int) -> Rate | None:
-    count = int(cell.known[m].sum())
-    eps = cell.eps if cell.search else None
-    return Rate.of(int(cell.withstood(eps)[m].sum()), count) if count else None
+    mark = mark_of(cell, attack)
+    return {"attack": attack, "page": page, "cells": "".join(cells), "mark": mark}
 
 
 def _galleries(site: Site, cell: BoardCell, album: Album) -> Iterator[dict[str, Any]]:
@@ -205,6 +193,7 @@ def _galleries(site: Site, cell: BoardCell, album: Album) -> Iterator[dict[str, 
             "first": shown[:_FIRST],
             "rest": shown[_FIRST:],
             "unit": budget_unit(figures.threat),
+            "explained": True,  # once, above the galleries of all models
         }
         body = template.render(section=section, e=figures)
         yield {"model": name, "style": site.style(name), "count": len(shown), "body": body}
@@ -222,6 +211,7 @@ def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]
             judged = int((cell.forwards[m, a] >= 0).sum())
             yield {
                 "attack": text,
+                "mark": mark_of(cell, text),
                 "model": cell.models[m],
                 "style": site.style(cell.models[m]),
                 "failure": one.failure,

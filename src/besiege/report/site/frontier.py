@@ -50,15 +50,15 @@ def _part(site: Site, setting: Setting) -> dict[str, Any]:
     spots = [*_spots(site, setting)]
     beaten = {one.model: [two.model for two in spots if _beats(two, one)] for one in spots}
     best = [one for one in spots if not beaten[one.model]]
+    rates = {one.model: one.robust for one in setting.standings}
     rows = [
         {
             "model": one.model,
             "style": one.style,
             "clean": one.clean,
             "value": one.value,
-            "text": size(one.value, unit)
-            if minimal
-            else f"{100 * one.value:.1f} % [{100 * one.low:.1f}, {100 * one.high:.1f}]",
+            "robust": None if minimal else rates[one.model],
+            "text": size(one.value, unit),
             "beaten": _listed(beaten[one.model]),
         }
         for one in spots

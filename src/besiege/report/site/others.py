@@ -45,11 +45,10 @@ def transfer(site: Site) -> Iterator[Page]:
 
 def _matrices(site: Site) -> Iterator[dict[str, Any]]:
     board = site.board
-    texts = {model.text: model.name for model in board.models}
     rates: dict[tuple[str, str, str], dict[tuple[str, str], Rate]] = {}
     for cell in board.cells:
         for m, target in enumerate(cell.models):
-            source = texts.get(cell.sources[m], cell.sources[m])
+            source = board.name_of(cell.sources[m])
             for a, attack in enumerate(cell.attacks):
                 rate = cell.success_rate(m, a)
                 if rate is not None and (source or cell.knowledge != TRANSFER):

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from besiege.bench.board import BoardCell
+from besiege.bench.board import WHITE_BOX, BoardCell
 from besiege.bench.standings import Setting, Standing, medians_beside
+from besiege.bench.sweeps import TOGETHER
+from besiege.metrics.distances import quantile
+from besiege.metrics.intervals import Rate
 from besiege.report.formats import interval, listed, p_value, points, share
 from besiege.report.site.choices import Choice, lacking, tokens
 from besiege.report.site.view import (
@@ -28,6 +31,8 @@ VALUES, ROWS = 2500, 200
 """Largest numbers of values in matrices, and of rows in leaderboards, on one page."""
 LINKED = 1500
 """Largest number of values of which each links to its images; of more, the rows do."""
+_KINDS = {WHITE_BOX: "white-box", "scores": "score-based", "decisions": "decision-based"}
+"""Attacks by what the attacker knows, where a sentence names them."""
 _TOLD = 4
 """Largest number of models that a sentence names as equally good."""
 
@@ -88,8 +93,8 @@ def by_setting(
 
 def _values(site: Site, setting: Setting) -> int:
     """The number of values of a setting's matrix."""
-    attacks = sum(len(site.board.cells[place].attacks) for place in setting.cells)
-    return attacks * len(setting.standings)
+    rows = sum(len(site.board.cells[place].attacks) + 1 for place in setting.cells)
+    return rows * len(setting.standings)
 
 
 def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
@@ -119,10 +124,12 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
         "medians": medians,
         "tags": [tag for tag in site.tags if any(tag in m.tags for m in site.board.models)],
         "note": note,
-        "matrix_note": f"{measured} Outlined: the lowest of each model, of {attacks} attacks."
-        + (" Each value links to the images." if linked else ""),
+        "matrix_note": f"{measured} Outlined: the lowest of each model among {attacks} attacks, "
+        "and all that equal it. Together: an image counts as broken if any attack broke it."
+        + (" The values of attacks link to the images." if linked else ""),
         "models": names,
         "groups": [_group(site, setting, cell, linked) for cell in cells],
+        "together": _all_cells(site, setting) if len(cells) > 1 else "",
     }
 
 
@@ -135,7 +142,9 @@ def sentence(site: Site, setting: Setting) -> str:
         return f"No image was judged at {escape(setting.title)} yet."
     first = ranked[0]
     title = f"<b>{escape(first.model)}</b>"
-    under = "the attack" if attacks == 1 else f"the worst of {attacks} attacks"
+    kinds = site.knowledge_of(setting)
+    kind = "" if kinds == [WHITE_BOX] else listed([_KINDS.get(one, one) for one in kinds]) + " "
+    under = f"the {kind}attack" if attacks == 1 else f"the worst of {attacks} {kind}attacks"
     goal = "" if setting.goal == "untargeted" else f" ({escape(setting.goal)})"
     if setting.eps is None:
         median = size(first.median, unit_of(cells[0]))
@@ -202,50 +211,86 @@ def _evaluations(site: Site, setting: Setting, name: str) -> Iterator[int]:
             yield cell.evaluations[cell.models.index(name)]
 
 
-def worst_of(site: Site, one: Standing) -> dict[str, str] | None:
-    """The attack that broke most, with its pages."""
-    if one.worst is None:
+def worst_of(site: Site, one: Standing) -> dict[str, Any] | None:
+    """The attack that broke most, with its pages, and how many others broke as many."""
+    if not one.worst:
         return None
-    cell = site.board.cells[one.worst[0]]
-    attack = cell.attacks[one.worst[1]]
+    (number, place), *others = one.worst
+    cell = site.board.cells[number]
+    attack = cell.attacks[place]
     return {
         "attack": attack,
         "attack_page": site.attack_page(attack),
         "cell_page": site.cell_page(cell.name),
-        "knowledge": cell.knowledge,
+        "knowledge": cell.known_to(attack),
+        "others": len(others),
     }
+
+
+def mark_of(cell: BoardCell, attack: str) -> str:
+    """What an attack used, where that is not what the cell says of all of them."""
+    known = cell.known_to(attack)
+    return "" if known == cell.knowledge else known
 
 
 def _group(site: Site, setting: Setting, cell: BoardCell, linked: bool) -> dict[str, Any]:
     page = site.cell_page(cell.name)
+    number = site.board.cells.index(cell)
+    places = {name: m for m, name in enumerate(cell.models)}
     rows = []
     for a, attack in enumerate(cell.attacks):
         cells = []
         for one in setting.standings:
-            place = cell.models.index(one.model) if one.model in cell.models else None
-            lowest = one.worst is not None and one.worst == (site.board.cells.index(cell), a)
             there = f"{page}#images-{site.style(one.model)}" if linked else ""
-            cells.append(
-                EMPTY if place is None else value_cell(cell, place, a, there, lowest, setting)
-            )
-        rows.append({"attack": attack, "page": site.attack_page(attack), "cells": "".join(cells)})
+            m, lowest = places.get(one.model), (number, a) in one.worst
+            cells.append(EMPTY if m is None else value_cell(cell, m, a, there, lowest))
+        row = {"attack": attack, "page": site.attack_page(attack), "cells": "".join(cells)}
+        rows.append({**row, "mark": mark_of(cell, attack)})
+    if len(cell.attacks) > 1:
+        found = [places.get(one.model) for one in setting.standings]
+        cells = [EMPTY if m is None else together_cell(cell, m) for m in found]
+        rows.append({"attack": TOGETHER, "page": "", "cells": "".join(cells)})
     return {"cell": cell.name, "page": page, "knowledge": cell.knowledge, "rows": rows}
 
 
-def value_cell(
-    cell: BoardCell, m: int, a: int, page: str, lowest: bool, setting: Setting | None = None
-) -> str:
+def _all_cells(site: Site, setting: Setting) -> str:
+    """The figures of the leaderboard, as a row of the matrix."""
+    cells = [site.board.cells[place] for place in setting.cells]
+    unit, most = unit_of(cells[0]), max(map(largest, cells))
+    return "".join(_shaded(one.robust, one.median, unit, most) for one in setting.standings)
+
+
+def value_cell(cell: BoardCell, m: int, a: int, page: str, lowest: bool) -> str:
     """The accuracy of a model under an attack, or the median perturbation of a search."""
-    covered = cell.covered[m, a]
-    if not covered.any():
+    if not cell.covered[m, a].any():
         return EMPTY
-    if cell.search and cell.eps is None:
-        median = float(cell.medians[m, a])
-        part = median / largest(cell) if math.isfinite(median) else 1.0
-        return shade(part, size(median, unit_of(cell)), page, lowest)
-    rate = cell.accuracy(m, a)
-    assert rate is not None
-    return shade(rate.value, percent(rate), page, lowest)
+    median = float(cell.medians[m, a]) if cell.eps is None else None
+    return _shaded(cell.accuracy(m, a), median, unit_of(cell), largest(cell), page, lowest)
+
+
+def together_cell(cell: BoardCell, m: int) -> str:
+    """The same under all attacks of a cell: the worst of them for each image."""
+    known = cell.known[m]
+    if not known.any():
+        return EMPTY
+    rate = Rate.of(int(cell.withstood(cell.eps)[m].sum()), int(known.sum()))
+    median = quantile(cell.smallest[m][known]) if cell.eps is None else None
+    return _shaded(rate, median, unit_of(cell), largest(cell))
+
+
+def _shaded(
+    rate: Rate | None,
+    median: float | None,
+    unit: int | None,
+    most: float,
+    page: str = "",
+    lowest: bool = False,
+) -> str:
+    """An accuracy, or where it is known the median, shaded by its part of the largest."""
+    if median is not None:
+        part = median / most if math.isfinite(median) else 1.0
+        return shade(part, size(median, unit), page, lowest)
+    return EMPTY if rate is None else shade(rate.value, percent(rate), page, lowest)
 
 
 def largest(cell: BoardCell) -> float:

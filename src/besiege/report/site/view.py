@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from besiege.bench.board import Board, BoardCell
+from besiege.bench.board import WHITE_BOX, Board, BoardCell
 from besiege.bench.cell_groups import TRANSFER
 from besiege.bench.standings import Setting, settings_of
 from besiege.core.threat import written_unit
@@ -120,11 +120,14 @@ class Site:
         return f"cells/{self.cells[name]}.html"
 
     def threat_of(self, setting: Setting) -> str:
-        """Norm and budget of a setting, and as much more as tells it from others."""
+        """Norm and budget of a setting, weaker access, and as much more as tells it from others."""
         same = [
             one for one in self.settings if (one.title, one.goal) == (setting.title, setting.goal)
         ]
         words = [setting.title]
+        known = self.knowledge_of(setting)
+        if WHITE_BOX not in known:
+            words += known
         if len({one.data for one in self.settings}) > 1:
             words.append(setting.data)
         if len({len(one.samples) for one in same}) > 1:
@@ -132,6 +135,11 @@ class Site:
         elif len(same) > 1 and len({one.data for one in same}) < len(same):
             words.append(f"sample {same.index(setting) + 1}")
         return ", ".join(words)
+
+    def knowledge_of(self, setting: Setting) -> list[str]:
+        """What the attacker knows in the cells of a setting, each once."""
+        cells = (self.board.cells[place] for place in setting.cells)
+        return [*dict.fromkeys(cell.knowledge for cell in cells)]
 
     # Warnings.
 

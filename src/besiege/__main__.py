@@ -1,4 +1,4 @@
-"""``python -m besiege.cli`` is ``besiege``."""
+"""``python -m besiege`` is ``besiege``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,58 @@
+"""VGG-16 for 32x32 images, and with noise before every convolution (RSE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from besiege.models.drawing import Noise
+
+# Convolutions of each block, and their channels in units of the width.
+_BLOCKS = ((2, 1), (2, 2), (3, 4), (3, 8), (3, 8))
+
+
+def vgg16(
+    width: int = 64,
+    noise: Sequence[float] | None = None,
+    classes: int = 10,
+    in_channels: int = 3,
+    size: int = 32,
+) -> nn.Sequential:
+    """VGG-16 with batch norm: 13 convolutions in five blocks and one linear layer, 14.7 M weights.
+
+    The convolutions of Simonyan and Zisserman (2015), configuration D, each followed by batch norm
+    and ReLU; a block ends in 2x2 pooling while the image is larger than one pixel.
+
+    Parameters
+    ----------
+    width : int
+        Channels of the first block; the others have 2, 4, 8 and 8 times as many.
+    noise : (float, float), optional
+        Standard deviations of Gaussian noise before the first convolution and before each of the
+        others: (0.2, 0.1) is the random self-ensemble RSE (Liu et al. 2018). The network then is
+        stochastic.
+    classes, in_channels, size : int
+        Outputs, channels of the images, and their height and width.
+    """
+    if noise is not None and len(noise) != 2:
+        raise ValueError(
+            f"noise is {noise!r}: give two standard deviations, before the first convolution and "
+            "before the others, such as (0.2, 0.1)"
+        )
+    layers: list[nn.Module] = []
+    before, left = in_channels, size
+    for count, times in _BLOCKS:
+        for _ in range(count):
+            if noise is not None:
+                layers.append(Noise(noise[1] if layers else noise[0]))
+            layers += [
+                nn.Conv2d(before, times * width, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(times * width),
+                nn.ReLU(),
+            ]
+            before = times * width
+        if left > 1:
+            layers.append(nn.MaxPool2d(2))
+            left //= 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * left**2, classes))
