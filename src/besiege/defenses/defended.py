@@ -20,6 +20,7 @@ from besiege.core.victim import Victim
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
 from besiege.defenses.pooling import LANGUAGE as POOL_LANGUAGE
 from besiege.defenses.pooling import POOLS, Pool
+from besiege.defenses.presets import is_form, layers_of_form
 from besiege.defenses.thermometer import Thermometer
 from besiege.models.classifier import Classifier
 from besiege.models.ensemble import Ensemble
@@ -148,6 +149,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
         A model as `besiege.models.load` reads it, then any number of layers, which are applied to
         the image in this order: ``zoo:digits-natural+bits(depth=3)+resize_pad``. Last may stand
         ``pooled``, which pools the answers of several draws: ``...+resize_pad+pooled(draws=20)``.
+        ``NAME@PAPER`` is a layer with a paper's parameters (`besiege.defenses.presets`).
         Several models are ``ensemble(zoo:a, zoo:b+bits, fuse=probabilities)``.
         A ``+`` in a path is part of the path.
     device : str or torch.device, optional
@@ -213,6 +215,12 @@ def split(text: str) -> tuple[str, list[str]]:
     layers: list[str] = []
     while found := _LAST.fullmatch(text[: _opening(text)].rstrip()):
         name = found["name"]
+        written = [text[found.start("name") :].strip()]
+        if is_form(name):
+            written = layers_of_form(name, text[found.end() :])
+            name = re.match(r"\w+", written[-1])[0]  # type: ignore[index]  # a name at least
+        elif "@" in name:
+            break  # part of a path
         if name not in LAYERS and name not in POOLS:
             known = [*LAYERS.names(), *POOLS.names()]
             raise UnknownNameError(f"'{text}': no defense is called '{name}', {near(name, known)}")
@@ -220,7 +228,7 @@ def split(text: str) -> tuple[str, list[str]]:
             raise InputError(
                 f"'{text}': '{name}' is written last, because it covers all layers before it"
             )
-        layers.insert(0, text[found.start("name") :].strip())
+        layers[:0] = written
         text = found["before"]
     if text.rstrip().endswith("+"):
         raise InputError(f"'{text}' ends in '+': write a layer after it, such as bits(depth=3)")
@@ -228,7 +236,7 @@ def split(text: str) -> tuple[str, list[str]]:
 
 
 # A name after the last plus; in paths and factories a dot, a colon or a slash follows.
-_LAST = re.compile(r"(?P<before>.*)\+\s*(?P<name>[A-Za-z_]\w*)", re.DOTALL)
+_LAST = re.compile(r"(?P<before>.*)\+\s*(?P<name>[A-Za-z_]\w*(?:@\w*)?)", re.DOTALL)
 
 
 def _opening(text: str) -> int:
