@@ -41,6 +41,16 @@ def reached(
     return labels != decisive if targets is None else labels == decisive
 
 
+def accepted(answers: Tensor, classes: int) -> Tensor:
+    """Whether answers are classes: a victim that rejects an image answers the number after them."""
+    return answers < classes
+
+
+def mostly_rejected(share: Tensor) -> Tensor:
+    """Whether an image that is rejected in these shares of the draws counts as rejected."""
+    return share > 0.5
+
+
 def mostly_correct(share: Tensor) -> Tensor:
     """Whether a victim that is correct in these shares of its draws counts as correct."""
     return share > 0.5

@@ -19,6 +19,7 @@ from besiege.core.dice import Dice
 from besiege.core.door import is_theirs, must_be_real, not_numbers, out_of_memory, raised, tops
 from besiege.core.door import rounded as to_float32
 from besiege.core.errors import AccessError, VictimError
+from besiege.core.refusal import folded, unfolded
 from besiege.core.threat import Access
 from besiege.core.victim import Victim
 
@@ -116,7 +117,8 @@ class Oracle:
         be sent again to find out."""
         # Members of a victim whose losses are fused: each is queried for its own loss.
         self._apart = [(w, Oracle(one, access, batch, pad)) for w, one in victim.apart or ()]
-        self._captures = victim.captures
+        # A graph holds a loss of logits as the victim answers them, not folded.
+        self._captures = None if victim.rejects else victim.captures
         self.deferred = self._captures is not None
         """Whether answers are examined one request late, so that a GPU never waits. The tracker
         then also checks that they are finite."""
@@ -162,8 +164,15 @@ class Oracle:
                 f"attacks that fit: {fit}"
             )
 
+    def fold(self, logits: Tensor, labels: Tensor, loss: object = None) -> Tensor:
+        """Logits as an attacker sees them: a rejection counts as the label's class.
+
+        A loss that is `unfolded` sees all columns.
+        """
+        return folded(logits, labels) if self.victim.rejects and not unfolded(loss) else logits
+
     def logits(self, x: Tensor, dice: Dice | None = None) -> Tensor:
-        """Logits of a flat batch ``[n, ...]``."""
+        """Logits of a flat batch ``[n, ...]``, with the column of rejection if there is one."""
         if not len(x):
             return self._empty(x)
 
@@ -185,10 +194,11 @@ class Oracle:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Input gradients of a per-row loss of a flat batch, with the losses and the logits.
 
-        The loss is a function of the logits of some rows and their aims.
+        The loss is a function of the logits of some rows and their aims. With aims, the logits are
+        folded.
         """
         if not len(x):
-            return torch.zeros_like(x), x.new_zeros(0), self._empty(x)
+            return torch.zeros_like(x), x.new_zeros(0), self._empty(x, folds=aim is not None)
         if self._apart:
             return self._gradient_apart(x, loss, aim, dice, through)
 
@@ -203,10 +213,14 @@ class Oracle:
             def ask(image: Tensor) -> Tensor:
                 return self._ask(image if through is None else through(image, rows), dice, rows)
 
-            return loss_gradient(x[rows], ask, lambda logits: loss(logits, some))
+            def score(logits: Tensor) -> Tensor:
+                seen = logits if some is None else self.fold(logits, some.labels, loss)
+                return loss(seen, some)
+
+            return loss_gradient(x[rows], ask, score)
 
         gradient, value, logits = self._batched(x, one)
-        return gradient, value, logits
+        return gradient, value, logits if aim is None else self.fold(logits, aim.labels)
 
     def _gradient_apart(
         self,
@@ -262,16 +276,28 @@ class Oracle:
         return loss_gradient(x, lambda image: self.victim(image.clone()), lambda z: loss(z, aim))
 
     def gradients(
-        self, x: Tensor, classes: Tensor, dice: Dice | None = None
+        self,
+        x: Tensor,
+        classes: Tensor,
+        dice: Dice | None = None,
+        labels: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Input gradients of chosen logits, ``[n, c, ...]``, and the logits: one forward."""
+        """Input gradients of chosen logits, ``[n, c, ...]``, and the logits: one forward.
+
+        With labels, the logits are folded.
+        """
         if not len(x):
-            return x.new_zeros(0, classes.shape[1], *x.shape[1:]), self._empty(x)
+            empty = self._empty(x, folds=labels is not None)
+            return x.new_zeros(0, classes.shape[1], *x.shape[1:]), empty
         if self._captures is not None:
             return self._gradients_apart(x, classes)
 
         def one(rows: slice) -> tuple[Tensor, Tensor]:
-            return logit_gradients(x[rows], lambda z: self._ask(z, dice, rows), classes[rows])
+            def ask(image: Tensor) -> Tensor:
+                logits = self._ask(image, dice, rows)
+                return logits if labels is None else self.fold(logits, labels[rows])
+
+            return logit_gradients(x[rows], ask, classes[rows])
 
         gradients, logits = self._batched(x, one)
         return gradients, logits
@@ -282,9 +308,9 @@ class Oracle:
         self.padded += len(x) * (len(answers) - 1)  # forwards beyond the one requested
         return torch.stack([gradient for gradient, _, _ in answers], 1), answers[0][2]
 
-    def _empty(self, x: Tensor) -> Tensor:
+    def _empty(self, x: Tensor, folds: bool = False) -> Tensor:
         """The logits of no images; the victim is not called."""
-        return x.new_zeros(0, self.classes or 1)
+        return x.new_zeros(0, (self.classes or 1) + (self.victim.rejects and not folds))
 
     def _ask(self, x: Tensor, dice: Dice | None, rows: slice) -> Tensor:
         count = len(x)
@@ -312,14 +338,11 @@ class Oracle:
                 f"the model answered {rows} images with a tensor of shape {tuple(logits.shape)}, "
                 f"but logits have one row per image and one column per class: [{rows}, classes]"
             )
+        columns, rejection = logits.shape[1], int(self.victim.rejects)
         if self.classes is None:
-            self.classes = logits.shape[1]
-        if logits.shape[1] != self.classes or self.classes < 2:
-            raise VictimError(
-                f"the model answered {logits.shape[1]} classes, but "
-                f"{max(self.classes, 2)} are expected; declare Classifier(..., classes="
-                f"{logits.shape[1]}) or check the model's last layer (two classes at least)"
-            )
+            self.classes = columns - rejection
+        if columns != self.classes + rejection or self.classes < 2:
+            raise _wrong_columns(columns, max(self.classes, 2), self.victim.rejects)
         must_be_real(logits)
         if not self.deferred and not math.isfinite(tops(logits)):
             raise not_numbers()
@@ -345,6 +368,26 @@ class Oracle:
         if len(parts) == 1:
             return parts[0]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
+def _wrong_columns(columns: int, classes: int, rejects: bool) -> VictimError:
+    """The error of a victim that answers another number of columns than it declares."""
+    if rejects:
+        return VictimError(
+            f"the model says that it rejects images (rejects = True), but answered {columns} "
+            f"columns: {classes + 1} are expected, one for each class and the rejection last"
+        )
+    more = ""
+    if columns == classes + 1:
+        more = (
+            "; if the last column means that an image is rejected, make it a "
+            "besiege.core.victim.Victim with rejects = True: a rejection is no class"
+        )
+    return VictimError(
+        f"the model answered {columns} classes, but {classes} are expected; declare "
+        f"Classifier(..., classes={columns}) or check the model's last layer (two classes at "
+        f"least){more}"
+    )
 
 
 def _chosen(logits: Tensor, aim: Aim) -> Tensor:

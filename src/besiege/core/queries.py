@@ -196,10 +196,15 @@ class Queries:
             )
         elif kind == "gradients":
             assert batch.classes is not None
-            gradient, logits = self.oracle.gradients(batch.images, batch.classes, chances)
+            labels = active.aim_at(batch.rows).labels
+            gradient, logits = self.oracle.gradients(batch.images, batch.classes, chances, labels)
         else:
             logits = self.oracle.logits(batch.images, chances)
-            value = None if loss is None else loss(logits, active.aim_at(batch.rows))
+            if loss is not None or self.oracle.victim.rejects:
+                aim = active.aim_at(batch.rows)
+                seen = self.oracle.fold(logits, aim.labels, loss)
+                value = None if loss is None else loss(seen, aim)
+                logits = self.oracle.fold(logits, aim.labels)
         if n == 1:
             return logits, value, gradient
         if kind == "labels":

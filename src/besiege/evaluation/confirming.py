@@ -104,6 +104,7 @@ class Confirmation:
             logits = torch.cat([self.oracle.logits(part) for part in parts])[rows]
         else:
             logits = self.oracle.logits(x)
+        logits = self.oracle.fold(logits, goal.labels)
         labels = logits.argmax(1)
         if self.threat.eps is None and len(rows):  # points at the boundary must be beyond rounding
             hair = ROUNDING * largest(logits)

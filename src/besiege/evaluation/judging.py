@@ -41,6 +41,31 @@ class Claims(NamedTuple):
     targets: Tensor | None
 
 
+class Rejection(NamedTuple):
+    """What a victim that may reject images does with each.
+
+    Attributes
+    ----------
+    rejected : Tensor
+        Whether most draws reject it; never by a victim that does not reject.
+    suspicion : Tensor
+        The column of rejection minus the largest of the classes, a mean over the draws; NaN for a
+        victim that does not reject.
+    """
+
+    rejected: Tensor
+    suspicion: Tensor
+
+    @classmethod
+    def of(cls, victim: Victim, scores: Tensor) -> Rejection:
+        """From the answers ``[draws, rows, columns]``."""
+        if not victim.rejects:
+            none = scores.new_zeros(scores.shape[1])
+            return cls(none.bool(), torch.full_like(none, torch.nan, dtype=torch.float64))
+        lead = scores[:, :, -1].double() - scores[:, :, :-1].amax(2).double()
+        return cls(criterion.mostly_rejected((lead > 0).double().mean(0)), lead.mean(0))
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """The verdicts of the judge; one row per sample.
@@ -54,9 +79,11 @@ class Verdicts:
     within : Tensor
         Whether it is within the threat's budget.
     prediction, confidence : Tensor
-        The predicted class and its probability; NaN for a victim that returns labels only.
+        The predicted class and its probability; NaN for a victim that returns labels only. Of a
+        rejected image the class it would have had.
     reached : Tensor
-        Whether the goal is reached; for a stochastic victim in at least half of the draws.
+        Whether the image is accepted and the goal reached; for a stochastic victim in at least half
+        of the draws.
     share : Tensor
         The share of draws in which it is; 0 or 1 for a deterministic victim.
     draws : Tensor
@@ -64,7 +91,9 @@ class Verdicts:
     success : Tensor
         Valid, within and reached.
     correct : Tensor
-        Whether the clean image is classified correctly.
+        Whether the clean image is accepted and classified correctly.
+    rejection : Rejection
+        Whether the victim rejects the image.
     forwards : int
         Forward passes of the judge, which are not part of the attack's cost.
     findings : tuple of Finding
@@ -81,6 +110,7 @@ class Verdicts:
     draws: Tensor
     success: Tensor
     correct: Tensor
+    rejection: Rejection
     forwards: int
     findings: tuple[Finding, ...]
 
@@ -104,7 +134,9 @@ class CleanPredictions:
     draws : Tensor
         The draws with a correct answer, as `bits`.
     correct : Tensor
-        Whether most draws are correct.
+        Whether most draws are correct; an image that is rejected is not.
+    rejection : Rejection
+        Whether the victim rejects the image.
     logits : Tensor, optional
         Logits of the classes, float32 ``[rows, classes]``; None for a victim that returns labels
         only. Of a stochastic victim they are the logarithms of the mean probabilities over all
@@ -120,6 +152,7 @@ class CleanPredictions:
     share: Tensor
     draws: Tensor
     correct: Tensor
+    rejection: Rejection
     logits: Tensor | None
     classes: int
     forwards: int
@@ -134,7 +167,7 @@ def predict_clean(
         samples = samples.to(victim.device)
         many = draws if victim.stochastic else 1
         scores = _ask(victim, samples.images, samples.ids, seed, "clean", many)
-        samples.check_classes(scores.shape[2])
+        samples.check_classes(_classes(victim, scores))
         findings = answers(victim, scores[0])
         right = criterion.correct(scores.argmax(2), samples.labels)
         share = right.double().mean(0)
@@ -152,8 +185,9 @@ def predict_clean(
             share,
             bits(right),
             correct,
+            Rejection.of(victim, scores),
             _class_logits(victim, scores),
-            scores.shape[2],
+            _classes(victim, scores),
             asked,
             tuple(findings),
         )
@@ -189,11 +223,12 @@ def judge(
         many = draws if victim.stochastic else 1
         scores = _ask(victim, shown, samples.ids, seed, "judge", many)
         clean = _ask(victim, samples.images, samples.ids, seed, "clean", many)
-        aimed = _targets(threat.goal, samples, crafted, scores.shape[2])
+        classes = _classes(victim, scores)
+        aimed = _targets(threat.goal, samples, crafted, classes)
         within = goal.inside(shown)
-        once = _wins(scores, samples, aimed)
+        once = _wins(scores, samples, aimed, classes)
         again = _confirm(victim, shown, scores, once[0] & valid & within)
-        wins = _wins(scores, samples, aimed)
+        wins = _wins(scores, samples, aimed, classes)
         findings = [_unstable(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
         confidence, prediction = _confidence(victim, scores)
@@ -219,6 +254,7 @@ def judge(
             bits(wins),
             success,
             correct,
+            Rejection.of(victim, scores),
             2 * many * len(samples)
             + (0 if victim.stochastic else min(AGAIN, len(samples)))
             + again,
@@ -227,7 +263,8 @@ def judge(
 
 
 def _confidence(victim: Victim, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The probability of the predicted class and the class, from ``[draws, rows, classes]``."""
+    """The probability of the predicted class and the class, from ``[draws, rows, columns]``."""
+    scores = scores[:, :, : _classes(victim, scores)]
     confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
     if len(scores) == 1:
         prediction = scores[0].argmax(1)
@@ -236,14 +273,19 @@ def _confidence(victim: Victim, scores: Tensor) -> tuple[Tensor, Tensor]:
     return confidence, prediction
 
 
+def _classes(victim: Victim, scores: Tensor) -> int:
+    """The number of classes: all columns of ``[draws, rows, columns]`` but that of rejection."""
+    return scores.shape[2] - victim.rejects
+
+
 def _class_logits(victim: Victim, scores: Tensor) -> Tensor | None:
     """The logits ``[rows, classes]`` that stand for all draws of ``[draws, rows, columns]``."""
     if victim.access is Access.DECISION:
         return None
-    classes = scores[:, :, :-1] if victim.rejects else scores
-    if len(classes) == 1:
-        return classes[0]
-    every = torch.log_softmax(classes.double(), 2)
+    scores = scores[:, :, : _classes(victim, scores)]
+    if len(scores) == 1:
+        return scores[0]
+    every = torch.log_softmax(scores.double(), 2)
     return (every.logsumexp(0) - math.log(len(every))).float()
 
 
@@ -257,7 +299,7 @@ def _health(
         with afresh(victim):  # a ledger always repeats its answers
             if any(_strays(victim, once, few) for _ in range(again)):
                 findings.append(_unstable(victim))
-    return [*findings, *rules.chance(int(correct.sum()), len(samples), clean.shape[2])]
+    return [*findings, *rules.chance(int(correct.sum()), len(samples), _classes(victim, clean))]
 
 
 def _strays(victim: Victim, once: Tensor, images: Tensor) -> bool:
@@ -297,9 +339,10 @@ def _unstable(victim: Victim) -> Finding:
     )
 
 
-def _wins(scores: Tensor, samples: Samples, aimed: Tensor | None) -> Tensor:
-    """In which draws the goal is reached, ``[draws, rows]``."""
-    return criterion.reached(scores.argmax(2), samples.labels, aimed)
+def _wins(scores: Tensor, samples: Samples, aimed: Tensor | None, classes: int) -> Tensor:
+    """In which draws the image is accepted and the goal reached, ``[draws, rows]``."""
+    labels = scores.argmax(2)
+    return criterion.reached(labels, samples.labels, aimed) & criterion.accepted(labels, classes)
 
 
 def bits(draws: Tensor) -> Tensor:

@@ -41,7 +41,14 @@ class Clean(Kind):
 
     def run(self, task: Task, context: Context) -> TaskResult:
         from besiege.bench.model_spec import unread
-        from besiege.bench.tables import array, as_bytes, draws_of, packed_arrays, packed_logits
+        from besiege.bench.tables import (
+            array,
+            as_bytes,
+            draws_of,
+            packed_arrays,
+            packed_logits,
+            rejection_of,
+        )
         from besiege.evaluation.judging import predict_clean
         from besiege.evaluation.preflight import preflight
 
@@ -58,6 +65,7 @@ class Clean(Kind):
             "share": array(clean.share),
             "correct": array(clean.correct),
             **draws_of(clean.draws, victim.stochastic),
+            **rejection_of(clean.rejection, victim.rejects),
         }
         totals = {
             "rows": len(samples),

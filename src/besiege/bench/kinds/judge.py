@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from besiege.bench.plan import Plan
     from besiege.bench.store import Record
     from besiege.core.samples import Samples
+    from besiege.core.victim import Victim
     from besiege.evaluation.judging import Verdicts
 
 
@@ -60,7 +61,7 @@ class Judge(Kind):
             rows, samples, context.store.images(key), threat, victim.device, transferred
         )
         verdicts = judge(victim, images, samples, threat, seed=task.identity["seed"])
-        return _result(samples, verdicts, victim.stochastic, provenance)
+        return _result(samples, verdicts, victim, provenance)
 
 
 def judge_task(plan: Plan, crafted: Task) -> Task:
@@ -72,9 +73,9 @@ def judge_task(plan: Plan, crafted: Task) -> Task:
 
 
 def _result(
-    samples: Samples, verdicts: Verdicts, stochastic: bool, provenance: Mapping[str, Any]
+    samples: Samples, verdicts: Verdicts, victim: Victim, provenance: Mapping[str, Any]
 ) -> TaskResult:
-    from besiege.bench.tables import array, draws_of
+    from besiege.bench.tables import array, draws_of, rejection_of
 
     rows = {
         "sample": array(samples.ids),
@@ -88,7 +89,8 @@ def _result(
         "prediction": array(verdicts.prediction),
         "confidence": array(verdicts.confidence),
         **{str(norm): array(verdicts.distance[norm]) for norm in Norm},
-        **draws_of(verdicts.draws, stochastic),
+        **draws_of(verdicts.draws, victim.stochastic),
+        **rejection_of(verdicts.rejection, victim.rejects),
     }
     totals = {
         "rows": len(samples),
