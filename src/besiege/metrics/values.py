@@ -291,7 +291,8 @@ class ModelFigures:
     """The attacked model.
 
     ``name`` is its text; ``declared`` is its name in the benchmark, if it is of one; ``surrogates``
-    are its layers whose gradient is that of a surrogate.
+    are its layers whose gradient is that of a surrogate; ``passes`` are the forward passes of its
+    networks for one answer.
     """
 
     name: str
@@ -306,6 +307,7 @@ class ModelFigures:
     declared: str | None = None
     surrogates: tuple[str, ...] = ()
     pooled: int = 1
+    passes: int = 1
 
     @property
     def title(self) -> str:
