@@ -105,7 +105,7 @@ MODELS = {
     "cifar10-fast-at": _cifar("fast-at", "resnet20", ">= 74", ">= 36"),
     "cifar10-alp": _cifar("alp", "resnet20", ">= 73", "36 to 43"),
     "cifar10-igr": _cifar("igr", "resnet20", ">= 75", "3 to 25"),
-    "cifar10-nat": _cifar("nat(epochs=12)", "resnet20", ">= 85", "<= 10"),
+    "cifar10-nat": _cifar("nat(epochs=10)", "resnet20", ">= 85", "<= 10"),
     "cifar10-eat": _cifar("eat", "resnet20", ">= 85", "<= 10"),
     "cifar10-distilled": _cifar("distilled(epochs=30)", "resnet20", ">= 89", "<= 1"),
     "cifar10-thermometer": _cifar("thermometer", "resnet20", ">= 78", "15 to 35"),
@@ -151,17 +151,21 @@ def measured(model: Model, source: str, count: int | None, folder: Path) -> dict
 def _clean(model: Model, victim: Any, test: besiege.data.Data) -> str:
     """Accuracy on clean images; of a stochastic model the mean over many draws."""
     draws = model.draws if victim.stochastic else 1
-    right = 0
+    right = torch.zeros(len(test), dtype=torch.float64)
     with victim.held(), torch.no_grad():
         for number in range(draws):
-            for part in test.shards(256):
+            for first in range(0, len(test), 256):
+                part = test.take(torch.arange(first, min(first + 256, len(test))))
                 dice = Dice.throw(SEED, part.ids).of("draw", number) if victim.stochastic else None
                 answer = victim(part.images, dice).argmax(1)
-                right += int((answer == part.labels).sum())
+                right[first : first + 256] += (answer == part.labels).double() / draws
     if draws == 1:
-        return f"{Rate.of(right, len(test))}, {len(test)} images"
-    share = right / (draws * len(test))
-    return f"{100 * share:.1f} %, {len(test)} images, mean of {draws} draws"
+        return f"{Rate.of(int(right.sum()), len(test))}, {len(test)} images"
+    # Draws of one image are not independent: the interval is that of a mean over images.
+    mean, half = float(right.mean()), 1.96 * float(right.std()) / len(test) ** 0.5
+    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    interval = f"{100 * mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{interval}, {len(test)} images, mean of {draws} draws"
 
 
 def make(name: str, folder: Path, count: int | None) -> None:

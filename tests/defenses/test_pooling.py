@@ -133,7 +133,7 @@ def test_texts_and_digests() -> None:
     [
         ("zoo:digits-natural+pooled(5)", "not stochastic"),
         (f"{BASE}+pooled(5)+bits", "written last"),
-        (f"{BASE}+pooled(5)+pooled(3)", "written last"),
+        (f"{BASE}+pooled(5)+pooled(3)", "pooled twice"),
         (f"{BASE}+pooled(0)", "whole number from 1"),
         (f"{BASE}+pooled(5, of='vote')", "'votes' is needed"),
         (f"{BASE}+poled(5)", "did you mean 'pooled'"),

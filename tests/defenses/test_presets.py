@@ -66,7 +66,7 @@ def test_answers_are_those_of_the_layers() -> None:
         ("jpeg@realsafee", "did you mean 'jpeg@realsafe'"),
         ("jpeg@realsafe(quality=50)", "write jpeg(quality=75) with your own"),
         ("jitter@deepsec+bits", "written last"),
-        ("jitter@deepsec+pooled(5)", "written last"),
+        ("jitter@deepsec+pooled(5)", "pooled twice"),
         ("jpegg@realsafe", "did you mean 'jpeg@realsafe'"),
     ],
 )

@@ -270,12 +270,13 @@ def _other_channels(victim: Defended, given: int, made: int) -> VictimError | No
     """The error where layers change the channels, and the network failed that takes others."""
     network = victim.source
     parts = network.module.modules() if isinstance(network, Classifier) else ()
-    takes = next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), made)
-    if given == made or takes == made:
+    takes = next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), None)
+    if made in (given, takes):
         return None
+    others = "other images" if takes is None else f"images of {takes}"
     return VictimError(
-        f"the layers of '{victim}' make {made} channels of {given}, but its network takes images "
-        f"of {takes}: train one for them, such as resnet20(in_channels={made})"
+        f"the layers of '{victim}' make {made} channels of {given}, but its network takes "
+        f"{others}: train one for them, such as resnet20(in_channels={made})"
     )
 
 
