@@ -6,11 +6,22 @@ import hashlib
 import os
 import re
 import runpy
+from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import rel_entr, softmax
 
+import besiege
+from besiege.core.dice import Dice
 from besiege.core.threat import Threat
+from besiege.data import Data
+from besiege.defenses import load
+from besiege.metrics.rows import Rows
+from besiege.metrics.utility import CleanAnswers, utility
 from besiege.models.catalogue import CATALOGUE, ZOO, zoo_card, zoo_names
 from besiege.training import recipe
 
@@ -113,8 +124,56 @@ def test_every_figure_of_a_card_is_measured_again(name: str, tmp_path: Path) -> 
     model = example["MODELS"][name]
     if model.data != "digits" and not os.environ.get("BESIEGE_DATA"):
         pytest.skip("needs BESIEGE_DATA")
-    stated = zoo_card(name)["accuracy"]
+    card = zoo_card(name)
+    stated = card["accuracy"] | card.get("also", {})
     for figure, text in example["measured"](model, f"zoo:{name}", 200, tmp_path).items():
         share, wanted = (float(one.split()[0]) / 100 for one in (text, stated[figure]))
         allowed = 4 * (max(wanted * (1 - wanted), 0.01) / 200) ** 0.5
         assert abs(share - wanted) <= allowed, f"{figure}: {text}, stated {stated[figure]}"
+
+
+def logits_of(name: str, data: Data) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Logits of a model of the zoo, and which images it classifies correctly."""
+    victim = load(f"zoo:{name}")
+    with victim.held(), torch.no_grad():
+        dice = Dice.throw(0, data.ids) if victim.stochastic else None
+        logits = victim(data.images, dice)
+    return logits.numpy(), (logits.argmax(1) == data.labels).numpy()
+
+
+@pytest.mark.parametrize("kind", ["digits", "mnist", "cifar10"])
+def test_utility_of_every_pair_of_the_zoo_is_a_few_lines(kind: str) -> None:
+    if kind != "digits" and not os.environ.get("BESIEGE_DATA"):
+        pytest.skip("needs BESIEGE_DATA")
+    data = besiege.data.load(kind, "test", count=100)
+    names = [name for name in zoo_names() if name.startswith(kind) and "threat" in zoo_card(name)]
+    found = {name: logits_of(name, data) for name in names}
+    labels, ids = data.labels.numpy(), data.ids.numpy()
+
+    def answers(logits: NDArray[np.float32], correct: NDArray[np.bool_]) -> CleanAnswers:
+        return CleanAnswers(Rows({"sample": ids, "label": labels, "correct": correct}), logits)
+
+    for one, other in combinations(names, 2):
+        (before, was), (after, right) = found[one], found[other]
+        made = utility(answers(before, was), answers(after, right))
+        assert made.cav.value == pytest.approx(made.crr.value - made.csr.value, abs=1e-12)
+        assert made.cav.value == pytest.approx(right.mean() - was.mean(), abs=1e-12)
+        both = was & right
+        p, q = (softmax(z[both].astype(np.float64), axis=1) for z in (before, after))
+        change = np.abs(p - q)[np.arange(both.sum()), labels[both]]
+        halves = (rel_entr(p, (p + q) / 2) + rel_entr(q, (p + q) / 2)).sum(1) / 2
+        assert made.ccv is not None and made.cos is not None
+        assert made.ccv.value == pytest.approx(change.mean(), abs=1e-6)
+        assert made.cos.value == pytest.approx(halves.mean(), abs=1e-6)
+
+
+def test_the_usual_cross_entropy_overstates_the_distilled_net_and_w23_says_so() -> None:
+    if not os.environ.get("BESIEGE_DATA"):
+        pytest.skip("needs BESIEGE_DATA")
+    attacks = ["pgd(steps=20, loss=cross_entropy(stable=False))", "pgd(steps=20, loss=margin)"]
+    found = besiege.evaluate(
+        "zoo:mnist-distilled", "mnist", count=60, threat="linf:0.3", attacks=attacks, curve=False
+    )
+    usual, margin = (rate.value for rate in found.by_attack.values())
+    assert usual >= margin + 0.2
+    assert "W23" in {finding.id for finding in found.warnings}
