@@ -164,3 +164,11 @@ def test_only_the_hard_mixture_has_a_surrogate() -> None:
 def test_a_size_that_a_network_does_not_take_names_the_layers() -> None:
     with pytest.raises(BesiegeError, match="12x12 pixels of 8x8, which its network does not take"):
         load("zoo:digits-natural+resize_pad(least=1, to=12)")(images(2, 1, 8), dice(2))
+
+
+def test_the_two_copies_of_a_mixture_have_noise_of_their_own() -> None:
+    # All four pixels are centres. With common noise each would be its own nearest centre.
+    x = torch.full((200, 1, 2, 2), 0.5)
+    made = RandMix(centres=60, sigma=0.05, hard=True, apart=False)(x, BOX, dice(200))
+    doubled = [len(set(image.flatten().tolist())) < 4 for image in made]
+    assert sum(doubled) > 60
