@@ -112,7 +112,7 @@ def _light() -> dict[str, Found]:
     """The objects that can be described without torch."""
     from besiege.attacks.suites import OTHER_NAMES, SUITES
     from besiege.data.catalogue import CATALOGUE as DATA
-    from besiege.models.catalogue import CATALOGUE, listing, zoo_card
+    from besiege.models.catalogue import CATALOGUE, layer_of, listing, zoo_card
     from besiege.models.public import PUBLIC
 
     found = {}
@@ -125,8 +125,11 @@ def _light() -> dict[str, Found]:
         card = zoo_card(short) if scheme == "zoo" else vars(PUBLIC[short])
         properties = {key: value for key, value in card.items() if key != "name"}
         properties |= {"weights": str(row.weights or "no data root is set"), "here": row.present}
-        clean = row.clean.partition("%")[0]
-        about = f"{row.built} for {row.data}, {clean}% clean"
+        about = f"{row.built} for {row.data}"
+        if row.clean:
+            about += f", {row.clean.partition('%')[0]}% clean"
+        elif layer := layer_of(row.name):
+            about += f", the network of the layer {layer}"
         found[short] = found[row.name] = Found("model", row.name, about, properties)
     for name, suite in SUITES.items():
         listed: dict[str, Any] = {

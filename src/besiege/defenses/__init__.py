@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from besiege.defenses.defended import Defended, load
     from besiege.defenses.filters import Blur, Median
     from besiege.defenses.jpeg import Jpeg
-    from besiege.defenses.learned import PixelDefend, Reform
     from besiege.defenses.layers import Layer, Unclamped
+    from besiege.defenses.learned import PixelDefend, Reform
     from besiege.defenses.nlm import NonLocalMeans
     from besiege.defenses.noise import GaussianNoise
     from besiege.defenses.pooling import Pooled
