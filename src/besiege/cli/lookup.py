@@ -55,7 +55,10 @@ def look_up(name: str) -> Found:
         return _own_layer()
     light = _light()
     if (known := suite_name(name)) in light:
-        return light[known]
+        return _with_recipe(light[known])
+    kind, _, short = name.partition(":")
+    if short in light and light[short].kind == kind:
+        return _with_recipe(light[short])
     heavy = list(_heavy())
     meanings = [found for found in heavy if name in (found.name, f"{found.kind}:{found.name}")]
     if meanings:
@@ -66,6 +69,13 @@ def look_up(name: str) -> Found:
     if not close.startswith("did you mean"):
         close = "besiege attacks, defenses, models and data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
+
+
+def _with_recipe(found: Found) -> Found:
+    """The object, and how to see the recipe of the same name; torch is not needed for it."""
+    from besiege.training.catalogue import CATALOGUE
+
+    return _with_others(found, (Found("recipe", family, "") for family in CATALOGUE))
 
 
 def _with_others(found: Found, known: Iterable[Found]) -> Found:
