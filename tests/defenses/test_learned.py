@@ -97,7 +97,9 @@ def test_an_image_of_levels_may_move_by_the_whole_bound_and_stays_without_one() 
             parameter.zero_()
         network.heads[0].levels.bias.copy_(torch.arange(levels).float())  # type: ignore[union-attr,operator]  # a Head
     x = torch.arange(0, 200, 2).float().view(1, 1, 10, 10) / 255
-    assert torch.equal(purified(network, x, 16 / 255), (x * 255).round() + 16)
+    # Values from another box are rounded: the bound must not fall short by that.
+    for given in (x, ((2 * x - 1) + 1) / 2, x - 1e-7):
+        assert torch.equal(purified(network, given, 16 / 255), (x * 255).round() + 16)
     assert torch.equal(purified(network, x, 0.0), (x * 255).round())
     assert bool((purified(network, x + 0.4 / 255, 0.1 / 255) == -1).all())
 
