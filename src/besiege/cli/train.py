@@ -214,17 +214,23 @@ def _evaluation(card: dict[str, Any], data: str, layout: str | None) -> str:
     """The command that evaluates the weights, under the threat they were trained for."""
     from besiege.data.catalogue import CATALOGUE as DATA
     from besiege.defenses import load
+    from besiege.models.catalogue import layer_of
 
     usual = DATA[data].threats[0] if data in DATA else "linf:8/255"
     words = ["--data", data, *(["--layout", layout] if layout else [])]
     words += ["--threat", card["settings"]["threat"] or usual]
+    if layer := layer_of(card["source"]):
+        model = f"MODEL+{layer}('{card['source']}')"
+        return shell(["besiege", "evaluate", model, *words, "--suite", "adaptive"])
     if load(card["source"]).stochastic:
         words += ["--suite", "adaptive"]
     return shell(["besiege", "evaluate", card["source"], *words])
 
 
 def _line(epoch: Epoch) -> str:
-    line = f"epoch {epoch.number}: loss {epoch.loss:.3f}, {100 * epoch.accuracy:.1f} % correct"
+    line = f"epoch {epoch.number}: loss {epoch.loss:.{4 if epoch.accuracy is None else 3}f}"
+    if epoch.accuracy is not None:
+        line += f", {100 * epoch.accuracy:.1f} % correct"
     for name, value in (("clean", epoch.clean), ("under attack", epoch.robust)):
         if value is not None:
             line += f", held out {100 * value:.1f} % {name}"
