@@ -127,13 +127,14 @@ MODELS = {
     "cifar10-fast-at": _cifar("fast-at", "resnet20", ">= 74", ">= 36"),
     "cifar10-alp": _cifar("alp", "resnet20", ">= 73", "36 to 43", *_STEPS),
     "cifar10-igr": _cifar("igr", "resnet20", ">= 75", "3 to 25"),
-    "cifar10-nat": _cifar("nat(epochs=10)", "resnet20", ">= 85", "<= 10"),
+    "cifar10-nat": _cifar("nat(epochs=30)", "resnet20", ">= 85", "<= 10"),
     "cifar10-eat": _cifar("eat", "resnet20", ">= 85", "<= 10"),
     "cifar10-distilled": _cifar(
         "distilled(epochs=30)", "resnet20", ">= 89", "<= 1", *_losses("linf:8/255")
     ),
     "cifar10-thermometer": _cifar("thermometer", "resnet20", ">= 78", "15 to 35"),
     "cifar10-adp": _cifar("adp", "joint(of='resnet20', members=3)", ">= 91", "<= 0.5"),
+    "cifar10-vgg16": _cifar("natural(epochs=25)", "vgg16(width=16)", "", ""),
     # Without batch norm the usual rate of 0.2 diverges.
     "cifar10-conv5": _cifar("natural(epochs=30, rate=0.02)", "conv5", "", ""),
     "cifar10-deepdefense": _cifar("deepdefense", "zoo:cifar10-conv5", ">= 76", "<= 0.5"),
