@@ -20,6 +20,7 @@ from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
+from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
@@ -90,8 +91,11 @@ def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
     return replace(threat, access=victim.access)
 
 
-def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
-    """The description of the victim."""
+def model_spec(
+    victim: Victim, request: Request, classes: int, data: Data | None = None
+) -> ModelSpec:
+    """The description of the victim; `data` are the evaluated samples."""
+    set_on = victim.calibration
     return ModelSpec(
         name=request.model,
         digest=victim.digest(),
@@ -104,6 +108,12 @@ def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
         undefended=request.textual and is_undefended(request.model),
         surrogates=tuple(dict.fromkeys(map(str, _with_surrogate(victim)))),
         pooled=victim.draws,
+        rejects=victim.rejects,
+        nominal_rejections=None if set_on is None else set_on.rejected,
+        calibrated_on=0 if set_on is None else len(set_on.ids),
+        calibrated_here=0
+        if set_on is None or data is None
+        else set_on.among(data.name, data.split, data.ids.tolist()),
     )
 
 
@@ -124,7 +134,7 @@ def probe(victim: Victim, samples: Samples) -> int:
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
         scores = oracle.logits(samples.images.to(victim.device), dice)
         answers(victim, scores)
-        return int(scores.shape[1])
+        return int(scores.shape[1]) - victim.rejects  # a rejection is no class
 
 
 def unread(victim: Victim) -> list[Finding]:

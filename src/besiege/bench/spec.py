@@ -230,6 +230,14 @@ class ModelSpec(Value):
     """Its layers whose gradient is that of a surrogate; earlier releases did not write them."""
     pooled: int = 1
     """Draws that one of its answers pools."""
+    rejects: bool = False
+    """Whether it may reject images."""
+    nominal_rejections: float | None = None
+    """The share of clean images that its threshold was set to reject, if it is known."""
+    calibrated_on: int = 0
+    """The number of images that the threshold was set on."""
+    calibrated_here: int = 0
+    """How many of these are evaluated here."""
 
 
 class DataSpec(Value):

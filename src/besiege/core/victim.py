@@ -17,6 +17,7 @@ from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, VictimError, near
 from besiege.core.identity import code, plain
+from besiege.core.refusal import Calibration
 from besiege.core.threat import Access, Threat
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Victim(ABC):
     rejects : bool
         Whether it answers one column more than `classes`, the last: larger than all others exactly
         when it rejects the image. Default: no.
+    calibration : Calibration, optional
+        How the threshold was set above which it rejects an image: reports compare the realised
+        share of rejected clean images with the intended one. Default: not known.
     passes : int
         Forward passes of the network for one answer. Default: 1.
     draws : int
@@ -96,6 +100,7 @@ class Victim(ABC):
     metered: bool = False
     stochastic: bool = False
     rejects: bool = False
+    calibration: Calibration | None = None
     passes: int = 1
     draws: int = 1
     together: int = 0
@@ -208,13 +213,15 @@ class Victim(ABC):
     def adopt(self, victim: AnyVictim) -> AnyVictim:
         """Stand in front of another victim: copy what it declares, and return it.
 
-        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes, draws and
-        together.
+        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, calibration,
+        passes, draws and together.
         """
         for what in _COPIED:
             setattr(self, what, getattr(victim, what))
         if victim.draws != 1:  # otherwise not set: attributes are part of the digest
             self.draws = victim.draws
+        if victim.calibration is not None:
+            self.calibration = victim.calibration
         self.behind = victim
         return victim
 
