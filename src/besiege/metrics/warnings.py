@@ -14,6 +14,7 @@ import numpy as np
 from besiege.core import rules
 from besiege.core.errors import Finding, Level
 from besiege.core.threat import Norm
+from besiege.metrics.calibration import w26_calibration
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate, count_for
@@ -27,7 +28,6 @@ from besiege.metrics.kinds import (
     w49_lost_in_transfer,
     w50_made_elsewhere,
 )
-from besiege.metrics.calibration import w26_calibration
 from besiege.metrics.searches import w21_consistency
 
 TOLERANCE = 0.005
