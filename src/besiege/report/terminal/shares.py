@@ -18,7 +18,7 @@ the three shares always stand together."""
 
 
 def share_tables(found: Rejections, width: int) -> Iterator[RenderableType]:
-    """Right, wrong and rejected for clean images and each attack, then how well errors are found."""
+    """The three shares of clean images and of each attack, then how well errors are found."""
     rows = [_named("clean images", found.clean, width)]
     rows += [_named(one.text, one, width) for one in found.attacks]
     if found.together is not None and len(found.attacks) > 1:
