@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d, pad
 
 import besiege
 from besiege.core.dice import Dice
-from besiege.core.refusal import Calibration
+from besiege.core.samples import Withheld
 from besiege.core.victim import Victim
 from besiege.models.sources import load
 
@@ -31,7 +31,8 @@ class Watched(Victim):
         with torch.no_grad():
             ranked = self.score(chosen.images).sort().values
         self.threshold = float(ranked[math.ceil(len(ranked) * (1 - rate)) - 1])
-        self.calibration = Calibration(rate, "digits", SPLIT, tuple(chosen.ids.tolist()))
+        self.nominal_rejections = rate
+        self.withheld = Withheld("digits", SPLIT, tuple(chosen.ids.tolist()), chosen.digest)
 
     @property
     def bare(self) -> Victim:

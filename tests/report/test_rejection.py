@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from sklearn.metrics import roc_auc_score
-from tests.rejecting import Watched, others
+from tests.rejecting import EVERY, SPLIT, Watched, others
 
 import besiege
+from besiege.bench.model_spec import model_spec
 from besiege.bench.results import summarise
+from besiege.bench.spec import Request
 from besiege.metrics.values import Rejections
 from besiege.report import table
 
@@ -162,11 +165,16 @@ def test_only_oblivious_attacks_are_warned_about() -> None:
     assert "W33" not in {one.id for one in both.warnings}
 
 
-def test_images_of_the_calibration_are_warned_about() -> None:
-    found = besiege.evaluate(Watched(0.1), "digits", attacks="pgd(steps=1)", count=60, **HOW)
-    assert found.figures.model.calibrated_here > 0
-    (seen,) = (one.seen for one in found.warnings if one.id == "W26")
-    assert f"{found.figures.model.calibrated_here} of the 60 evaluated images" in seen
+def test_the_plan_counts_evaluated_images_of_the_calibration() -> None:
+    victim = Watched(0.1)
+    asked = Request(model="watched", data="digits", threat="linf:0.1", textual=False)
+    data = besiege.data.load("digits", split=SPLIT)
+    spec = model_spec(victim, asked, 10, data)
+    assert spec.calibrated_on == spec.calibrated_here == -(-len(data) // EVERY)
+    assert model_spec(victim, asked, 10, replace(data, name="other")).calibrated_here == 0
+    assert model_spec(victim, asked, 10, data.take([1, 2, EVERY])).calibrated_here == 1
+    bare = model_spec(victim.bare, asked, 10, data)
+    assert (bare.rejects, bare.nominal_rejections, bare.calibrated_on) == (False, None, 0)
 
 
 def test_another_share_than_intended_is_warned_about() -> None:

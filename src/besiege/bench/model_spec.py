@@ -17,7 +17,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, Finding
 from besiege.core.identity import noting
 from besiege.core.oracle import Oracle, full_precision
-from besiege.core.samples import Samples
+from besiege.core.samples import Samples, Withheld
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
@@ -95,7 +95,7 @@ def model_spec(
     victim: Victim, request: Request, classes: int, data: Data | None = None
 ) -> ModelSpec:
     """The description of the victim; `data` are the evaluated samples."""
-    set_on = victim.calibration
+    set_on = victim.withheld
     return ModelSpec(
         name=request.model,
         digest=victim.digest(),
@@ -109,12 +109,19 @@ def model_spec(
         surrogates=tuple(dict.fromkeys(map(str, _with_surrogate(victim)))),
         pooled=victim.draws,
         rejects=victim.rejects,
-        nominal_rejections=None if set_on is None else set_on.rejected,
+        nominal_rejections=victim.nominal_rejections,
         calibrated_on=0 if set_on is None else len(set_on.ids),
-        calibrated_here=0
-        if set_on is None or data is None
-        else set_on.among(data.name, data.split, data.ids.tolist()),
+        calibrated_here=_calibrated_on(set_on, data),
     )
+
+
+def _calibrated_on(withheld: Withheld | None, data: Data | None) -> int:
+    """How many of the evaluated samples the victim's detector was calibrated on."""
+    if withheld is None or data is None:
+        return 0
+    if (data.name, data.split) != (withheld.data, withheld.split):
+        return 0
+    return len({*withheld.ids} & {*data.ids.tolist()})
 
 
 def _with_surrogate(victim: Victim) -> Iterator[Layer]:
@@ -134,7 +141,7 @@ def probe(victim: Victim, samples: Samples) -> int:
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
         scores = oracle.logits(samples.images.to(victim.device), dice)
         answers(victim, scores)
-        return int(scores.shape[1]) - victim.rejects  # a rejection is no class
+        return int(scores.shape[1]) - victim.rejects
 
 
 def unread(victim: Victim) -> list[Finding]:

@@ -8,41 +8,8 @@ every attack then attacks detector and classifier together. The judge never fold
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How the threshold was set above which a victim rejects an image.
-
-    Attributes
-    ----------
-    rejected : float
-        The share of clean images that it was set to reject (nominal false positive rate).
-    data, split : str
-        The data set and the split that these images are of; empty if not known.
-    ids : tuple of int
-        Their ids in it.
-    """
-
-    rejected: float
-    data: str = ""
-    split: str = ""
-    ids: tuple[int, ...] = ()
-
-    def among(self, data: str, split: str, ids: Iterable[int]) -> int:
-        """How many of some images of a data set the threshold was set on.
-
-        Examples
-        --------
-        >>> Calibration(0.05, "digits", "test", (3, 4)).among("digits", "test", [4, 5])
-        1
-        """
-        return len({*self.ids} & {*ids}) if (data, split) == (self.data, self.split) else 0
 
 
 def folded(logits: Tensor, labels: Tensor) -> Tensor:
