@@ -41,6 +41,13 @@ def test_curve_and_area_are_those_of_scikit_learn(seed: int, ties: bool) -> None
     assert np.trapezoid(corners.tpr, corners.fpr) == pytest.approx(auc(*scores), abs=1e-12)
 
 
+def test_only_points_inside_straight_lines_are_left_out() -> None:
+    bent = roc([2], [2, 1])  # first a tie, then a negative
+    assert (bent.fpr.tolist(), bent.tpr.tolist()) == ([0, 0.5, 1], [0, 1, 1])
+    straight = roc([2, 1], [2, 1])
+    assert (straight.fpr.tolist(), straight.tpr.tolist()) == ([0, 1], [0, 1])
+
+
 def test_infinite_scores_are_scores() -> None:
     assert auc([np.inf, 1], [-np.inf, -np.inf]) == 1
     assert auc([-np.inf] * 3, [-np.inf] * 4) == 0.5, "a detector that accepts everything"
