@@ -18,7 +18,10 @@ from besiege.metrics.rejection import outcome_columns, rejection_figures
 from besiege.metrics.values import Rejections, Shares
 
 # Eight samples of class 0: what the classifier says of the clean image, and whether it is rejected.
-CLEAN = {"prediction": [0, 0, 0, 0, 0, 0, 1, 1], "rejected": [0, 0, 0, 0, 0, 1, 0, 1]}
+CLEAN: dict[str, Any] = {
+    "prediction": [0, 0, 0, 0, 0, 0, 1, 1],
+    "rejected": [0, 0, 0, 0, 0, 1, 0, 1],
+}
 
 
 def clean(prediction: list[int], rejected: list[int], suspicion: list[float] | None = None) -> Rows:

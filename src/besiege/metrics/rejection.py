@@ -134,10 +134,10 @@ def detection(evidence: Evidence, trial: Trial) -> Detection:
 
 def _answers(evidence: Evidence, trial: Trial) -> Answers:
     """What the victim does with the images of one attack, and with clean images without any."""
-    codes, alone = (column.copy() for column in clean_answers(evidence))
-    rows = trial.rows
+    before, rows = clean_answers(evidence), trial.rows
     if not rows.count:
-        return Answers(codes, alone)
+        return before
+    codes, alone = before.codes.copy(), before.alone.copy()
     same = rows["prediction"] == rows["label"]
     rejected = rows["rejected"].astype(bool)
     # The goal counts first: in half of the draws it may be reached, and the image rejected in most.
