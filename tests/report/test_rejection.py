@@ -149,6 +149,8 @@ def test_the_page_has_one_bar_for_each_attack_and_the_curves(found: besiege.Eval
     assert 'class="wide"' in section and 'class="narrow"' in section
     assert "clean images rejected, %" in section and "threshold set for 10 %" in section
     assert "accuracy, %" not in section
+    assert "classified correctly when clean and not accepted with a wrong class" in page
+    assert "The model may reject an image, which is then no success." in page
 
 
 def test_the_notebook_shows_the_shares(found: besiege.Evaluation) -> None:

@@ -105,7 +105,7 @@ def auc_interval(
     --------
     >>> found = auc_interval([3, 2, 5, 4, 1], [2, 1, 0, 3, 1])
     >>> f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
-    '0.82 [0.43, 0.97]'
+    '0.80 [0.40, 0.96]'
     """
     above, below = _scores(positive, negative)
     if paired and len(above) != len(below):
