@@ -56,6 +56,9 @@ class Model:
         What the literature leads one to expect, by figure.
     draws : int
         How often a stochastic model classifies the clean images: its accuracy is the mean.
+    also : tuple of str
+        Further attacks and threats, such as ``"pgd(steps=20) l2:0.5"``, under which it is measured
+        on all images.
     """
 
     data: str
@@ -64,36 +67,49 @@ class Model:
     threat: str
     expected: dict[str, str]
     draws: int = 50
+    also: tuple[str, ...] = ()
 
 
 def _digits(recipe: str, arch: str = "digits_cnn") -> Model:
-    return Model("digits", arch, recipe, "linf:0.15", {})
+    return Model("digits", arch, recipe, "linf:0.15", {}, also=("pgd(steps=20) l2:0.5",))
 
 
-def _mnist(recipe: str, **expected: str) -> Model:
-    return Model("mnist", "deepsec_cnn(width=16)", recipe, "linf:0.3", expected)
+def _mnist(recipe: str, *also: str, **expected: str) -> Model:
+    return Model("mnist", "deepsec_cnn(width=16)", recipe, "linf:0.3", expected, also=also)
 
 
-def _cifar(recipe: str, arch: str, clean: str, autoattack: str) -> Model:
+def _cifar(recipe: str, arch: str, clean: str, autoattack: str, *also: str) -> Model:
     expected = {"clean": clean, "autoattack": autoattack}
-    return Model("cifar10", arch, recipe, "linf:8/255", expected)
+    return Model("cifar10", arch, recipe, "linf:8/255", expected, also=also)
+
+
+def _losses(threat: str) -> tuple[str, ...]:
+    """PGD with the usual cross-entropy, from which large logits hide gradients, and the margin."""
+    losses = ("cross_entropy(stable=False)", "margin")
+    return tuple(f"pgd(steps=20, loss={loss}) {threat}" for loss in losses)
+
+
+_STEPS = tuple(f"pgd(steps={steps}) linf:8/255" for steps in (10, 50, 200))
+_LONGER = (
+    "pgd(steps=20, schedule=constant(step=0.25)) linf:8/255",
+    "pgd(steps=50, loss=dlr) linf:8/255",
+)
 
 
 MODELS = {
     "digits-natural": _digits("natural(epochs=80)"),
     "digits-pgd-at": _digits("pgd-at(epochs=60)"),
-    "digits-mlp": _digits("natural", "digits_mlp"),
     "mnist-natural": _mnist("natural", clean=">= 99.0"),
     "mnist-pat": _mnist("pgd-at", clean=">= 98.3", autoattack=">= 82"),
     "mnist-nat": _mnist("nat"),
     "mnist-eat": _mnist("eat"),
-    "mnist-distilled": _mnist("distilled"),
+    "mnist-distilled": _mnist("distilled", *_losses("linf:0.3")),
     "mnist-igr": _mnist("igr"),
     "mnist-thermometer": _mnist("thermometer"),
-    "cifar10-pgd-at": _cifar("pgd-at(epochs=130)", "preact_resnet18(width=32)", "", ""),
+    "cifar10-pgd-at": _cifar("pgd-at(epochs=130)", "preact_resnet18(width=32)", "", "", *_LONGER),
     # A network this small hardly overfits: it needs less regularisation.
     "cifar10-resnet20-pgd-at": _cifar(
-        "pgd-at(epochs=115, decay=2e-4, objective=cross_entropy)", "resnet20", "", ""
+        "pgd-at(epochs=115, decay=2e-4, objective=cross_entropy)", "resnet20", "", "", *_LONGER
     ),
     "cifar10-trades": _cifar("trades", "preact_resnet18(width=32)", ">= 75.5", ">= 47.0"),
     "cifar10-denoise": _cifar(
@@ -103,11 +119,13 @@ MODELS = {
         ">= 41",
     ),
     "cifar10-fast-at": _cifar("fast-at", "resnet20", ">= 74", ">= 36"),
-    "cifar10-alp": _cifar("alp", "resnet20", ">= 73", "36 to 43"),
+    "cifar10-alp": _cifar("alp", "resnet20", ">= 73", "36 to 43", *_STEPS),
     "cifar10-igr": _cifar("igr", "resnet20", ">= 75", "3 to 25"),
-    "cifar10-nat": _cifar("nat(epochs=12)", "resnet20", ">= 85", "<= 10"),
+    "cifar10-nat": _cifar("nat(epochs=10)", "resnet20", ">= 85", "<= 10"),
     "cifar10-eat": _cifar("eat", "resnet20", ">= 85", "<= 10"),
-    "cifar10-distilled": _cifar("distilled(epochs=30)", "resnet20", ">= 89", "<= 1"),
+    "cifar10-distilled": _cifar(
+        "distilled(epochs=30)", "resnet20", ">= 89", "<= 1", *_losses("linf:8/255")
+    ),
     "cifar10-thermometer": _cifar("thermometer", "resnet20", ">= 78", "15 to 35"),
     "cifar10-adp": _cifar("adp", "joint(of='resnet20', members=3)", ">= 91", "<= 0.5"),
     # Without batch norm the usual rate of 0.2 diverges.
@@ -129,17 +147,20 @@ def measured(model: Model, source: str, count: int | None, folder: Path) -> dict
     attack = "averaged(pgd(steps=20), 20)" if victim.stochastic else "pgd(steps=20)"
     suite = "rand" if victim.stochastic else "standard"
     found = {"clean": _clean(model, victim, test)}
-    kinds: tuple[tuple[str, dict[str, Any], besiege.data.Data], ...] = (
+    kinds: list[tuple[str, str, dict[str, Any], besiege.data.Data]] = [
         # An attack averaged over 20 draws takes 20 times as long.
-        ("pgd20", {"attacks": [attack]}, few if victim.stochastic else test),
-        ("autoattack", {"suite": suite}, few),
-    )
-    for name, given, samples in kinds:
+        ("pgd20", model.threat, {"attacks": [attack]}, few if victim.stochastic else test),
+        ("autoattack", model.threat, {"suite": suite}, few),
+    ]
+    for text in model.also:
+        attack, threat = text.rsplit(" ", 1)
+        kinds.append((text, threat, {"attacks": [attack]}, test))
+    for number, (name, threat, given, samples) in enumerate(kinds):
         result = besiege.evaluate(
             victim,
             samples,
-            threat=model.threat,
-            out=str(folder / name),
+            threat=threat,
+            out=str(folder / f"{number}"),
             examine="none",
             curve=False,
             **given,
@@ -151,17 +172,21 @@ def measured(model: Model, source: str, count: int | None, folder: Path) -> dict
 def _clean(model: Model, victim: Any, test: besiege.data.Data) -> str:
     """Accuracy on clean images; of a stochastic model the mean over many draws."""
     draws = model.draws if victim.stochastic else 1
-    right = 0
+    right = torch.zeros(len(test), dtype=torch.float64)
     with victim.held(), torch.no_grad():
         for number in range(draws):
-            for part in test.shards(256):
+            for first in range(0, len(test), 256):
+                part = test.take(torch.arange(first, min(first + 256, len(test))))
                 dice = Dice.throw(SEED, part.ids).of("draw", number) if victim.stochastic else None
                 answer = victim(part.images, dice).argmax(1)
-                right += int((answer == part.labels).sum())
+                right[first : first + 256] += (answer == part.labels).double() / draws
     if draws == 1:
-        return f"{Rate.of(right, len(test))}, {len(test)} images"
-    share = right / (draws * len(test))
-    return f"{100 * share:.1f} %, {len(test)} images, mean of {draws} draws"
+        return f"{Rate.of(int(right.sum()), len(test))}, {len(test)} images"
+    # Draws of one image are not independent: the interval is that of a mean over images.
+    mean, half = float(right.mean()), 1.96 * float(right.std()) / len(test) ** 0.5
+    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    interval = f"{100 * mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{interval}, {len(test)} images, mean of {draws} draws"
 
 
 def make(name: str, folder: Path, count: int | None) -> None:
@@ -192,7 +217,8 @@ def make(name: str, folder: Path, count: int | None) -> None:
         print(name, card["accuracy"])
         return
     figures = measured(model, card.pop("source"), count, folder / f"{name}-measured")
-    card |= {"threat": model.threat, "accuracy": figures}
+    also = {text: figures.pop(text) for text in model.also}
+    card |= {"threat": model.threat, "accuracy": figures, **({"also": also} if also else {})}
     expected = {figure: text for figure, text in model.expected.items() if text}
     card |= {"expected": expected} if expected else {}
     replace_file(path, (json.dumps(card, indent=2) + "\n").encode())
@@ -228,7 +254,8 @@ def main() -> int:
             parser.error(f"no model is called '{name}': {near(name, MODELS)}")
     if given.measure:
         for name in given.names:
-            print(name, "stated  ", zoo_card(name)["accuracy"])
+            card = zoo_card(name)
+            print(name, "stated  ", card["accuracy"] | card.get("also", {}))
             with tempfile.TemporaryDirectory() as place:
                 figures = measured(MODELS[name], f"zoo:{name}", given.count, Path(place))
             print(name, "measured", figures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import re
 import signal
 import tomllib
@@ -279,6 +280,48 @@ def test_killed_inside_every_attack_it_ends_with_the_same_records(
         _, ended = os.waitpid(forked(killed(at)), 0)
         assert os.WIFSIGNALED(ended)
     assert siege(folder, model, texts).complete
+    assert content(folder) == content(tmp_path / "whole")
+
+
+POOLED = "zoo:digits-natural+resize_pad+pooled(draws=5)"
+
+
+@pytest.mark.slow
+def test_killed_at_ten_moments_a_pooled_model_ends_with_the_same_records(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"threat": "linf:0.15", "count": 8, "shard": 4, "curve": False}
+
+    def run(folder: Path, **more: Any) -> besiege.Evaluation:
+        made: besiege.Evaluation = besiege.evaluate(
+            POOLED, "digits", suite="adaptive", out=folder, examine="none", **asked, **more
+        )
+        return made
+
+    events = 0
+
+    def count(event: Event) -> None:
+        nonlocal events
+        events += 1
+
+    assert run(tmp_path / "whole", watch=count).complete
+    folder, draws = tmp_path / "run", random.Random(0)
+
+    def killed(at: int) -> Callable[[], object]:
+        seen = 0
+
+        def watch(event: Event) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return lambda: run(folder, watch=watch)
+
+    stopped = 0
+    for _ in range(10):
+        _, ended = os.waitpid(forked(killed(draws.randrange(1, max(2, events // 6)))), 0)
+        stopped += os.WIFSIGNALED(ended)
+    assert stopped >= 5, "most of the runs must be killed"
+    assert run(folder).complete
     assert content(folder) == content(tmp_path / "whole")
 
 

@@ -16,7 +16,7 @@ from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, InputError, UnknownNameError
 from besiege.core.threat import Access
 from besiege.core.victim import Victim
-from besiege.defenses import BitDepth, Defended, Layer, ResizePad, load
+from besiege.defenses import BitDepth, Blur, Defended, Layer, ResizePad, load
 from besiege.defenses.defended import split
 from besiege.models import Classifier
 from besiege.models.small import digits_mlp
@@ -181,3 +181,14 @@ def test_layers_are_given_one_by_one_as_objects() -> None:
     for one in wrong:
         with pytest.raises(InputError, match=r"Defended\(model, first, second\)"):
             Defended("zoo:digits-natural", one)
+
+
+def test_layers_are_applied_in_the_order_of_the_text() -> None:
+    x = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    victim, net = load("zoo:digits-natural+blur+bits(depth=1)"), load("zoo:digits-natural")
+    dice = Dice.throw(0, torch.arange(4))
+    with torch.no_grad():
+        inwards = net(BitDepth(1)(Blur()(x, (0, 1), dice), (0, 1), dice))
+        outwards = net(Blur()(BitDepth(1)(x, (0, 1), dice), (0, 1), dice))
+        assert torch.equal(victim(x), inwards)
+    assert not torch.equal(inwards, outwards)

@@ -76,8 +76,25 @@ def test_it_is_evaluated_like_any_model() -> None:
         ("ensemble(zoo:digits-natural, fuse=votes)", "fuse is 'votes'"),
         ("ensemble(zoo:digits-natural, zoo:digits-pgd-at, weights=(1,))", "1 weights for 2"),
         ("ensemble(zoo:digits-natural+bit(depth=3))", "did you mean 'bits'"),
+        ("ensemble(zoo:digits-natural, wieghts=(1,))", "did you mean 'weights'"),
+        ("ensemble(zoo:digits-natural, zoo:digits-pgd-at, weights=3)", "one for each model"),
+        ("ensemble(zoo:digits-natural, zoo:digits-pgd-at, weights=('a', 'b'))", "a number above"),
+        ("ensemble(zoo:digits-natural, zoo:digits-pgd-at, equalise=maybe)", "True or False"),
     ],
 )
 def test_what_is_refused(text: str, said: str) -> None:
     with pytest.raises(BesiegeError, match=said):
         load(text)
+
+
+def test_weights_in_brackets_read_back_to_the_same_victim() -> None:
+    made = load("ensemble(zoo:digits-natural, zoo:digits-pgd-at, weights=[2, 1])")
+    assert load(str(made)).digest() == made.digest()
+
+
+def test_the_draws_of_an_ensemble_are_the_fewest_of_its_stochastic_members() -> None:
+    pooled = "zoo:digits-natural+resize_pad+pooled(draws=5)"
+    mixed = load(f"ensemble({pooled}, zoo:digits-pgd-at)")
+    assert (mixed.stochastic, mixed.draws, mixed.passes) == (True, 5, 6)
+    assert load(f"ensemble({pooled}, zoo:digits-pgd-at+resize_pad)").draws == 1
+    assert load("ensemble(zoo:digits-natural, zoo:digits-pgd-at)").draws == 1

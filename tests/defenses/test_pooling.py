@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import besiege
+from besiege.bench import estimate
 from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, InputError, StochasticError, VictimError
 from besiege.core.victim import Victim
 from besiege.defenses import Defended, Jitter, Pooled, load
 from besiege.models import Classifier
 from besiege.models.drawing import Noise
+from besiege.report.terminal.attacks import legend
 
 BASE = "zoo:digits-natural+resize_pad"
 DATA = besiege.data.load("digits", "test", count=24)
@@ -47,6 +49,18 @@ def test_a_pooled_answer_is_that_of_a_plain_loop(of: str) -> None:
         top = votes.amax(1, keepdim=True)
         assert bool((votes.gather(1, made.argmax(1, keepdim=True)) == top).all())
     assert torch.allclose(made, wanted, atol=2e-5)
+
+
+def test_costs_say_how_many_passes_an_answer_takes() -> None:
+    asked: dict[str, Any] = {"threat": "linf:0.1", "count": 4, "attacks": "pgd(steps=2)"}
+    text = f"{BASE}+pooled(draws=5)"
+    assert estimate(text, "digits", **asked).passes == 5
+    found = besiege.evaluate(text, "digits", **asked, examine="none", curve=False)
+    assert found.figures.model.passes == 5
+    assert "takes 5 passes of the network" in legend([found.figures], 80)
+    assert "takes 5 passes of its network" in " ".join(found.page().read_text("utf-8").split())
+    bare = besiege.evaluate("zoo:digits-natural", "digits", **asked, examine="none", curve=False)
+    assert "of the network" not in legend([bare.figures], 80)
 
 
 def test_ties_of_votes_are_decided_by_probability_and_not_by_the_number_of_a_class() -> None:
@@ -119,7 +133,7 @@ def test_texts_and_digests() -> None:
     [
         ("zoo:digits-natural+pooled(5)", "not stochastic"),
         (f"{BASE}+pooled(5)+bits", "written last"),
-        (f"{BASE}+pooled(5)+pooled(3)", "written last"),
+        (f"{BASE}+pooled(5)+pooled(3)", "pooled twice"),
         (f"{BASE}+pooled(0)", "whole number from 1"),
         (f"{BASE}+pooled(5, of='vote')", "'votes' is needed"),
         (f"{BASE}+poled(5)", "did you mean 'pooled'"),

@@ -18,10 +18,10 @@ NET = "zoo:digits-natural"
     ("name", "spelled"),
     [
         ("jpeg@realsafe", "jpeg(quality=75)"),
-        ("jpeg@realsafe_code", "jpeg(quality=95)"),
+        ("jpeg@realsafe-code", "jpeg(quality=95)"),
         ("bits@realsafe", "bits(levels=4)"),
         ("resize_pad@realsafe", "resize_pad(least=0.875)"),
-        ("randmix@realsafe", "randmix(centres=5, sigma=16/255)+pooled(draws=10)"),
+        ("randmix@realsafe", "randmix(centres=5, sigma=16/255, apart=False)+pooled(draws=10)"),
         ("resize_pad@deepsec", "resize_pad(least=1, to=36, fill=0.5)"),
         ("jitter@deepsec", "jitter(radius=0.02)+pooled(draws=1000, of='votes')"),
         (
@@ -66,7 +66,7 @@ def test_answers_are_those_of_the_layers() -> None:
         ("jpeg@realsafee", "did you mean 'jpeg@realsafe'"),
         ("jpeg@realsafe(quality=50)", "write jpeg(quality=75) with your own"),
         ("jitter@deepsec+bits", "written last"),
-        ("jitter@deepsec+pooled(5)", "written last"),
+        ("jitter@deepsec+pooled(5)", "pooled twice"),
         ("jpegg@realsafe", "did you mean 'jpeg@realsafe'"),
     ],
 )

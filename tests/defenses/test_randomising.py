@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+import besiege
 from besiege.core.dice import Dice
 from besiege.core.errors import BesiegeError, InputError
 from besiege.defenses import Jitter, RandMix, ResizePad, load
@@ -132,3 +133,42 @@ def test_what_is_refused(text: str, said: str) -> None:
 def test_a_result_smaller_than_the_image_is_refused() -> None:
     with pytest.raises(InputError, match="write to=32 or more"):
         ResizePad(1.0, to=30)(images(1), BOX, dice(1))
+
+
+def test_gradients_averaged_over_more_draws_are_nearer_to_the_expectation() -> None:
+    data = besiege.data.load("digits", "test", count=12)
+    victim = load("zoo:digits-natural+resize_pad(least=0.75)")
+
+    def slope(draws: int, seed: int) -> torch.Tensor:
+        total = torch.zeros_like(data.images)
+        for draw in range(draws):
+            x = data.images.clone().requires_grad_(True)
+            logits = victim(x, Dice.throw(seed, data.ids).of("draw", draw))
+            total += torch.autograd.grad(functional.cross_entropy(logits, data.labels), x)[0]
+        return total.flatten(1)
+
+    with victim.held():
+        wanted = slope(400, 1)
+        near = [
+            float(functional.cosine_similarity(slope(draws, 2), wanted).mean())
+            for draws in (1, 5, 20, 100)
+        ]
+    assert near == sorted(near), "cosines rise with the number of draws"
+    assert near[0] < 0.75 < 0.9 < near[2] < near[3], near
+
+
+def test_only_the_hard_mixture_has_a_surrogate() -> None:
+    assert not RandMix().has_surrogate and RandMix(hard=True).has_surrogate
+
+
+def test_a_size_that_a_network_does_not_take_names_the_layers() -> None:
+    with pytest.raises(BesiegeError, match="12x12 pixels of 8x8, which its network does not take"):
+        load("zoo:digits-natural+resize_pad(least=1, to=12)")(images(2, 1, 8), dice(2))
+
+
+def test_the_two_copies_of_a_mixture_have_noise_of_their_own() -> None:
+    # All four pixels are centres. With common noise each would be its own nearest centre.
+    x = torch.full((200, 1, 2, 2), 0.5)
+    made = RandMix(centres=60, sigma=0.05, hard=True, apart=False)(x, BOX, dice(200))
+    doubled = [len(set(image.flatten().tolist())) < 4 for image in made]
+    assert sum(doubled) > 60

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import besiege
 from besiege.core.errors import InputError
@@ -108,7 +108,7 @@ def test_other_models_are_checked_before_the_first_batch(
 
     for text, said in (
         (f"{file}:three", f"{role}.*3 classes.*10"),
-        (f"{file}:large", "could not take images"),
+        (f"{file}:large", f"the {role} .*:large does not take the 1x8x8 images of digits: choose"),
         ("zoo:digit-natural", "did you mean"),
     ):
         with pytest.raises(besiege.BesiegeError, match=said):
@@ -494,3 +494,45 @@ def test_networks_inside_layers_are_in_the_identity_of_a_training(data: Data) ->
     with torch.no_grad():
         Reforms.inside.weight.add_(1.0)
     assert identify(net(), data, plan, 0) != before
+
+
+def test_attack_threat_and_model_are_checked_before_the_first_batch(data: Data) -> None:
+    def never(*at: Any) -> None:
+        raise AssertionError("a batch was trained on")
+
+    for text, said in (
+        ("pgd-at(threat='linf:0.1 targeted:given')", "write targeted:random"),
+        ("pgd-at(threat='linf:0.1 targeted:class=12')", "choose one from 0 to 9"),
+        ("pgd-at(attack=apgd, layers=jitter(radius=0.1))", r"write averaged\(apgd, 4\)"),
+        ("pgd-at(attack=jsma, threat='linf:0.1')", "works in l0, but its threat is 'linf:0.1'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            train(net(), data, recipe(text), tick=never)
+    with pytest.raises(InputError, match="the text of a model"):
+        recipe("natural(objective=distil(3))")
+
+
+def test_static_models_never_change_in_any_crafting_mode(data: Data, tmp_path: Path) -> None:
+    file = tmp_path / "made.py"
+    file.write_text(
+        "import torch\nfrom torch import nn\n"
+        "def static():\n"
+        "    torch.manual_seed(0)\n"
+        "    return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    plan = replace(EAT, sources=(f"{file}:static",), crafting="train", epochs=1)
+    work: list[Training] = []
+    init = Training.__init__
+
+    def kept(self: Training, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
+        work.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "__init__", kept)
+        train(net(), data, plan)
+    (source,) = work[0].sources
+    module = cast(Classifier, source).module
+    assert not any(part.training for part in module.modules())
+    assert not any(p.requires_grad or p.grad is not None for p in module.parameters())
+    assert cast(Tensor, module[0].running_mean).abs().sum() == 0, "statistics must stay"

@@ -56,6 +56,8 @@ class Estimate:
         The rate limit of the model, in images per second.
     seconds : float, optional
         The time at that rate, where both are known.
+    passes : int
+        Forward passes of the model's networks for one query.
     """
 
     model: str
@@ -68,6 +70,7 @@ class Estimate:
     sent: int | None
     rate: float | None
     seconds: float | None
+    passes: int = 1
 
     def plain(self) -> dict[str, Any]:
         """All of it as plain values."""
@@ -114,6 +117,7 @@ def price(
         sent,
         rate,
         sent / rate if sent is not None and rate else None,
+        victim.passes,
     )
 
 

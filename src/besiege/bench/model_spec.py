@@ -108,6 +108,7 @@ def model_spec(
         undefended=request.textual and is_undefended(request.model),
         surrogates=tuple(dict.fromkeys(map(str, _with_surrogate(victim)))),
         pooled=victim.draws,
+        passes=victim.passes,
         rejects=victim.rejects,
         nominal_rejections=victim.nominal_rejections,
         calibrated_on=0 if set_on is None else len(set_on.ids),
@@ -127,8 +128,7 @@ def _calibrated_on(withheld: Withheld | None, data: Data | None) -> int:
 def _with_surrogate(victim: Victim) -> Iterator[Layer]:
     """The layers, in the order of the image's way, that have a surrogate for their gradient."""
     if isinstance(victim, Defended):
-        has = (one for one in victim.layers if type(one).surrogate is not Layer.surrogate)
-        yield from has
+        yield from (layer for layer in victim.layers if layer.has_surrogate)
     for part in victim.parts:
         if isinstance(part, Victim):
             yield from _with_surrogate(part)

@@ -230,6 +230,8 @@ class ModelSpec(Value):
     """Its layers whose gradient is that of a surrogate; earlier releases did not write them."""
     pooled: int = 1
     """Draws that one of its answers pools."""
+    passes: int = 1
+    """Forward passes of its networks for one answer."""
     rejects: bool = False
     """Whether it may reject images."""
     nominal_rejections: float | None = None

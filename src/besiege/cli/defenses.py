@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 from rich.text import Text
@@ -10,6 +11,9 @@ from rich.text import Text
 from besiege.cli import screen
 from besiege.cli.attacks import first_line
 from besiege.cli.grammar import AsJson, examples, flowing
+
+if TYPE_CHECKING:
+    from besiege.defenses.layers import Layer
 
 command = App(
     name="defenses",
@@ -26,10 +30,12 @@ command = App(
 def defenses(*, as_json: AsJson = False) -> None:
     """List the defenses: layers that transform an image before the model sees it."""
     from besiege.defenses.layers import LAYERS
+    from besiege.defenses.presets import FORMS
 
     found = [described(name, kind) for name, kind in LAYERS.items()]
     if as_json:
-        screen.print_json({"defenses": found})
+        forms = [asdict(form) for form in FORMS.values()]
+        screen.print_json({"defenses": found, "forms": forms})
         return
     console = screen.out()
     rows = screen.columns("defense", "randomness", "gradient", "parameters")
@@ -44,6 +50,11 @@ def defenses(*, as_json: AsJson = False) -> None:
         rows.add_row(Text(line["name"], "bold"), line["about"])
     console.print(rows)
     console.print()
+    rows = screen.columns("published form", "stands for")
+    for form in FORMS.values():
+        rows.add_row(Text(form.name, "bold"), form.text)
+    console.print(rows)
+    console.print()
     screen.say(
         console,
         Text(
@@ -56,16 +67,20 @@ def defenses(*, as_json: AsJson = False) -> None:
     )
 
 
-def described(name: str, kind: type) -> dict[str, Any]:
+def described(name: str, kind: type[Layer]) -> dict[str, Any]:
     """A registered layer as plain values."""
     from besiege.cli.lookup import defaults
     from besiege.defenses.layers import Layer
 
-    own = getattr(kind, "surrogate", None) is Layer.surrogate
+    values = defaults(kind)
+    if "required" in values.values():
+        stands_in = kind.surrogate is not Layer.surrogate
+    else:
+        stands_in = kind().has_surrogate
     return {
         "name": name,
         "stochastic": bool(getattr(kind, "stochastic", False)),
-        "gradient": "its own" if own else "of a surrogate",
-        "parameters": defaults(kind),
+        "gradient": "of a surrogate" if stands_in else "its own",
+        "parameters": values,
         "about": first_line(kind).replace("``", "`"),
     }

@@ -296,6 +296,9 @@ def _print_cost(request: Request, estimate: Estimate) -> None:
         table.add_row(one.account, each, _count(one.asked), _count(one.sent))
     table.add_row("in all", "", _count(estimate.asked), _count(estimate.sent))
     out.print(table)
+    if estimate.passes > 1:
+        total = "" if estimate.sent is None else f", {estimate.sent * estimate.passes:,} in all"
+        screen.say(out, Text(f"A query takes {estimate.passes} passes of the network{total}."))
     if estimate.sent is None:
         screen.say(out, Text("--queries sets a limit where the cost of an attack is not known."))
     if estimate.seconds is not None:

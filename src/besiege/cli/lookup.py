@@ -13,6 +13,7 @@ from besiege.core.rules import CODED, SURROGATE, TITLES
 
 if TYPE_CHECKING:
     from besiege.core.presets import Preset
+    from besiege.defenses.presets import Form
 
 _MOST_CLASSES = 100
 """How many names of classes are listed."""
@@ -185,9 +186,12 @@ def _written(text: str) -> Found:
     """An attack, a layer, a recipe or a part of one in its text form, with these parameters."""
     from besiege.attacks.attack import parse
     from besiege.core import presets
+    from besiege.defenses.presets import FORMS
 
     if text in presets.PRESETS:
         return _preset(presets.PRESETS.get(text), text)
+    if text in FORMS:
+        return _form(FORMS[text])
     if (other := _no_attack(text)) is not None:
         return other
     attack = parse(text)
@@ -317,6 +321,17 @@ def _layer(name: str, layer: Any, values: Mapping[str, str]) -> Found:
         "written": f"MODEL+{name}",
     }
     return Found("defense", name, described(kind), facts, values)
+
+
+def _form(form: Form) -> Found:
+    """A published form of a layer."""
+    facts = {
+        "reads as": form.text,
+        "differs": form.differs or "nothing known",
+        "written": f"MODEL+{form.name}",
+        "attack it": f'besiege evaluate "MODEL+{form.name}" --data DATA --suite adaptive',
+    }
+    return Found("published form of a defense", form.name, f"{form.source}.", facts)
 
 
 def _slot(cls: type) -> str:

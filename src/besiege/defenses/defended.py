@@ -81,12 +81,13 @@ class Defended(Victim):
             if self.stochastic:
                 raise VictimError(f"'{self}' is stochastic and was given no dice")
             dice = Dice(torch.zeros(len(x), dtype=torch.int64, device=x.device))
-        given = x.shape[1]
+        given = x.shape
         x = self._shown(x, dice)
         try:
             return self.victim(x, dice.of("victim"))
         except (VictimError, InputError) as problem:  # the latter from its normalisation
-            mismatch = _other_channels(self, given, x.shape[1])
+            mismatch = _other_channels(self, given[1], x.shape[1])
+            mismatch = mismatch or _other_size(self, given, x.shape)
             if mismatch is None:
                 raise
             raise mismatch from problem
@@ -169,7 +170,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     model, written = split(text)
     last = written[-1] if written else ""
     pool: Pool | None = None
-    if re.match(r"\w*", last)[0] in POOLS:  # type: ignore[index]  # an empty match at least
+    if _name(last) in POOLS:
         pool = POOL_LANGUAGE.read(written.pop())
     layers = [LANGUAGE.read(layer) for layer in written]  # first: loading weights costs more
     members = re.fullmatch(r"ensemble\s*\((.*)\)", model, re.DOTALL)
@@ -184,12 +185,21 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     return victim if device is None else victim.to(device)
 
 
+_OPTIONS = ("fuse", "weights", "equalise")
+
+
 def _ensemble(inside: str, text: str) -> Ensemble:
     """The ensemble of a text: members with layers of their own, then options."""
     members: list[str] = []
     options: list[str] = []
     for part in _parts(inside):
-        (options if re.match(r"(fuse|weights|equalise)\s*=", part) else members).append(part)
+        option = re.match(r"(\w+)\s*=", part)
+        if option is not None and option[1] not in _OPTIONS:
+            raise UnknownNameError(
+                f"'{short(text)}': an ensemble has no option '{option[1]}', "
+                f"{near(option[1], _OPTIONS)}"
+            )
+        (members if option is None else options).append(part)
     # Bare words are the values of `fuse`: fuse=probabilities.
     given = read_arguments(", ".join(options), lambda name, args, named: name)
     if not members:
@@ -198,10 +208,10 @@ def _ensemble(inside: str, text: str) -> Ensemble:
 
 
 def _parts(inside: str) -> list[str]:
-    """The parts of a text between its commas, except those inside parentheses."""
+    """The parts of a text between its commas, except those inside brackets."""
     depth, parts = 0, [""]
     for letter in inside:
-        depth += (letter == "(") - (letter == ")")
+        depth += (letter in "([") - (letter in ")]")
         if letter == "," and depth == 0:
             parts.append("")
         else:
@@ -218,12 +228,14 @@ def split(text: str) -> tuple[str, list[str]]:
         written = [text[found.start("name") :].strip()]
         if is_form(name):
             written = layers_of_form(name, text[found.end() :])
-            name = re.match(r"\w+", written[-1])[0]  # type: ignore[index]  # a name at least
+            name = _name(written[-1])
         elif "@" in name:
             break  # part of a path
         if name not in LAYERS and name not in POOLS:
             known = [*LAYERS.names(), *POOLS.names()]
             raise UnknownNameError(f"'{text}': no defense is called '{name}', {near(name, known)}")
+        if name in POOLS and any(_name(one) in POOLS for one in layers):
+            raise InputError(f"'{text}' is pooled twice: give the larger number of draws once")
         if name in POOLS and layers:
             raise InputError(
                 f"'{text}': '{name}' is written last, because it covers all layers before it"
@@ -236,7 +248,12 @@ def split(text: str) -> tuple[str, list[str]]:
 
 
 # A name after the last plus; in paths and factories a dot, a colon or a slash follows.
-_LAST = re.compile(r"(?P<before>.*)\+\s*(?P<name>[A-Za-z_]\w*(?:@\w*)?)", re.DOTALL)
+_LAST = re.compile(r"(?P<before>.*)\+\s*(?P<name>[A-Za-z_]\w*(?:@[\w-]*)?)", re.DOTALL)
+
+
+def _name(layer: str) -> str:
+    """The name that the text of a layer begins with."""
+    return layer.partition("(")[0].strip()
 
 
 def _opening(text: str) -> int:
@@ -253,12 +270,25 @@ def _other_channels(victim: Defended, given: int, made: int) -> VictimError | No
     """The error where layers change the channels, and the network failed that takes others."""
     network = victim.source
     parts = network.module.modules() if isinstance(network, Classifier) else ()
-    takes = next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), made)
-    if given == made or takes == made:
+    takes = next((part.in_channels for part in parts if isinstance(part, nn.Conv2d)), None)
+    if made in (given, takes):
         return None
+    others = "other images" if takes is None else f"images of {takes}"
     return VictimError(
-        f"the layers of '{victim}' make {made} channels of {given}, but its network takes images "
-        f"of {takes}: train one for them, such as resnet20(in_channels={made})"
+        f"the layers of '{victim}' make {made} channels of {given}, but its network takes "
+        f"{others}: train one for them, such as resnet20(in_channels={made})"
+    )
+
+
+def _other_size(victim: Defended, given: torch.Size, made: torch.Size) -> VictimError | None:
+    """The error where layers change the size of images, and the network failed."""
+    if given[2:] == made[2:]:
+        return None
+    old, new = ("x".join(map(str, shape[2:])) for shape in (given, made))
+    return VictimError(
+        f"the layers of '{victim}' make images of {new} pixels of {old}, which its network does "
+        "not take: use one that ends in global pooling, such as resnet20, or layers that keep the "
+        "size"
     )
 
 

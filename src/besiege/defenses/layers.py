@@ -42,6 +42,11 @@ class Layer(ABC):
         """The networks inside: they are moved, put to evaluation mode and digested with it."""
         return ()
 
+    @property
+    def has_surrogate(self) -> bool:
+        """Whether gradients are those of a surrogate, and not of the transformation itself."""
+        return type(self).surrogate is not Layer.surrogate
+
     def identity(self) -> str:
         """What decides the images it makes, as part of a digest.
 

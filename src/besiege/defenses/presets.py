@@ -48,10 +48,10 @@ _FORMS = (
         "jpeg@realsafe",
         ("jpeg(quality=75)",),
         f"{_REALSAFE}: their clean accuracy of 80.9 % on CIFAR-10 fits quality 75",
-        "their code has quality 95 by default: jpeg@realsafe_code",
+        "their code has quality 95 by default: jpeg@realsafe-code",
     ),
     Form(
-        "jpeg@realsafe_code",
+        "jpeg@realsafe-code",
         ("jpeg(quality=95)",),
         f"{_REALSAFE}: the quality of their code for CIFAR-10",
         "their code cuts pixel values to whole numbers, which costs half a level; ours rounds",
@@ -69,9 +69,10 @@ _FORMS = (
     ),
     Form(
         "randmix@realsafe",
-        ("randmix(centres=5, sigma=16/255)", "pooled(draws=10)"),
+        ("randmix(centres=5, sigma=16/255, apart=False)", "pooled(draws=10)"),
         f"{_REALSAFE}: 5 centres, noise of 16/255, the mean logits of 10 draws",
-        "their code never updates the distances to chosen centres, so that its centres are uniform",
+        "their code never updates the distances to chosen centres, so that these are uniform; "
+        "Zhang and Liang choose them far apart: apart=True",
     ),
     Form(
         "eit@deepsec",
@@ -84,7 +85,7 @@ _FORMS = (
         "resize_pad@deepsec",
         ("resize_pad(least=1, to=36, fill=0.5)",),
         f"{_DEEPSEC}: 32 pixels enlarged to 32 to 36, grey around",
-        "their code never draws 36, their text does",
+        "their code never draws 36, their text does; for MNIST write to=31",
     ),
     Form(
         "jitter@deepsec",

@@ -125,6 +125,10 @@ class RandMix(Layer):
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def has_surrogate(self) -> bool:
+        return self.hard
+
     def transform(self, x: Tensor, box: tuple[float, float], dice: Dice) -> Tensor:
         return self._mixed(x, box, dice, self.hard)
 

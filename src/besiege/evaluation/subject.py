@@ -24,7 +24,6 @@ from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
-from besiege.defenses.layers import Layer
 from besiege.defenses.pooling import Pooled
 
 MOST = 16
@@ -263,7 +262,7 @@ def _surrogates(victim: Victim | nn.Module) -> int:
         return 0
     own = 0
     if isinstance(victim, Defended):
-        own = sum(type(layer).surrogate is not Layer.surrogate for layer in victim.layers)
+        own = sum(layer.has_surrogate for layer in victim.layers)
     elif isinstance(victim, Pooled):
         own = int(victim.of == "votes")  # its gradient is that of the mean probability
     return own + sum(_surrogates(part) for part in victim.parts)

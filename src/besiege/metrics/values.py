@@ -383,9 +383,10 @@ class ModelFigures:
     """The attacked model.
 
     ``name`` is its text; ``declared`` is its name in the benchmark, if it is of one; ``surrogates``
-    are its layers whose gradient is that of a surrogate. Of a model that may reject images,
-    ``nominal_rejections`` is the share of clean images that its threshold was set to reject on
-    ``calibrated_on`` images, of which ``calibrated_here`` are evaluated here.
+    are its layers whose gradient is that of a surrogate; ``passes`` are the forward passes of its
+    networks for one answer. Of a model that may reject images, ``nominal_rejections`` is the share
+    of clean images that its threshold was set to reject on ``calibrated_on`` images, of which
+    ``calibrated_here`` are evaluated here.
     """
 
     name: str
@@ -400,6 +401,7 @@ class ModelFigures:
     declared: str | None = None
     surrogates: tuple[str, ...] = ()
     pooled: int = 1
+    passes: int = 1
     rejects: bool = False
     nominal_rejections: float | None = None
     calibrated_on: int = 0

@@ -74,6 +74,8 @@ class Ensemble(Victim):
             raise InputError("an ensemble is a list of at least one model")
         if fuse not in get_args(Fuse):
             raise InputError(f"fuse is {fuse!r}: {near(str(fuse), get_args(Fuse))}")
+        if not isinstance(equalise, bool):
+            raise InputError(f"equalise is {equalise!r}: write True or False")
         if equalise and fuse != "logits":
             raise InputError(f"equalise brings logits to one scale, but fuse is {fuse!r}")
         self.members: list[Victim] = [Classifier.of(one) for one in members]
@@ -85,6 +87,7 @@ class Ensemble(Victim):
         self.classes = self._common("classes")
         self.access = min(one.access for one in self.members)
         self.stochastic = any(one.stochastic for one in self.members)
+        self.draws = min((one.draws for one in self.members if one.stochastic), default=1)
         self.passes = sum(one.passes for one in self.members)
         self.metered = any(one.metered for one in self.members)
         self.name = self._written() if name is None else name
@@ -96,7 +99,10 @@ class Ensemble(Victim):
         each = [(name, value) for name, value in each if value is not None]
         if len({value for _, value in each}) > 1:
             values = ", ".join(f"that of {name} is {value}" for name, value in each)
-            raise InputError(f"the members of an ensemble must agree on {what}, but {values}")
+            raise InputError(
+                f"the members of an ensemble must agree on {what}, but {values}: leave out the "
+                "ones that differ"
+            )
         return each[0][1] if each else None
 
     def _written(self) -> str:
@@ -104,7 +110,7 @@ class Ensemble(Victim):
         if self.fuse != "logits":
             parts.append(f"fuse={self.fuse!r}")
         if len(set(self.weights)) > 1:
-            parts.append(f"weights={tuple(float(f'{w:.6g}') for w in self.weights)}")
+            parts.append(f"weights={self.weights}")
         if self.equalise:
             parts.append("equalise=True")
         return f"ensemble({', '.join(parts)})"
@@ -154,7 +160,8 @@ class Ensemble(Victim):
             each = zip(self.members, answers, strict=True)
             shapes = ", ".join(f"{one.name} {tuple(z.shape)}" for one, z in each)
             raise VictimError(
-                f"the members of an ensemble must have the same classes, but answered {shapes}"
+                f"the members of an ensemble must have the same classes, but answered {shapes}: "
+                "leave out the ones that differ"
             )
         if self.equalise:
             answers = [z / _spread(z) for z in answers]
@@ -176,6 +183,10 @@ class Ensemble(Victim):
 def _weights(given: Sequence[float] | None, count: int) -> tuple[float, ...]:
     if given is None:
         return (1.0 / count,) * count
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise InputError(f"the weights are {given!r}, but there is one for each model: (2, 1)")
+    if not all(isinstance(w, (int, float)) for w in given):
+        raise InputError(f"the weights are {list(given)}, but each is a number above zero")
     if len(given) != count:
         raise InputError(f"there are {len(given)} weights for {count} models: give one for each")
     if not all(math.isfinite(w) and w > 0 for w in given):

@@ -35,7 +35,7 @@ def vgg16(
     classes, in_channels, size : int
         Outputs, channels of the images, and their height and width.
     """
-    if noise is not None and len(noise) != 2:
+    if noise is not None and (not isinstance(noise, Sequence) or len(noise) != 2):
         raise ValueError(
             f"noise is {noise!r}: give two standard deviations, before the first convolution and "
             "before the others, such as (0.2, 0.1)"

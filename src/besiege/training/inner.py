@@ -111,7 +111,7 @@ class Inner:
     @contextmanager
     def _mode(self, victim: Victim) -> Iterator[None]:
         """The victim as images are crafted on it: frozen, in the mode that the recipe declares."""
-        modes = [(p, p.training) for module in _modules(victim) for p in module.modules()]
+        modes = [(p, p.training) for module in networks(victim) for p in module.modules()]
         with victim.held():
             if self.plan.crafting == "train":
                 for part, mode in modes:
@@ -199,11 +199,11 @@ def _reads_clean(attack: Attack) -> bool:
     return isinstance(attack, Ascent) and isinstance(attack.loss, Divergence)
 
 
-def _modules(victim: Victim) -> Iterator[torch.nn.Module]:
+def networks(victim: Victim) -> Iterator[torch.nn.Module]:
     """Every network inside a victim."""
     for part in victim.parts:
         if isinstance(part, Victim):
-            yield from _modules(part)
+            yield from networks(part)
         else:
             yield part
 

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError
+from besiege.core.errors import InputError, VictimError
 from besiege.core.identity import plain
 from besiege.core.oracle import Oracle
+from besiege.core.threat import Goal
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended, load
@@ -25,6 +26,8 @@ from besiege.models.denoising import Denoise
 from besiege.training.catalogue import CATALOGUE
 from besiege.training.checkpoints import Checkpoint, make_room
 from besiege.training.epochs import Epoch, Training, lay_out
+from besiege.training.inner import networks
+from besiege.training.inner import plain as is_plain
 from besiege.training.recipes import Recipe, must_read_back, recipe
 
 T = TypeVar("T")
@@ -166,9 +169,44 @@ def must_fit(
             f"classes: it needs labels from 0 to {classes - 1}"
         )
     victim.classes = classes
+    _must_be_attackable(victim, layers, classes, plan)
     _must_have_what_is_needed(victim, layers, data, plan)
     if plan.objective.needs_members:
         plan.objective.check(classes, _members(victim, layers, data))
+
+
+def _must_be_attackable(
+    victim: Classifier, layers: tuple[Layer, ...], classes: int, plan: Recipe
+) -> None:
+    """Refuse an attack that does not fit the threat or the model."""
+    threat = plan.threat
+    if threat is None:
+        return
+    for attack in (plan.attack, plan.early):
+        if attack is None:
+            continue
+        if threat.norm not in attack.norms:
+            known = ", ".join(sorted(map(str, attack.norms)))
+            raise InputError(
+                f"the attack '{attack}' of the recipe works in {known}, but its threat is "
+                f"'{threat}': give another threat or another attack"
+            )
+        stochastic = victim.stochastic or any(layer.stochastic for layer in layers)
+        if stochastic and attack.draws == 1 and not is_plain(attack):
+            raise InputError(
+                f"the attack '{attack}' of the recipe needs several draws of a stochastic model: "
+                f"write averaged({attack}, 4), or a plain ascent such as pgd"
+            )
+    if threat.goal is Goal.GIVEN and threat.target is None:
+        raise InputError(
+            f"the threat '{threat}' leaves the targets to the caller, and a training has none: "
+            "write targeted:random, targeted:least-likely or targeted:class=0"
+        )
+    if threat.target is not None and threat.target >= classes:
+        raise InputError(
+            f"the threat '{threat}' aims at class {threat.target}, but the model has {classes} "
+            f"classes: choose one from 0 to {classes - 1}"
+        )
 
 
 def _must_have_what_is_needed(
@@ -219,7 +257,14 @@ def _other(
 ) -> Victim:
     """A model that is not trained, on the victim's device and checked against it."""
     other = load(text, victim.device)
-    classes = _classes(other, data)
+    try:
+        classes = _classes(other, data)
+    except (VictimError, InputError) as problem:
+        shape = "x".join(map(str, data.images.shape[1:]))
+        raise InputError(
+            f"the {role} {text} does not take the {shape} images of {data.name}: choose one that "
+            f"was trained on such images ({problem})"
+        ) from problem
     if classes != victim.classes:
         raise InputError(
             f"the {role} {text} has {classes} classes, and the model in training {victim.classes}: "
@@ -230,6 +275,10 @@ def _other(
     front = Defended(victim, *layers) if layers else victim
     if other.digest() == front.digest():
         raise InputError(f"the {role} {text} is the model in training itself: choose another one")
+    other.classes = classes
+    for network in networks(other):
+        # It never changes: neither its weights nor, in training mode, its running statistics.
+        network.eval().requires_grad_(False)
     return other
 
 

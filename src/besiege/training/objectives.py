@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError
-from besiege.core.fields import check_fields, number, whole_number, yes_or_no
+from besiege.core.fields import check_fields, number, of_kind, whole_number, yes_or_no
 from besiege.core.registry import Registry
 from besiege.core.vocabulary import Vocabulary
 from besiege.training.reaching import relative_reach
@@ -266,7 +266,7 @@ class Distil(Objective):
         The T of both.
     """
 
-    teacher: str | None = None
+    teacher: str | None = of_kind(None, str, "the text of a model")
     temperature: float = number(50.0, above=0)
     needs_teacher = True
 

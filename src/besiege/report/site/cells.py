@@ -106,6 +106,7 @@ def _page(site: Site, cell: BoardCell, album: Album, curves: str) -> Page:
         "curves": curves,
         "galleries": [*_galleries(site, cell, album)],
         "costs": [*_costs(site, cell, roots)],
+        "several": _several_passes(site, cell),
         "roots": roots,
         "data": f"{answer.sample_choice(first)}; {' × '.join(map(str, first.data.shape))}",
         "crafted": [
@@ -197,6 +198,13 @@ def _galleries(site: Site, cell: BoardCell, album: Album) -> Iterator[dict[str, 
         }
         body = template.render(section=section, e=figures)
         yield {"model": name, "style": site.style(name), "count": len(shown), "body": body}
+
+
+def _several_passes(site: Site, cell: BoardCell) -> str:
+    """Which models take several passes of their networks for one answer, in words."""
+    models = [site.board.evaluation(cell, m).model for m in range(len(cell.models))]
+    many = [f"{one.title} {one.passes}" for one in models if one.passes > 1]
+    return f"{', '.join(many)} passes of the network" if many else ""
 
 
 def _costs(site: Site, cell: BoardCell, roots: bool) -> Iterator[dict[str, Any]]:

@@ -103,6 +103,12 @@ def _short(duration: str) -> str:
     return duration.replace(" min", "m").replace(" h", "h").replace(" s", "s").replace(" ", "")
 
 
+def _passes_of_an_answer(evaluation: Evaluation) -> str:
+    """A sentence about a model whose answers take several passes; empty for others."""
+    each = evaluation.model.passes
+    return f"One answer counts once and takes {each} passes of the network." if each > 1 else ""
+
+
 def legend(evaluations: Sequence[Evaluation], width: int) -> str:
     """The explanation of the columns that are shown at this width."""
     evaluations = [without_guards(evaluation) for evaluation in evaluations]
@@ -124,6 +130,7 @@ def legend(evaluations: Sequence[Evaluation], width: int) -> str:
         meanings["before"] = "before, left: unbroken images before the attack and after it."
         del meanings["left"]
     words += [meaning for name, meaning in meanings.items() if name in shown]
+    words += [text for one in evaluations if (text := _passes_of_an_answer(one))]
     told = [(e.suite, origin(e.suite, [a.text for a in e.attacks])) for e in evaluations if e.suite]
     words += [
         f"{name}: {text.split('. ')[0].rstrip('.')}." for name, text in dict.fromkeys(told) if text
