@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -53,7 +55,7 @@ class Bare(Guarded):
         return super().__call__(x)[:, :2]
 
 
-def problem() -> tuple[Tensor, Tensor, float, Tensor, float]:
+def problem() -> tuple[Any, ...]:
     """Images of class 0, slope and bias of the classifier, slope and threshold of the score.
 
     The score rises towards the other class, so that the nearest misclassified image is rejected.

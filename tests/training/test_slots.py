@@ -532,7 +532,7 @@ def test_static_models_never_change_in_any_crafting_mode(data: Data, tmp_path: P
         patch.setattr(Training, "__init__", kept)
         train(net(), data, plan)
     (source,) = work[0].sources
-    module = cast(Classifier, source).module
+    module = cast(nn.Sequential, cast(Classifier, source).module)
     assert not any(part.training for part in module.modules())
     assert not any(p.requires_grad or p.grad is not None for p in module.parameters())
     assert cast(Tensor, module[0].running_mean).abs().sum() == 0, "statistics must stay"

@@ -28,6 +28,7 @@ from besiege.metrics.cascade import fates, first_place
 from besiege.metrics.distances import smallest
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.intervals import Rate
+from besiege.metrics.rejection import outcome_columns
 from besiege.metrics.rows import Rows, filled_with
 from besiege.metrics.stochastic import success_probabilities
 from besiege.metrics.values import EvaluationFigures, RunFigures
@@ -111,11 +112,15 @@ class Evaluation:
         ``attack`` is the first that broke it, in the order of the list; ``queries``, ``forwards``
         and ``backwards`` are the cost up to then, earlier attacks included. Of a stochastic model,
         ``probability`` is that of a success in one draw of the sample's worst image, with its exact
-        95 % interval, ``probability_low`` and ``probability_high``.
+        95 % interval, ``probability_low`` and ``probability_high``. Of a model that may reject
+        images, ``outcome`` is the worst under all attacks, 'right', 'wrong', 'rejected' or
+        'unknown', and ``rejected`` and ``suspicion`` are those of the clean image; a clean image
+        that is rejected has the fate 'wrong'.
         """
         evidence = self._evidence()
         chances = success_probabilities(evidence, self.figures.model.draws)
-        return self._with_files(fates(evidence).having(**chances))
+        rejected = outcome_columns(evidence)
+        return self._with_files(fates(evidence).having(**chances, **rejected))
 
     @cached_property
     def smallest(self) -> Rows:
@@ -409,9 +414,11 @@ def labelled_rows(evaluations: Sequence[Evaluation]) -> Rows:
 
     Before these stand ``model``, ``data``, ``threat`` and ``evaluation``, a digest by which also
     evaluations of one model under one threat are told apart, such as those of other counts or
-    seeds. Where only some have names of files, the others have empty ones.
+    seeds. Where only some have names of files, the others have empty ones; models that never reject
+    have no suspicion.
     """
     named = any("file" in one.rows for one in evaluations)
+    rejecting = any("rejected" in one.rows for one in evaluations)
     tables = []
     for one in evaluations:
         rows, figures = one.rows, one.figures
@@ -423,6 +430,8 @@ def labelled_rows(evaluations: Sequence[Evaluation]) -> Rows:
             **({"file": ""} if named else {}),
         }
         columns = {name: filled_with(text, rows.count) for name, text in about.items()}
+        if rejecting and "rejected" not in rows:
+            rows = rows.having(rejected=False, suspicion=np.nan)
         tables.append(Rows({**columns, **rows}))
     return tables[0] if len(tables) == 1 else Rows.joined(tables)
 

@@ -17,9 +17,10 @@ from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, Finding
 from besiege.core.identity import noting
 from besiege.core.oracle import Oracle, full_precision
-from besiege.core.samples import Samples
+from besiege.core.samples import Samples, Withheld
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
+from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
@@ -90,8 +91,11 @@ def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
     return replace(threat, access=victim.access)
 
 
-def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
-    """The description of the victim."""
+def model_spec(
+    victim: Victim, request: Request, classes: int, data: Data | None = None
+) -> ModelSpec:
+    """The description of the victim; `data` are the evaluated samples."""
+    set_on = victim.withheld
     return ModelSpec(
         name=request.model,
         digest=victim.digest(),
@@ -105,7 +109,20 @@ def model_spec(victim: Victim, request: Request, classes: int) -> ModelSpec:
         surrogates=tuple(dict.fromkeys(map(str, _with_surrogate(victim)))),
         pooled=victim.draws,
         passes=victim.passes,
+        rejects=victim.rejects,
+        nominal_rejections=victim.nominal_rejections,
+        calibrated_on=0 if set_on is None else len(set_on.ids),
+        calibrated_here=_calibrated_on(set_on, data),
     )
+
+
+def _calibrated_on(withheld: Withheld | None, data: Data | None) -> int:
+    """How many of the evaluated samples the victim's detector was calibrated on."""
+    if withheld is None or data is None:
+        return 0
+    if (data.name, data.split) != (withheld.data, withheld.split):
+        return 0
+    return len({*withheld.ids} & {*data.ids.tolist()})
 
 
 def _with_surrogate(victim: Victim) -> Iterator[Layer]:
@@ -124,7 +141,7 @@ def probe(victim: Victim, samples: Samples) -> int:
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
         scores = oracle.logits(samples.images.to(victim.device), dice)
         answers(victim, scores)
-        return int(scores.shape[1])
+        return int(scores.shape[1]) - victim.rejects
 
 
 def unread(victim: Victim) -> list[Finding]:

@@ -54,7 +54,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     no_curve = _no_curve(request, threat, victim)
     return Plan(
         request=request,
-        model=model_spec(victim, request, classes),
+        model=model_spec(victim, request, classes, data),
         data=DataSpec(
             name=data.name,
             split=data.split,

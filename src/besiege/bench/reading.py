@@ -19,7 +19,7 @@ from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.metrics import warnings
 from besiege.metrics.distances import BEST, IN_ALL
-from besiege.metrics.evidence import Evidence, Trial
+from besiege.metrics.evidence import Calibrated, Evidence, Trial
 from besiege.metrics.rows import Column, Rows
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def gather(store: Store, plan: Plan) -> Gathered:
         stochastic=plan.model.stochastic,
         surrogates=plan.model.surrogates,
         pooled=plan.model.pooled,
+        rejects=plan.model.rejects and "rejected" in clean,
+        calibration=_calibrated(plan),
     )
     return Gathered(
         plan,
@@ -105,6 +107,14 @@ def gather(store: Store, plan: Plan) -> Gathered:
         tuple(dict.fromkeys([*collector.findings, *_unrepeatable(collector.lacking)])),
         collector.judged,
     )
+
+
+def _calibrated(plan: Plan) -> Calibrated | None:
+    """How the threshold of a victim that may reject images was set, if it is known."""
+    model = plan.model
+    if model.nominal_rejections is None:
+        return None
+    return Calibrated(model.nominal_rejections, model.calibrated_on, model.calibrated_here)
 
 
 def _unrepeatable(lacking: Mapping[str, int]) -> Iterator[Finding]:

@@ -232,6 +232,14 @@ class ModelSpec(Value):
     """Draws that one of its answers pools."""
     passes: int = 1
     """Forward passes of its networks for one answer."""
+    rejects: bool = False
+    """Whether it may reject images."""
+    nominal_rejections: float | None = None
+    """The share of clean images that its threshold was set to reject, if it is known."""
+    calibrated_on: int = 0
+    """The number of images that the threshold was set on."""
+    calibrated_here: int = 0
+    """How many of these are evaluated here."""
 
 
 class DataSpec(Value):

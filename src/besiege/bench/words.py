@@ -26,6 +26,8 @@ def in_words(plan: Plan, evidence: Evidence, chance: Draws | None) -> str:
     threat = Threat.parse(plan.threat)
     about = plan.model.box, plan.request.queries, plan.data.shape, plan.data.class_names
     allowed = threat_in_words(threat, *about)
+    if plan.model.rejects:
+        allowed += " The model may reject an image, which is then no success."
     return allowed + _transfer(plan) + _chance(plan, evidence, chance)
 
 

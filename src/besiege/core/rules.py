@@ -36,6 +36,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W22": "An undefended model stands",
     "W23": "Another loss breaks far more",
     "W24": "Precision",
+    "W26": "Detector not as calibrated",
     "W27": "Shares of other images",
     "W28": "Unusual budget",
     "W33": "Attacks do not fit the defense",

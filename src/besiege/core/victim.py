@@ -20,7 +20,7 @@ from besiege.core.identity import code, plain
 from besiege.core.threat import Access, Threat
 
 if TYPE_CHECKING:
-    from besiege.core.samples import Samples
+    from besiege.core.samples import Samples, Withheld
 
 AnyVictim = TypeVar("AnyVictim", bound="Victim")
 
@@ -31,6 +31,8 @@ _COPIED = (
     *("box", "grid", "classes", "outputs", "access", "metered", "stochastic", "rejects"),
     *("passes", "together"),
 )
+# Copied where it is stated: attributes are part of the digest.
+_STATED = ("nominal_rejections",)
 # Attributes that the digest does not depend on: the name, and where the victim computes.
 _IDLE = ("name", "device", "captures")
 
@@ -62,6 +64,9 @@ class Victim(ABC):
     rejects : bool
         Whether it answers one column more than `classes`, the last: larger than all others exactly
         when it rejects the image. Default: no.
+    nominal_rejections : float, optional
+        The share of clean images that it was calibrated to reject; reports compare it with the
+        realised share. Default: not known.
     passes : int
         Forward passes of the network for one answer. Default: 1.
     draws : int
@@ -73,6 +78,8 @@ class Victim(ABC):
         place of images. Default: it takes images only.
     captures : Captures, optional
         CUDA graphs of its passes. Default: none.
+    withheld : Withheld, optional
+        Images that it was calibrated on, which an evaluation leaves out. Default: none.
     behind : Victim, optional
         The victim this one stands in front of, set by `adopt`. Default: none.
     parts : tuple of Victim or nn.Module
@@ -96,11 +103,13 @@ class Victim(ABC):
     metered: bool = False
     stochastic: bool = False
     rejects: bool = False
+    nominal_rejections: float | None = None
     passes: int = 1
     draws: int = 1
     together: int = 0
     levels: int | None = None
     captures: Captures | None = None
+    withheld: Withheld | None = None
     behind: Victim | None = None
 
     @abstractmethod
@@ -208,13 +217,15 @@ class Victim(ABC):
     def adopt(self, victim: AnyVictim) -> AnyVictim:
         """Stand in front of another victim: copy what it declares, and return it.
 
-        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes, draws and
-        together.
+        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes, draws,
+        together and withheld.
         """
-        for what in _COPIED:
+        for what in (*_COPIED, *(one for one in _STATED if getattr(victim, one) is not None)):
             setattr(self, what, getattr(victim, what))
         if victim.draws != 1:  # otherwise not set: attributes are part of the digest
             self.draws = victim.draws
+        if victim.withheld is not None:
+            self.withheld = victim.withheld
         self.behind = victim
         return victim
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +102,24 @@ class Trial:
         return self.sees and not self.one_step and (self.steps is None or self.steps >= 10)
 
 
+class Calibrated(NamedTuple):
+    """How the threshold of a victim that may reject images was set.
+
+    Attributes
+    ----------
+    nominal : float
+        The share of clean images that it was set to reject.
+    images : int
+        The number of clean images that it was set on; 0 if that is not known.
+    here : int
+        How many of these are evaluated here.
+    """
+
+    nominal: float
+    images: int = 0
+    here: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """The judged rows of one victim under one threat.
@@ -133,6 +152,10 @@ class Evidence:
         The victim's layers whose gradient is that of a surrogate.
     pooled : int
         Draws that one answer of the victim pools.
+    rejects : bool
+        Whether the victim may reject images: rows then have ``rejected`` and ``suspicion``.
+    calibration : Calibrated, optional
+        How the victim's threshold was set, if it is known.
     """
 
     clean: Rows
@@ -151,6 +174,8 @@ class Evidence:
     stochastic: bool = False
     surrogates: tuple[str, ...] = ()
     pooled: int = 1
+    rejects: bool = False
+    calibration: Calibrated | None = None
 
     @property
     def attacks(self) -> Sequence[Trial]:

@@ -191,6 +191,13 @@ def w33_not_adaptive(evidence: Evidence) -> Iterator[Finding]:
             "crafted on another model.",
             f"{weak}use --suite adaptive, whose attacks go through the surrogate of the layer.",
         )
+    elif evidence.rejects and not own:
+        yield Finding(
+            "W33",
+            "this model may reject images, and every attack was crafted on another model, without "
+            "its detector.",
+            f"{weak}use --suite adaptive, whose attacks fool classifier and detector together.",
+        )
     for trial in evidence.attacks:
         if trial.draws > 1 and (trial.access == "transfer" or not evidence.stochastic):
             yield Finding(

@@ -104,9 +104,13 @@ class Rows(dict[str, Column]):
 
     @classmethod
     def joined(cls, tables: Sequence[Rows]) -> Rows:
-        """Tables one below the other, with the columns they all have."""
+        """Tables one below the other, with the columns they all have.
+
+        A table without rows takes away no column: it may lack those that only some victims have.
+        """
         if not tables:
             return cls({})
+        tables = [table for table in tables if table.count] or tables[:1]
         shared = [name for name in tables[0] if all(name in table for table in tables)]
         return cls({name: np.concatenate([table[name] for table in tables]) for name in shared})
 

@@ -9,6 +9,7 @@ from besiege.metrics.distances import distance_figures
 from besiege.metrics.examination import ACTIVE, examination_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
+from besiege.metrics.rejection import rejection_figures
 from besiege.metrics.stochastic import chance_figures
 from besiege.metrics.values import Draws, EvaluationFigures, Stage
 
@@ -52,6 +53,17 @@ def _chance_row(found: EvaluationFigures) -> Row | None:
     return Row("stochastic", found.chance.robust, words)
 
 
+def _rejection_row(found: EvaluationFigures) -> Row | None:
+    """The share of clean images that are rejected, beside the share that was intended."""
+    if found.rejection is None:
+        return None
+    nominal = found.rejection.nominal
+    words = "of the clean images, which is an error" + (
+        "" if nominal is None else f"; the threshold was set for {100 * nominal:g} %"
+    )
+    return Row("rejected", found.rejection.clean.rejected, words)
+
+
 def _gallery_title(found: EvaluationFigures) -> str:
     return "Misclassified images" if found.distances is None else "Images at the median size"
 
@@ -80,6 +92,13 @@ SHIPPED = (
         figures.attack_figures,
         10,
         Section("The attacks", "attacks.html", notebook=True),
+    ),
+    Figure(
+        "rejection",
+        rejection_figures,
+        15,
+        Section("Right, wrong, rejected", "rejection.html", notebook=True),
+        _rejection_row,
     ),
     Figure(
         "distances",

@@ -167,6 +167,98 @@ class Draws:
 
 
 @dataclass(frozen=True)
+class Auc:
+    """The area under a ROC curve with its 95 % interval, over ``count`` adversarial images."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    @property
+    def reversed(self) -> bool:
+        """Whether adversarial images are surely less suspicious than clean ones."""
+        return self.high < 0.5
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What a model that may reject images does with a set of images: three shares that sum to 1.
+
+    Attributes
+    ----------
+    text : str
+        The attack that made the images; empty for clean images.
+    right, wrong, rejected : Rate
+        Accepted and classified correctly, accepted and misclassified, and rejected.
+    alone : Rate
+        Classified correctly by the classifier without its detector.
+    transfer : bool
+        Whether the images were crafted on another model, such as the undefended one.
+    """
+
+    text: str
+    right: Rate
+    wrong: Rate
+    rejected: Rate
+    alone: Rate
+    transfer: bool = False
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well rejection finds the adversarial images of one attack that the classifier gets wrong.
+
+    Attributes
+    ----------
+    text : str
+        The attack.
+    transfer : bool
+        Whether its images were crafted on another model.
+    rejected : Rate, optional
+        The share of these images that the model rejects (true positive rate). None without any.
+    auc : Auc, optional
+        The area under the ROC curve of their suspicion against that of their clean images. DeLong's
+        interval, paired by image. None where a suspicion is not known.
+    fpr, tpr : tuple of float
+        The points of that curve.
+    """
+
+    text: str
+    transfer: bool
+    rejected: Rate | None
+    auc: Auc | None
+    fpr: Numbers = ()
+    tpr: Numbers = ()
+
+
+@dataclass(frozen=True)
+class Rejections:
+    """The figures of a model that may reject images.
+
+    Attributes
+    ----------
+    nominal : float, optional
+        The share of clean images that its threshold was set to reject, if it is known.
+    clean : Shares
+        Those of clean images; ``clean.rejected`` is the realised false positive rate.
+    attacks : tuple of Shares
+        Those of the images of each attack; in a suite, the worst for each image so far.
+    together : Shares, optional
+        Those of the worst for each image over all attacks and the clean image: wrong is worse than
+        rejected, rejected than right. None where no image was judged under every attack.
+    detection : tuple of Detection
+        For each attack, detection of the classifier's own errors.
+    """
+
+    nominal: float | None
+    clean: Shares
+    attacks: tuple[Shares, ...]
+    together: Shares | None
+    detection: tuple[Detection, ...]
+
+
+@dataclass(frozen=True)
 class Descent:
     """The median of the best distances within numbers of passes and in all, and the mean passes."""
 
@@ -292,7 +384,9 @@ class ModelFigures:
 
     ``name`` is its text; ``declared`` is its name in the benchmark, if it is of one; ``surrogates``
     are its layers whose gradient is that of a surrogate; ``passes`` are the forward passes of its
-    networks for one answer.
+    networks for one answer. Of a model that may reject images, ``nominal_rejections`` is the share
+    of clean images that its threshold was set to reject on ``calibrated_on`` images, of which
+    ``calibrated_here`` are evaluated here.
     """
 
     name: str
@@ -308,6 +402,10 @@ class ModelFigures:
     surrogates: tuple[str, ...] = ()
     pooled: int = 1
     passes: int = 1
+    rejects: bool = False
+    nominal_rejections: float | None = None
+    calibrated_on: int = 0
+    calibrated_here: int = 0
 
     @property
     def title(self) -> str:
@@ -438,6 +536,7 @@ class EvaluationFigures:
     confusion: Confusion | None = None
     examination: Examination | None = None
     next_steps: tuple[NextStep, ...] = ()
+    rejection: Rejections | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property

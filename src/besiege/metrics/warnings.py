@@ -14,6 +14,7 @@ import numpy as np
 from besiege.core import rules
 from besiege.core.errors import Finding, Level
 from besiege.core.threat import Norm
+from besiege.metrics.calibration import w26_calibration
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate, count_for
@@ -78,7 +79,8 @@ def w03_large_budget(evidence: Evidence) -> Iterator[Finding]:
     labels = evidence.clean["label"]
     guess = float(np.bincount(labels).max() / len(labels)) if len(labels) else 0.0
     left = float((ends > large).mean())
-    if left > guess + TOLERANCE:
+    # A grey image has one class, unless it is rejected.
+    if left > guess + TOLERANCE and not evidence.rejects:
         yield Finding(
             "W03",
             f"{100 * left:.1f} % of the samples need a perturbation above {large:.4g}, which can "
@@ -386,6 +388,7 @@ RULES: Sequence[Rule] = (
     w22_undefended,
     w23_loss,
     w24_precision,
+    w26_calibration,
     w27_denominators,
     w28_budget,
     w33_not_adaptive,

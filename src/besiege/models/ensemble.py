@@ -180,7 +180,7 @@ class Ensemble(Victim):
         return sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _weights(given: Sequence[float] | None, count: int) -> tuple[float, ...]:
+def _weights(given: object, count: int) -> tuple[float, ...]:
     if given is None:
         return (1.0 / count,) * count
     if isinstance(given, str) or not isinstance(given, Sequence):

@@ -35,7 +35,8 @@ def vgg16(
     classes, in_channels, size : int
         Outputs, channels of the images, and their height and width.
     """
-    if noise is not None and (not isinstance(noise, Sequence) or len(noise) != 2):
+    given: object = noise  # texts may hold anything
+    if given is not None and not (isinstance(given, Sequence) and len(given) == 2):
         raise ValueError(
             f"noise is {noise!r}: give two standard deviations, before the first convolution and "
             "before the others, such as (0.2, 0.1)"

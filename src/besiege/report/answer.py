@@ -162,6 +162,8 @@ def headline(evaluation: Evaluation) -> str:
     kept = "still classified correctly"
     if threat.goal != "untargeted":
         kept = "classified correctly before and not as the target class under attack"
+    elif evaluation.rejection is not None:
+        kept = "classified correctly when clean and not accepted with a wrong class"
     return f"Under attack, {share(rate)} of the images are {kept}; without an attack, {clean}."
 
 

@@ -1,4 +1,4 @@
-"""The charts of evaluations: accuracy against steps, queries and perturbation size."""
+"""The charts of evaluations: accuracy against steps, queries and perturbation size; ROC curves."""
 
 from __future__ import annotations
 
@@ -157,6 +157,39 @@ def _without(members: Sequence[Member], curves: Sequence[Curve]) -> str:
     if len(curves) > BANDS:
         text += " The intervals are with each evaluation."
     return text
+
+
+def roc_chart(evaluation: EvaluationFigures) -> Figure | None:
+    """The ROC curve of each attack on a model that may reject images."""
+    found = evaluation.rejection
+    given = () if found is None else tuple(one for one in found.detection if one.fpr)
+    if found is None or not given:
+        return None
+    curves = []
+    for one in given:
+        name = f"{one.text}, transfer" if one.transfer else one.text
+        curves.append(Curve(name, [100 * x for x in one.fpr], one.tpr, one.tpr, one.tpr))
+    marks = []
+    if found.nominal is not None:
+        marks = [Mark(100 * found.nominal, f"threshold set for {100 * found.nominal:g} %")]
+    title = "Detection of the classifier's own errors"
+    caption = (
+        "For every threshold, the share of misclassified adversarial images that would be "
+        "rejected, against the share of their clean images that would be. Dotted: a detector that "
+        "guesses. A curve below it belongs to an attack whose images look less suspicious than "
+        "clean ones."
+    )
+    chart = Chart(
+        title,
+        curves,
+        "clean images rejected, %",
+        "FPR %",
+        marks=marks,
+        y_title="errors rejected, %",
+        sure=False,
+        diagonal=True,
+    )
+    return Figure(title, caption, chart)
 
 
 def steps_chart(evaluation: EvaluationFigures) -> Figure | None:

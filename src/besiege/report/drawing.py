@@ -62,6 +62,7 @@ class Drawing:
         parts = [*self._grid(), *self._marks()]
         # Where there are many curves, only the first ones have a band.
         banded = len(self.curves) if len(self.curves) <= BANDS else self.chart.banded
+        banded = banded if self.chart.sure else 0
         styled = [*zip(self.styles, self.curves, strict=True)]
         parts += [self._band(style, curve) for style, curve in styled[:banded]]
         parts += [self._line(style, curve) for style, curve in styled]
@@ -94,7 +95,9 @@ class Drawing:
             yield text_at(min(x, self.width - half), self.bottom + 18, text, "tick", "middle")
         middle = (self.left + self.right) / 2
         yield text_at(middle, self.bottom + 38, self.chart.x_title, "title", "middle")
-        yield text_at(4, 14, "accuracy, %", "title", "start")
+        yield text_at(4, 14, self.chart.y_title, "title", "start")
+        if self.chart.diagonal:
+            yield segment(self.left, self.bottom, self.right, self.top, "mark chance")
 
     def _mark_labels(self) -> list[tuple[Mark, float, int]]:
         """Each mark with the middle and the row of its label, so that labels do not overlap."""

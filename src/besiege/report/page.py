@@ -20,7 +20,7 @@ from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, by_class, formats
 from besiege.report.card import card_style
-from besiege.report.charts import charts, together
+from besiege.report.charts import charts, roc_chart, together
 from besiege.report.findings import counted, example, following, next_steps, rules
 from besiege.report.grouping import Member, grouped
 from besiege.report.pictures import ROOM, Pictures, gallery
@@ -213,6 +213,7 @@ def _section(
         "since": _held(formats.sentence(answer.since(evaluation))),
         "verdicts": [answer.verdict(old) for old in evaluation.history],
         "charts": charts(evaluation),
+        "roc": roc_chart(evaluation),
         "single": single,
         **_fired([evaluation]),
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},

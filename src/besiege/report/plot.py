@@ -1,4 +1,4 @@
-"""Charts of accuracy curves as SVG without scripts, for light and dark pages and for paper."""
+"""Charts of curves as SVG without scripts, for light and dark pages and for paper."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves of accuracy over one axis.
+    """Curves of accuracy, or of another share, over one axis.
 
     Parameters
     ----------
@@ -78,6 +78,12 @@ class Chart:
         Number of curves whose intervals are drawn where there are too many for all.
     named : bool
         Whether the drawing names its curves; otherwise the page has a legend of them.
+    y_title : str
+        Name of the vertical axis, a share in percent.
+    sure : bool
+        Whether the curves have intervals.
+    diagonal : bool
+        Whether to draw the line from the lowest to the highest corner: a ROC curve by chance.
     """
 
     title: str
@@ -90,6 +96,9 @@ class Chart:
     by_tens: bool = False
     banded: int = 0
     named: bool = True
+    y_title: str = "accuracy, %"
+    sure: bool = True
+    diagonal: bool = False
 
     @cached_property
     def drawn(self) -> list[Curve]:
@@ -101,7 +110,8 @@ class Chart:
         x = f"{self.x_word} {self.x_text(curve.x[row])}"
         value, low, high = (100 * c[row] for c in (curve.value, curve.low, curve.high))
         name = f"{curve.name}, " if len(self.drawn) > 1 else ""
-        return f"{name}{x}: {value:.1f} % [{low:.1f}, {high:.1f}]"
+        ends = f" [{low:.1f}, {high:.1f}]" if self.sure else ""
+        return f"{name}{x}: {value:.1f} %{ends}"
 
     def x_text(self, value: float) -> str:
         """A value of the horizontal axis."""

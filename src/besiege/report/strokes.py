@@ -56,7 +56,7 @@ def path(corners: Sequence[tuple[float, float]]) -> str:
 def segment(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     """A straight line of a kind: axis, grid or mark."""
     faint = ' opacity="0.15"' if kind == "grid" else ""
-    dash = {"mark median": "2 3", "mark budget": "6 3"}.get(kind)
+    dash = {"mark median": "2 3", "mark budget": "6 3", "mark chance": "2 3"}.get(kind)
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     return (
         f'<path class="{kind}" d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="currentColor" '

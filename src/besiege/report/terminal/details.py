@@ -27,6 +27,7 @@ from besiege.report.answer import (
 )
 from besiege.report.formats import interval, number, share
 from besiege.report.terminal.attacks import attack_table
+from besiege.report.terminal.shares import share_tables
 from besiege.report.terminal.sizes import descent_table, size_table
 
 
@@ -51,6 +52,9 @@ def detailed(
     yield attack_table(without_guards(evaluation), width)
     if found := guards(evaluation):
         yield Text(found, overflow="fold")
+    if evaluation.rejection is not None:
+        yield ""
+        yield from share_tables(evaluation.rejection, width)
     if evaluation.distances is not None:
         yield ""
         yield size_table(evaluation, width)
