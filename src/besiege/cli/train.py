@@ -224,7 +224,9 @@ def _evaluation(card: dict[str, Any], data: str, layout: str | None) -> str:
 
 
 def _line(epoch: Epoch) -> str:
-    line = f"epoch {epoch.number}: loss {epoch.loss:.3f}, {100 * epoch.accuracy:.1f} % correct"
+    line = f"epoch {epoch.number}: loss {epoch.loss:.{4 if epoch.accuracy is None else 3}f}"
+    if epoch.accuracy is not None:
+        line += f", {100 * epoch.accuracy:.1f} % correct"
     for name, value in (("clean", epoch.clean), ("under attack", epoch.robust)):
         if value is not None:
             line += f", held out {100 * value:.1f} % {name}"

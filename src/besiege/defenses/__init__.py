@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from besiege.defenses.defended import Defended, load
     from besiege.defenses.filters import Blur, Median
     from besiege.defenses.jpeg import Jpeg
+    from besiege.defenses.learned import PixelDefend, Reform
     from besiege.defenses.layers import Layer, Unclamped
     from besiege.defenses.nlm import NonLocalMeans
     from besiege.defenses.noise import GaussianNoise
@@ -33,8 +34,10 @@ __all__ = [
     "Layer",
     "Median",
     "NonLocalMeans",
+    "PixelDefend",
     "Pooled",
     "RandMix",
+    "Reform",
     "ResizePad",
     "Thermometer",
     "TotalVariation",
@@ -51,6 +54,7 @@ __getattr__, __dir__ = lazily(
         "defended": "Defended load",
         "filters": "Blur Median",
         "jpeg": "Jpeg",
+        "learned": "PixelDefend Reform",
         "layers": "Layer Unclamped",
         "nlm": "NonLocalMeans",
         "noise": "GaussianNoise",

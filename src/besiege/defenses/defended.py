@@ -25,7 +25,7 @@ from besiege.defenses.thermometer import Thermometer
 from besiege.models.classifier import Classifier
 from besiege.models.ensemble import Ensemble
 from besiege.models.secrecy import must_hold_no_secret
-from besiege.models.sources import find, layers_of
+from besiege.models.sources import find, layers_of, must_classify
 
 
 class Defended(Victim):
@@ -173,6 +173,8 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
         pool = POOL_LANGUAGE.read(written.pop())
     layers = [LANGUAGE.read(layer) for layer in written]  # first: loading weights costs more
     members = re.fullmatch(r"ensemble\s*\((.*)\)", model, re.DOTALL)
+    if members is None:
+        must_classify(model)
     victim = find(model) if members is None else _ensemble(members[1], model)
     if own := layers_of(model):
         victim = Defended(victim, *(LANGUAGE.read(layer) for layer in split(f"{model}+{own}")[1]))

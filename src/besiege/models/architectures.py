@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 from torch import nn
 
-from besiege.models import joint, mobile, preact, residual, small, squeeze, vgg, wide
+from besiege.models import autoencoders, joint, mobile, pixelcnn, preact, residual, small, squeeze, vgg, wide
 from besiege.models.catalogue import CATALOGUE
 
 _MADE = {
     name: made
-    for home in (residual, preact, wide, vgg, small, squeeze, mobile, joint)
+    for home in (residual, preact, wide, vgg, small, squeeze, mobile, joint, autoencoders, pixelcnn)
     for name, made in vars(home).items()
 }
 

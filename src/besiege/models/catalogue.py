@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,11 +66,15 @@ class Architecture:
         Its arguments with their defaults, as text.
     shape : (int, int, int)
         Channels, height and width of the images it is built for by default.
+    makes : str
+        What it answers: 'logits' of classes, or, of a network inside a layer, 'images' or the
+        'levels' of pixel values (their logits).
     """
 
     about: str
     arguments: str
     shape: tuple[int, int, int]
+    makes: str = "logits"
 
 
 _RESIDUAL = "classes=10, in_channels=3"
@@ -136,6 +141,18 @@ CATALOGUE: Mapping[str, Architecture] = MappingProxyType(
         ),
         "digits_cnn": Architecture("2 convolutions, 2 layers, for 8x8 digits", _DIGITS, _8),
         "digits_mlp": Architecture("fully connected, for 8x8 digits", _DIGITS, _8),
+        "autoencoder": Architecture(
+            "MagNet's autoencoder, for the layer reform: 5 convolutions, 3 with pool=False",
+            "width=3, pool=True, in_channels=1",
+            _28,
+            makes="images",
+        ),
+        "pixelcnn": Architecture(
+            "gated PixelCNN, for the layer pixeldefend, 0.61 M parameters",
+            "levels=256, width=64, blocks=7, in_channels=3",
+            _32,
+            makes="levels",
+        ),
         "squeezenet": Architecture(
             "SqueezeNet 1.1, 1.2 M parameters; bgr=True reverses the channels, as Caffe's weights "
             "need",
@@ -212,7 +229,7 @@ def listing() -> list[Listed]:
     --------
     >>> from besiege.models import listing
     >>> [row.name for row in listing() if row.name.startswith("zoo:digits")]
-    ['zoo:digits-natural', 'zoo:digits-pgd-at']
+    ['zoo:digits-autoencoder', 'zoo:digits-natural', 'zoo:digits-pgd-at', 'zoo:digits-pixelcnn']
     """
     return [*map(_shipped, zoo_names()), *map(_published, sorted(PUBLIC))]
 
@@ -280,6 +297,23 @@ def zoo_card(name: str) -> dict[str, Any]:
     """The card of a zoo model."""
     card: dict[str, Any] = json.loads((ZOO / f"{name}.json").read_text())
     return card
+
+
+def architecture_of(text: str) -> str | None:
+    """The architecture that a text of a model names; None if it names none, as a factory does.
+
+    Examples
+    --------
+    >>> architecture_of("zoo:digits-natural"), architecture_of("lenet(size=8):mine.safetensors")
+    ('digits_cnn', 'lenet')
+    """
+    scheme, _, name = text.partition(":")
+    if scheme == "zoo":
+        return zoo_card(name).get("arch") if name in zoo_names() else None
+    if scheme == "public":
+        return PUBLIC[name].architecture if name in PUBLIC else None
+    found = re.match(r"\s*(\w+)\s*[(:]", text)
+    return found[1] if found and found[1] in CATALOGUE else None
 
 
 def public_path(name: str) -> Path | None:

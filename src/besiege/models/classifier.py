@@ -148,6 +148,26 @@ class Classifier(Victim):
             )
         return answer.float()
 
+    def answer(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        """What the module itself answers to images, for networks that are no classifiers.
+
+        A layer holds such a network: a PixelCNN answers logits of levels, an autoencoder images.
+
+        Parameters
+        ----------
+        x, dice
+            As for a call.
+
+        Returns
+        -------
+        Tensor
+            Of any shape with the rows first.
+        """
+        answer = self._answer(self._prepared(x), dice)
+        if not isinstance(answer, Tensor) or answer.dim() < 1 or len(answer) != len(x):
+            raise VictimError(f"{self.name} must answer a tensor with the rows of its images first")
+        return answer
+
     def overwrites(self, x: Tensor) -> tuple[bool, bool]:
         """Whether the module overwrites its input, and whether autograd notices."""
         sent = self._prepared(x).clone()

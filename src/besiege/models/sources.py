@@ -70,13 +70,35 @@ def load(text: str, device: str | torch.device | None = None) -> Classifier:
         raise InputError(
             f"'{text}' is deployed behind {behind}: load both with besiege.defenses.load"
         )
+    must_classify(text)
+    victim = load_network(text)
+    return victim if device is None else victim.to(device)
+
+
+def load_network(text: str) -> Classifier:
+    """The network that a text names, classifier or not: its `answer` may have any shape.
+
+    Layers and trainings load networks such as ``zoo:digits-autoencoder`` with it.
+    """
     victim = find(text)
     if not isinstance(victim, Classifier):
         raise InputError(
             f"'{text}' gave a {type(victim).__name__}, which is a victim but not a Classifier: "
             "load it with besiege.defenses.load"
         )
-    return victim if device is None else victim.to(device)
+    return victim
+
+
+def must_classify(text: str) -> None:
+    """Refuse the text of a network that is no classifier, before it is loaded."""
+    known = CATALOGUE.get(catalogue.architecture_of(text) or "")
+    if known is None or known.makes == "logits":
+        return
+    layer = {"images": "reform", "levels": "pixeldefend"}[known.makes]
+    raise InputError(
+        f"'{text}' is no classifier, but the network of a layer: write it after a model, as in "
+        f"\"zoo:digits-natural+{layer}('{text}')\""
+    )
 
 
 def layers_of(text: str) -> str | None:

@@ -127,6 +127,19 @@ CATALOGUE: Mapping[str, Family] = MappingProxyType(
             "Cohen, Rosenfeld and Kolter, Certified Adversarial Robustness via Randomized "
             "Smoothing, ICML 2019",
         ),
+        "pixelcnn": Family(
+            "a PixelCNN for the layer pixeldefend, by its likelihood",
+            "Song et al., PixelDefend: Leveraging Generative Models to Understand and Defend "
+            "against Adversarial Examples, ICLR 2018",
+            "pixelcnn",
+            "it is the network of a layer, and no classifier",
+        ),
+        "reformer": Family(
+            "an autoencoder for the layer reform, by the noise it removes",
+            "Meng and Chen, MagNet: A Two-Pronged Defense against Adversarial Examples, CCS 2017",
+            "autoencoder",
+            "it is the network of a layer, and no classifier",
+        ),
     }
 )
 NETWORKS = MappingProxyType(

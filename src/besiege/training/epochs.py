@@ -52,7 +52,8 @@ class Epoch:
     number : int
         Counted from 1.
     loss, accuracy : float
-        Means over the training images, perturbed as the model saw them.
+        Means over the training images, perturbed as the model saw them; without an accuracy where
+        no classifier is trained.
     clean, robust : float, optional
         Accuracy on the held-out images: clean, and under the recipe's attack, or PGD-5 where that
         is a single step.
@@ -64,7 +65,7 @@ class Epoch:
 
     number: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     clean: float | None = None
     robust: float | None = None
     guarded: float | None = None
@@ -118,6 +119,8 @@ class Training:
         Static models that images are crafted on as well.
     teacher : Victim, optional
         The model that labels, for a distillation.
+    guide : Victim, optional
+        The model whose logits guide the training of a denoiser.
     """
 
     def __init__(
@@ -131,10 +134,11 @@ class Training:
         layers: tuple[Layer, ...] = (),
         sources: Sequence[Victim] = (),
         teacher: Victim | None = None,
+        guide: Victim | None = None,
     ) -> None:
         self.model, self.plan, self.seed, self.layers = model, plan, seed, layers
         self.module, self.device, self.box = model.module, model.device, model.box
-        self.sources, self.teacher = sources, teacher
+        self.sources, self.teacher, self.guide = sources, teacher, guide
         self.held: Data | None = None
         if plan.held_out:
             self.held = data.subset(plan.held_out, seed)
@@ -217,7 +221,7 @@ class Training:
         guarded = self._guard()
         clean, robust = self._check()
         seconds = time.perf_counter() - begun
-        accuracy = float(right) / seen
+        accuracy = float(right) / seen if self.plan.objective.classifies else None
         self.history.append(Epoch(number, mean, accuracy, clean, robust, guarded, seconds))
         self._keep()
 
@@ -253,6 +257,10 @@ class Training:
             teacher=None if self.teacher is None else lambda x: self._taught(x, dice),
             dice=dice,
             epoch=batch.epoch,
+            network=lambda x: self._answered(x, dice),
+            guide=None if self.guide is None else lambda x: self._guided(x, dice),
+            box=self.box,
+            classifies=self.plan.objective.classifies,
         )
 
     def loss(self, step: Step) -> Tensor:
@@ -281,6 +289,15 @@ class Training:
             x = layer(x, self.box, dice.of("layer", place))
         with self._precision():
             return self.asked.each(x, dice)
+
+    def _answered(self, x: Tensor, dice: Dice) -> Tensor:
+        with self._precision():
+            return self.asked.answer(x, dice)
+
+    def _guided(self, x: Tensor, dice: Dice) -> Tensor:
+        assert self.guide is not None
+        with self.guide.held(), self._precision():
+            return self.guide(x, dice.of("guide")).float()
 
     @torch.no_grad()
     def _taught(self, x: Tensor, dice: Dice) -> Tensor:

@@ -21,9 +21,9 @@ from besiege.data import load as load_data
 from besiege.data.dataset import Data
 from besiege.defenses.layers import Layer
 from besiege.models.architectures import ARCHITECTURES
-from besiege.models.catalogue import zoo_card
+from besiege.models.catalogue import CATALOGUE, zoo_card
 from besiege.models.classifier import Classifier
-from besiege.models.sources import load as load_model
+from besiege.models.sources import load_network
 from besiege.training.checkpoints import make_room, replace_file
 from besiege.training.epochs import Epoch, collapsed, fall, kept
 from besiege.training.loop import fresh, identify, train
@@ -227,11 +227,13 @@ def build(
     behind = {"layers": "+".join(map(str, layers))} if layers else {}
     named = read_architecture(arch)
     if named is None:
-        victim = fresh(lambda: load_model(arch), seed)
+        victim = fresh(lambda: load_network(arch), seed)
         return victim, _started(arch, victim, data) | behind
     name, given = named
     shape = _shape_behind(layers, data)
-    usual = NORMALISATIONS.get(data.name, (None, None)) if shape == data.shape else (None, None)
+    classifies = CATALOGUE[name].makes == "logits"
+    plain = shape == data.shape and classifies
+    usual = NORMALISATIONS.get(data.name, (None, None)) if plain else (None, None)
     mean, std = given.pop("mean", usual[0]), given.pop("std", usual[1])
     make = ARCHITECTURES[name]
     known = inspect.signature(make).parameters
@@ -243,11 +245,13 @@ def build(
         module = fresh(lambda: make(**arguments), seed)
     except (TypeError, ValueError) as problem:
         raise InputError(f"'{arch}' cannot be built for {data!r}: {problem}") from None
-    victim = Classifier(module, mean=mean, std=std, classes=data.classes, name=arch)
+    classes = data.classes if classifies else None
+    victim = Classifier(module, mean=mean, std=std, classes=classes, name=arch)
     about: dict[str, Any] = {"arch": name}
     if arguments:
         about["arguments"] = arguments
-    about["classes"] = data.classes
+    if classifies:
+        about["classes"] = data.classes
     if mean is not None:
         about |= {"mean": mean, "std": std}
     return victim, about | behind

@@ -98,10 +98,19 @@ def train(
     must_fit(victim, data, plan, layers)
     sources = [_other(text, "static model", victim, layers, data) for text in plan.sources]
     teacher = _teacher(plan, victim, layers, data)
+    guide = None if plan.objective.guide is None else _guide(plan.objective.guide, victim, data)
     identity = {} if path is None else identify(model, data, plan, seed)
     with _as_it_was(victim.module):
         work = Training(
-            victim, data, plan, seed, compiled, layers=layers, sources=sources, teacher=teacher
+            victim,
+            data,
+            plan,
+            seed,
+            compiled,
+            layers=layers,
+            sources=sources,
+            teacher=teacher,
+            guide=guide,
         )
         if path is not None and path.exists():
             state = Checkpoint.read(path)
@@ -158,6 +167,9 @@ def must_fit(
             "train on, so choose a smaller held_out"
         )
     layers = plan.layers if layers is None else layers
+    if not plan.objective.classifies:
+        _must_answer(victim, data, plan, layers)
+        return
     classes = _classes(Defended(victim, *layers) if layers else victim, data)
     low, high = int(data.labels.min()), int(data.labels.max())
     if low < 0 or high >= classes:
@@ -169,6 +181,20 @@ def must_fit(
     _must_have_what_is_needed(victim, layers, data, plan)
     if plan.objective.needs_members:
         plan.objective.check(classes, _members(victim, layers, data))
+
+
+def _must_answer(
+    victim: Classifier, data: Data, plan: Recipe, layers: tuple[Layer, ...]
+) -> None:
+    """Refuse a network that is no classifier and whose answers the objective cannot use."""
+    if layers:
+        raise InputError(
+            f"'{plan.objective}' trains the network of a layer, and this one stands behind "
+            f"{_written(layers)}: give the network by itself"
+        )
+    some, ids = data.images[:8].to(victim.device), data.ids[:8].to(victim.device)
+    with victim.held(), torch.no_grad():
+        plan.objective.check_answer(some, victim.answer(some, Dice.throw(0, ids)))
 
 
 def _must_have_what_is_needed(
@@ -247,6 +273,15 @@ def _teacher(
     return _other(text, "teacher", victim, layers, data)
 
 
+def _guide(text: str, victim: Classifier, data: Data) -> Victim:
+    """The model that guides a denoiser, checked on some images."""
+    guide = load(text, victim.device)
+    if guide.box != victim.box:
+        raise InputError(f"the guide {text} takes pixels in {guide.box}, the network {victim.box}")
+    _classes(guide, data)
+    return guide
+
+
 def identify(
     model: nn.Module | Classifier | Defended, data: Data, plan: Recipe, seed: int
 ) -> dict[str, str]:
@@ -259,7 +294,7 @@ def identify(
     slots = (plan.objective, plan.radius, plan.update, plan.attack, plan.early)
     own = [plain(one) for one in slots if not type(one).__module__.startswith("besiege.")]
     own += [layer.identity() for layer in layers]
-    others = [*plan.sources, *([plan.objective.teacher] if plan.objective.teacher else [])]
+    others = [*plan.sources, *filter(None, (plan.objective.teacher, plan.objective.guide))]
     return {
         "recipe": str(plan),
         "settings": json.dumps(plan.settings(), sort_keys=True),

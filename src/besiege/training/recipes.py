@@ -178,6 +178,11 @@ class Recipe:
                 f"'{self.objective}' takes the gradient of images that '{self.update}' changes "
                 "itself: combine it with update=plain"
             )
+        if not self.objective.classifies and (self.threat or self.held_out or self.layers):
+            raise ValueError(
+                f"'{self.objective}' trains no classifier, which could be attacked, chosen by its "
+                "accuracy or put behind layers: leave out attack, threat, held_out and layers"
+            )
         self.update.check(self.threat)
         if self.threat is not None:
             self.radius.check(self.threat.radius)
