@@ -124,7 +124,7 @@ def probe(victim: Victim, samples: Samples) -> int:
         dice = Dice.throw(0, samples.ids.to(victim.device)) if victim.stochastic else None
         scores = oracle.logits(samples.images.to(victim.device), dice)
         answers(victim, scores)
-        return int(scores.shape[1])
+        return int(scores.shape[1]) - victim.rejects
 
 
 def unread(victim: Victim) -> list[Finding]:
@@ -139,6 +139,22 @@ def unread(victim: Victim) -> list[Finding]:
             f"the code of this model cannot be read in full ({names[0]}).",
             "Other processes do not reuse its records: write the model in a file, with classes and "
             "plain values.",
+            "note",
+        )
+    ]
+
+
+def calibrated(victim: Victim) -> list[Finding]:
+    """Report the images that are left out of every evaluation of a victim with a detector."""
+    withheld = victim.withheld
+    if withheld is None:
+        return []
+    return [
+        Finding(
+            "W51",
+            f"its detector was calibrated on {len(withheld.ids):,} images of {withheld.data} "
+            f"({withheld.split}), which are left out of its evaluations.",
+            "Evaluate a model without the detector on the same images before comparing both.",
             "note",
         )
     ]

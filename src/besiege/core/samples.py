@@ -33,6 +33,26 @@ class Labelled(Protocol):
 
 
 @dataclass(frozen=True)
+class Withheld:
+    """Images that must not be evaluated, because the victim was calibrated on them.
+
+    Attributes
+    ----------
+    data, split : str
+        Name and part of the data set.
+    ids : tuple of int
+        Ids of the images, ascending.
+    digest : str
+        SHA-256 of images, labels and ids.
+    """
+
+    data: str
+    split: str
+    ids: tuple[int, ...]
+    digest: str
+
+
+@dataclass(frozen=True)
 class Samples:
     """Images with labels, ids and, for given targets, the classes to reach.
 

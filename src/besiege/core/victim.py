@@ -20,7 +20,7 @@ from besiege.core.identity import code, plain
 from besiege.core.threat import Access, Threat
 
 if TYPE_CHECKING:
-    from besiege.core.samples import Samples
+    from besiege.core.samples import Samples, Withheld
 
 AnyVictim = TypeVar("AnyVictim", bound="Victim")
 
@@ -73,6 +73,8 @@ class Victim(ABC):
         place of images. Default: it takes images only.
     captures : Captures, optional
         CUDA graphs of its passes. Default: none.
+    withheld : Withheld, optional
+        Images that it was calibrated on, which an evaluation leaves out. Default: none.
     behind : Victim, optional
         The victim this one stands in front of, set by `adopt`. Default: none.
     parts : tuple of Victim or nn.Module
@@ -101,6 +103,7 @@ class Victim(ABC):
     together: int = 0
     levels: int | None = None
     captures: Captures | None = None
+    withheld: Withheld | None = None
     behind: Victim | None = None
 
     @abstractmethod
@@ -208,13 +211,15 @@ class Victim(ABC):
     def adopt(self, victim: AnyVictim) -> AnyVictim:
         """Stand in front of another victim: copy what it declares, and return it.
 
-        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes, draws and
-        together.
+        Copies box, grid, classes, outputs, access, metered, stochastic, rejects, passes, draws,
+        together and withheld.
         """
         for what in _COPIED:
             setattr(self, what, getattr(victim, what))
         if victim.draws != 1:  # otherwise not set: attributes are part of the digest
             self.draws = victim.draws
+        if victim.withheld is not None:
+            self.withheld = victim.withheld
         self.behind = victim
         return victim
 
