@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from besiege.defenses.detecting import Calibration, Detected, Detector, Examined, detector
     from besiege.defenses.filters import Blur, Median
     from besiege.defenses.jpeg import Jpeg
-    from besiege.defenses.learned import PixelDefend, Reform
     from besiege.defenses.layers import Layer, Unclamped
+    from besiege.defenses.learned import PixelDefend, Reform
     from besiege.defenses.lid import LID
     from besiege.defenses.magnet import MagNet
     from besiege.defenses.nlm import NonLocalMeans

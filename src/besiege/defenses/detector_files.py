@@ -162,8 +162,8 @@ def must_be_of(card: Mapping[str, Any], victim: Victim, path: Path) -> None:
     )
     if victim.classes is not None and victim.classes != card["classes"]:
         raise InputError(
-            f"the detector {path} is of a model with {card['classes']} classes, and '{victim.name}' "
-            f"has {victim.classes}: {again}"
+            f"the detector {path} is of a model with {card['classes']} classes, and "
+            f"'{victim.name}' has {victim.classes}: {again}"
         )
     if digest_of(victim) != card["digest"]:
         raise InputError(
@@ -239,4 +239,3 @@ def from_ranges(text: str) -> list[int]:
             raise DataError(f"'{short(part)}' is no range of ids, such as 8000-9999")
         ids.extend(range(int(found[1]), last + 1))
     return ids
-

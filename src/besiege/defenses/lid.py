@@ -110,7 +110,8 @@ class LID(Detector):
 
     def _estimates(self, victim: Victim, images: Tensor, numbers: Numbers) -> Tensor:
         parts = [
-            self._seen(victim, part, None, numbers)[1] for part in images.to(victim.device).split(_ROWS)
+            self._seen(victim, part, None, numbers)[1]
+            for part in images.to(victim.device).split(_ROWS)
         ]
         return torch.cat(parts)
 

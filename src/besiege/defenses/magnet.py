@@ -100,9 +100,7 @@ class MagNet(Detector):
             layer(x, victim.box, dice.of("reformer", place)).clamp(low, high)
             for place, layer in enumerate(self.reformers)
         ]
-        signals = [
-            error(x - one, power) for one in made for power in self.powers
-        ]
+        signals = [error(x - one, power) for one in made for power in self.powers]
         logits = victim(made[0], dice)
         if self.heats:
             own = victim(x, dice)

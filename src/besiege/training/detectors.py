@@ -288,7 +288,9 @@ def fooled(victim: Victim, clean: Tensor, labels: Tensor, eps: float) -> tuple[T
     Only images that are classified correctly when clean are used.
     """
     if victim.access < Access.GRADIENT:
-        raise InputError(f"'{victim.name}' grants no gradients, and this detector is fitted on FGSM")
+        raise InputError(
+            f"'{victim.name}' grants no gradients, and this detector is fitted on FGSM"
+        )
     x, own = clean.to(victim.device), labels.to(victim.device)
     low, high = victim.box
     with victim.held(), full_precision(victim.device):
