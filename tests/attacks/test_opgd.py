@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.core.test_refusal import Guarded, labels, problem
@@ -83,7 +85,7 @@ def test_on_a_victim_without_rejection_it_is_pgd() -> None:
 @pytest.mark.parametrize("projection", ["orthogonal", "selective"])
 def test_it_finds_accepted_errors_of_a_linear_problem(projection: str) -> None:
     x, *parts = problem()
-    victim = Guarded(*parts)
+    victim = Guarded(*parts)  # type: ignore[arg-type]  # unpacked
     text = f"opgd(steps=60, projection={projection!r})"
     found = besiege.attack(text, victim, x, labels(), threat="l2:1.5")
     best = besiege.attack("pgd(loss=margin)", victim, x, labels(), threat="l2:1.5")
@@ -110,7 +112,7 @@ def test_it_evades_squeezing_where_an_oblivious_attack_is_rejected() -> None:
 def test_rows_of_a_rejecting_victim_do_not_depend_on_their_batch() -> None:
     victim, x, y = squeezed(), TEST.images[:9], TEST.labels[:9]
     ids = torch.arange(9)
-    how = {"threat": "linf:0.08", "keep": "last"}
+    how: dict[str, Any] = {"threat": "linf:0.08", "keep": "last"}
     whole = besiege.attack("opgd(steps=5)", victim, x, y, ids=ids, **how)
     for rows in (ids[:1], ids[3:5], ids.flip(0)):
         part = besiege.attack("opgd(steps=5)", victim, x[rows], y[rows], ids=ids[rows], **how)
@@ -119,7 +121,7 @@ def test_rows_of_a_rejecting_victim_do_not_depend_on_their_batch() -> None:
 
 def test_orthogonal_steps_cost_two_gradients_and_selective_ones_one() -> None:
     x, *parts = problem()
-    victim = Guarded(*parts)
+    victim = Guarded(*parts)  # type: ignore[arg-type]  # unpacked
     spent = {}
     for projection in ("orthogonal", "selective"):
         text = f"opgd(steps=10, projection={projection!r})"

@@ -20,9 +20,8 @@ def test_it_writes_a_file_that_loads_and_says_what_to_type_next(
 ) -> None:
     said = besiege(*FIT, "--fpr", "0.1", "--count", "100", *OUT)
     assert said.code == 0, said.err
-    assert "10 % of 100 clean images of digits (test), which evaluations leave out" in " ".join(
-        said.out.split()
-    )
+    told = " ".join(said.out.split())
+    assert "10 % of 100 clean images of digits (test), which evaluations leave out" in told
     assert "detector  d.safetensors\ncard      d.json" in said.out
     card = json.loads((tmp_path / "d.json").read_text())
     assert card["command"] == (

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -377,7 +378,7 @@ def test_wrong_input_is_refused_before_any_work(tmp_path: Path, squeezing: Path)
         ({"fit_on": 3}, "fit_on is 3"),
     ):
         with pytest.raises(InputError, match=problem):
-            fit_detector("squeezing", MODEL, "digits", out, **given)  # type: ignore[arg-type]
+            fit_detector("squeezing", MODEL, "digits", out, **given)
     with pytest.raises(InputError, match="ends differently"):
         fit_detector("squeezing", MODEL, "digits", tmp_path / "d.bin")
     with pytest.raises(InputError, match="has a detector already"):
@@ -410,7 +411,8 @@ def test_an_evaluation_leaves_out_what_it_was_calibrated_on(
     squeezing: Path, tmp_path: Path
 ) -> None:
     text = f"{MODEL}+detector('{squeezing}')"
-    how = {"threat": "linf:0.1", "attacks": "fgsm", "curve": "none", "examine": "none"}
+    how: dict[str, Any] = {"threat": "linf:0.1", "attacks": "fgsm", "curve": "none"}
+    how["examine"] = "none"
     for number, (data, count) in enumerate((("digits", 190), ((TEST.images, TEST.labels), None))):
         made = besiege.evaluate(
             text,

@@ -139,11 +139,11 @@ def test_every_layer_is_compared_with_the_references_at_that_layer() -> None:
             dimension((a[:, None] - b).square().sum(2), 10)
             for a, b in zip(seen, wanted, strict=True)
         ]
-        for place in range(5):
-            weight = functional.one_hot(torch.tensor(place), 5).float()
+        for number in range(5):
+            weight = functional.one_hot(torch.tensor(number), 5).float()
             numbers = {"reference": reference, "weight": weight, "bias": torch.zeros(1)}
             victim = Detected(inner, LID(k=10, batch=40), Calibration(0.0), numbers)
-            assert torch.allclose(victim.score(x), exact[place], rtol=5e-3)
+            assert torch.allclose(victim.score(x), exact[number], rtol=5e-3)
 
 
 def test_references_are_seen_in_evaluation_mode() -> None:

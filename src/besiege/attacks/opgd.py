@@ -28,11 +28,11 @@ _PARALLEL = 1e-5
 class OPGD(Attack):
     """PGD that follows the classifier's gradient or the detector's, never against the other.
 
-    While the classifier is right, a step raises its margin loss; once it is wrong, a step lowers the
-    detector's score. 'orthogonal' first removes from the gradient of one what lies along the
-    gradient of the other, so that a step for one is none for the other to first order. 'selective'
-    does not, and takes half the passes. All columns are seen, the rejection not folded into the
-    label's.
+    While the classifier is right, a step raises its margin loss. Once it is wrong, a step lowers
+    the detector's score. 'orthogonal' first removes from the gradient of one what lies along the
+    gradient of the other, so that a step for one does not change the other to first order.
+    'selective' does not, and takes half the passes. Its losses see all columns: the rejection is
+    not folded into the label's.
 
     On a victim that rejects nothing there is one gradient only, and it is ``pgd(loss=margin)``.
 

@@ -209,8 +209,8 @@ def _ensemble(inside: str, text: str) -> Ensemble:
     loaded = [load(member) for member in members]
     if rejecting := [one.name for one in loaded if one.rejects]:
         raise InputError(
-            f"the member '{rejecting[0]}' rejects images, and a rejection cannot be averaged: write "
-            "the detector after the ensemble, ensemble(...)+detector('FILE')"
+            f"the member '{rejecting[0]}' rejects images, and a rejection cannot be averaged: "
+            "write the detector after the ensemble, ensemble(...)+detector('FILE')"
         )
     return Ensemble(loaded, **given)
 

@@ -124,7 +124,7 @@ class Detector(ABC):
         """The detector with the parameters that depend on the shape of the images."""
         return self
 
-    def must_fit(self, victim: Victim) -> None:
+    def must_fit(self, victim: Victim) -> None:  # noqa: B027  # most kinds guard any victim
         """Refuse a victim that it cannot guard."""
 
     def fit(self, victim: Victim, material: Material) -> dict[str, Tensor]:
@@ -376,7 +376,7 @@ def threshold_at(scores: Tensor, fpr: float) -> float:
 
 def must_be_rate(fpr: float, count: int) -> None:
     """Refuse a false positive rate outside (0, 1), or too small for a number of images."""
-    if isinstance(fpr, bool) or not isinstance(fpr, (int, float)) or not 0 < fpr < 1:
+    if not _is_share(fpr):
         raise InputError(
             f"fpr is {fpr!r}, but the false positive rate is a share between 0 and 1, such as 0.05"
         )
@@ -387,6 +387,10 @@ def must_be_rate(fpr: float, count: int) -> None:
             f"a false positive rate of {fpr:g} is less than one of {count} calibration images: "
             f"give {math.ceil(1 / Fraction(str(fpr)))} images or more, or a larger rate"
         )
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1
 
 
 def calibrate(
@@ -402,7 +406,7 @@ def calibrate(
     must_be_rate(fpr, len(images))
     scores, leads = [], []
     trial = Detected(victim, detector, Calibration(0.0), tensors)
-    for place, part in enumerate(images.split(_AT_ONCE)):
+    for place, part in enumerate(torch.split(images, _AT_ONCE)):
         found = examined(trial, part)
         scores.append(found.score)
         best = found.logits.topk(2, dim=1).values

@@ -56,7 +56,8 @@ class DetectorFile:
     file: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.file, str) or not self.file:
+        given: object = self.file
+        if not isinstance(given, str) or not given:
             raise InputError(
                 f"the file of a detector is {self.file!r}: write detector('FILE.safetensors') or "
                 "detector('zoo:NAME')"

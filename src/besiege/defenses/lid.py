@@ -111,7 +111,7 @@ class LID(Detector):
     def _estimates(self, victim: Victim, images: Tensor, numbers: Numbers) -> Tensor:
         parts = [
             self._seen(victim, part, None, numbers)[1]
-            for part in images.to(victim.device).split(_ROWS)
+            for part in torch.split(images.to(victim.device), _ROWS)
         ]
         return torch.cat(parts)
 

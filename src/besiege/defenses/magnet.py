@@ -49,7 +49,8 @@ class MagNet(Detector):
     heats: tuple[float, ...] = (10, 40)
 
     def __post_init__(self) -> None:
-        wrong = [one for one in self.reformers if not isinstance(one, Layer) or one.stochastic]
+        given: tuple[object, ...] = self.reformers
+        wrong = [one for one in given if not isinstance(one, Layer) or one.stochastic]
         if wrong or not self.reformers:
             what = f"'{wrong[0]}' is none" if wrong else "none is given"
             raise InputError(
@@ -59,7 +60,8 @@ class MagNet(Detector):
             )
         if not (self.powers or self.heats):
             raise InputError("magnet has neither powers nor heats: give one of them at least")
-        for name, values in (("powers", self.powers), ("heats", self.heats)):
+        listed: dict[str, object] = {"powers": self.powers, "heats": self.heats}
+        for name, values in listed.items():
             if not isinstance(values, tuple) or not all(_is_size(value) for value in values):
                 raise InputError(
                     f"{name} is {values!r}, but numbers above 0 in parentheses are needed, such as "
@@ -83,7 +85,7 @@ class MagNet(Detector):
         with victim.held(), torch.no_grad():
             rows = [
                 self._signals(victim, part, Dice(dice.key[: len(part)]))[1]
-                for part in clean.split(_ROWS)
+                for part in torch.split(clean, _ROWS)
             ]
         return {"quantiles": quantiles(torch.cat(rows)).cpu()}
 

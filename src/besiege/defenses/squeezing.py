@@ -41,7 +41,8 @@ class Squeezing(Detector):
     squeezers: tuple[Layer, ...] = field(default=(), metadata={"each": True})
 
     def __post_init__(self) -> None:
-        wrong = [one for one in self.squeezers if not isinstance(one, Layer)]
+        given: tuple[object, ...] = self.squeezers
+        wrong = [one for one in given if not isinstance(one, Layer)]
         if wrong:
             raise InputError(
                 f"a squeezer is a {type(wrong[0]).__name__}: write layers, such as "
