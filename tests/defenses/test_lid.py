@@ -74,9 +74,15 @@ def test_points_uniform_in_a_ball_have_its_dimension(d: int) -> None:
 
 def test_distances_by_a_matrix_product_are_distances() -> None:
     generator = torch.Generator().manual_seed(0)
-    reference = 3 + torch.randn(30, 200, generator=generator)
-    query = 3 + torch.randn(7, 200, generator=generator)
-    assert torch.allclose(squared(query, reference), torch.cdist(query, reference).square())
+    for size in (10, 2000):
+        reference = 1 + torch.randn(30, size, generator=generator)
+        query = 1 + torch.randn(7, size, generator=generator)
+        exact = (query[:, None].double() - reference).square().sum(2).float()
+        assert torch.allclose(squared(query, reference), exact, rtol=1e-5)
+    # Probabilities of certain answers: their squares are 1, and their distances 1e-5.
+    sure = torch.tensor([[1 - 1e-5, 1e-5], [1 - 3e-5, 3e-5]])
+    far = squared(sure[:1], sure[1:])
+    assert float(far) == pytest.approx(2 * 2e-5**2, rel=2e-2)
 
 
 def test_an_unseen_query_drops_nothing_and_a_member_only_itself() -> None:
@@ -153,7 +159,7 @@ def test_references_are_seen_in_evaluation_mode() -> None:
         calm = _references(Classifier(net.eval()), TRAIN.images[:30])
         busy = _references(Classifier(net.train()), TRAIN.images[:30])
     assert net.training and inner.module is net
-    assert all(torch.equal(one.centred, two.centred) for one, two in zip(calm, busy, strict=True))
+    assert all(torch.equal(one.values, two.values) for one, two in zip(calm, busy, strict=True))
 
 
 def test_the_regression_is_that_of_scikit_learn() -> None:

@@ -23,6 +23,8 @@ _CLOSEST = 1e-10
 and differences below it are rounding."""
 _FLATTEST = 1e-6
 """Smallest mean logarithm: neighbours that are all equally far have an infinite dimension."""
+_SMALL = 256
+"""Largest size of a layer whose distances are computed from differences."""
 _ROWS = 128
 _FOLDS = 5
 _STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -133,7 +135,7 @@ class LID(Detector):
         held = dict(numbers.named_buffers())["reference"]
         about = (x.device, x.dtype)
         known = numbers.known(about, lambda: _references(victim, held.to(x)))
-        own = _own(x, held)
+        own = _own(x, known[0])
         found: list[Tensor] = []
 
         def take(out: Tensor) -> None:
@@ -149,28 +151,26 @@ class LID(Detector):
 
 
 class Reference(NamedTuple):
-    """The activations of the reference images at one layer."""
+    """The activations of the reference images at one layer, and their squared norms."""
 
-    centred: Tensor
-    centre: Tensor
+    values: Tensor
     sizes: Tensor
 
     @classmethod
     def of(cls, values: Tensor) -> Reference:
         """From activations ``[references, size]``."""
-        centre = values.mean(0)
-        centred = values - centre
-        return cls(centred, centre, centred.square().sum(1))
+        return cls(values, values.square().sum(1))
 
     def squared(self, values: Tensor) -> Tensor:
         """Squared distances ``[rows, references]`` of other activations.
 
-        As one matrix product, which is much faster than differences. Around the mean of the
-        references little is lost by cancellation.
+        Of large layers as one matrix product, which is many times faster than differences. Of small
+        ones by differences: probabilities that are nearly one would cancel.
         """
-        moved = values - self.centre
-        size = moved.square().sum(1, keepdim=True)
-        return functional.linear(moved, -2 * self.centred, self.sizes) + size
+        if values.shape[1] <= _SMALL:
+            return (values[:, None] - self.values).square().sum(2)
+        size = torch.linalg.vector_norm(values, dim=1, keepdim=True).square()
+        return functional.linear(values, self.values, -0.5 * self.sizes).mul(-2) + size
 
 
 def dimension(squared: Tensor, k: int, own: Tensor | None = None) -> Tensor:
@@ -230,7 +230,8 @@ def watched(victim: Victim, take: Callable[[Tensor], None]) -> Iterator[None]:
 
     def see(module: nn.Module, given: Any, out: Any) -> None:
         if isinstance(out, Tensor) and out.dim() > 1:
-            take(out.clone())  # the next layer may overwrite it
+            # The next layer may overwrite it before the backward pass.
+            take(out.clone() if out.requires_grad else out)
 
     hooks = [layer.register_forward_hook(see) for layer in dict.fromkeys(layers_of(source.module))]
     try:
@@ -249,11 +250,13 @@ def _references(victim: Victim, images: Tensor) -> list[Reference]:
     return [*found, Reference.of(logits.softmax(1))]
 
 
-def _own(x: Tensor, reference: Tensor) -> Tensor:
-    """Which reference is the query itself, ``[rows, references]``: the first of equal ones."""
-    some = x.detach().flatten(1)
-    same = torch.stack([(some == one).all(1) for one in reference.to(x).flatten(1)], 1)
-    return same & (same.cumsum(1) == 1)
+def _own(x: Tensor, reference: Reference) -> Tensor:
+    """Which reference is the query itself, ``[rows, references]``; one of equal ones."""
+    with torch.no_grad():
+        some = x.detach().flatten(1)
+        nearest = reference.squared(some).argmin(1)
+        same = (some == reference.values[nearest]).all(1)
+        return functional.one_hot(nearest, len(reference.values)).bool() & same[:, None]
 
 
 def regressed(features: Tensor, wanted: Tensor, folds: Tensor) -> tuple[Tensor, Tensor]:
