@@ -41,6 +41,7 @@ SHARED = {
     "cross_entropy": ["piece", "objective"],
     "gaussian": ["recipe", "piece"],
     "mart": ["recipe", "objective"],
+    "pixelcnn": ["architecture", "recipe"],
     "thermometer": ["recipe", "defense"],
     "trades": ["recipe", "objective"],
 }
@@ -71,7 +72,7 @@ def test_few_names_have_two_meanings_and_each_names_the_other() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_recipe_is_shown_with_source_differences_variants_and_a_command(family: str) -> None:
-    found = look_up(family)
+    found = look_up(f"recipe:{family}")
     assert found.about.lower() == f"{FAMILIES[family].title}.".lower()
     assert (family == "natural") == ("source" not in found.facts)
     assert family == "natural" or re.search(r", \D*20[12]\d", found.facts["source"])

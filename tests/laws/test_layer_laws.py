@@ -47,6 +47,19 @@ TEXTS = [
 ]
 
 
+# With networks for grey images.
+LEARNED = [
+    "reform('zoo:digits-autoencoder')",
+    "pixeldefend('zoo:digits-pixelcnn')",
+    "pixeldefend('zoo:digits-pixelcnn', eps=0.3)",
+]
+
+
+@pytest.mark.parametrize("text", LEARNED)
+def test_every_layer_with_a_network_conforms(text: str) -> None:
+    assert conform_layer(text, images_of((1, 8, 10), 11)) == tuple(LAYER_LAWS)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_layer_conforms(text: str) -> None:
     assert conform_layer(text) == tuple(LAYER_LAWS)
@@ -55,7 +68,7 @@ def test_every_layer_conforms(text: str) -> None:
 
 
 def test_every_registered_layer_is_tried() -> None:
-    assert {text.partition("(")[0] for text in TEXTS} == set(LAYERS.names())
+    assert {text.partition("(")[0] for text in (*TEXTS, *LEARNED)} == set(LAYERS.names())
 
 
 @dataclass(frozen=True)

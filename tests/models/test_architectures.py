@@ -15,18 +15,32 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+CLASSIFIERS = sorted(name for name, known in CATALOGUE.items() if known.makes == "logits")
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_an_architecture_answers_a_logit_per_class_at_its_size(name: str) -> None:
     module, shape = ARCHITECTURES[name]().eval(), CATALOGUE[name].shape
     assert module(torch.rand(2, *shape)).shape == (2, 1000 if shape[1] > 200 else 10)
 
 
-@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("name", CLASSIFIERS)
 def test_an_architecture_takes_other_images_and_classes(name: str) -> None:
     given = {"in_channels": 2, "classes": 7, "size": 20, "width": 8}
     taken = set(inspect.signature(ARCHITECTURES[name]).parameters)
     module = ARCHITECTURES[name](**{k: v for k, v in given.items() if k in taken}).eval()
     assert module(torch.rand(2, 2, 20, 20)).shape == (2, 7)
+
+
+def test_networks_of_layers_answer_images_or_levels_of_any_size() -> None:
+    others = {name: CATALOGUE[name].makes for name in ARCHITECTURES if name not in CLASSIFIERS}
+    assert others == {"autoencoder": "images", "pixelcnn": "levels"}
+    for name, makes in others.items():
+        for shape in (CATALOGUE[name].shape, (CATALOGUE[name].shape[0], 9, 6)):
+            with torch.no_grad():
+                answer = ARCHITECTURES[name]().eval()(torch.rand(2, *shape))
+            levels = () if makes == "images" else (256,)
+            assert answer.shape == (2, shape[0], *levels, *shape[1:])
 
 
 def test_the_catalogue_says_what_every_architecture_takes() -> None:

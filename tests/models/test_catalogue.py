@@ -20,6 +20,7 @@ from besiege.models import (
     listing,
     zoo_names,
 )
+from besiege.models.sources import load_network
 
 
 def test_everything_with_a_name_is_listed_without_torch() -> None:
@@ -73,7 +74,7 @@ def test_parameters_are_counted_without_loading_them(name: str) -> None:
     row = next(row for row in listing() if row.name == name)
     if not row.present:
         pytest.skip("its weights are not in the data root")
-    victim = load(name)
+    victim = load(name) if catalogue.layer_of(name) is None else load_network(name)
     assert isinstance(victim, Defended | Classifier)
     module = (victim.bare if isinstance(victim, Defended) else victim).module  # type: ignore[attr-defined]
     assert row.parameters == sum(parameter.numel() for parameter in module.parameters())

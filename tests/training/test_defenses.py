@@ -280,7 +280,8 @@ from besiege.training.fitting import build
 data = besiege.data.load("digits", "train")
 ARCH = {"adp": "joint(of='digits_cnn', members=3)", "rse": "vgg16(width=8, noise=(0.2, 0.1))",
         "deepdefense": "zoo:digits-natural",
-        "denoise": "preact_resnet18(width=4, denoise='gaussian')"}
+        "denoise": "preact_resnet18(width=4, denoise='gaussian')",
+        "pixelcnn": "pixelcnn(levels=17, width=32, blocks=2)", "reformer": "autoencoder"}
 for name in sorted(n for n in RECIPES.names() if n.endswith("@digits")):
     family = name.partition("@")[0]
     plan = recipe(name, epochs=1, **(

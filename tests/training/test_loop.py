@@ -43,7 +43,7 @@ def test_natural_training_learns_the_digits(data: besiege.data.Data) -> None:
     net = small()
     history = train(net, data, replace(natural, epochs=15, rate=5e-3))
     assert [epoch.number for epoch in history] == list(range(1, 16))
-    assert history[-1].loss < 0.3 * history[0].loss and history[-1].accuracy > 0.9
+    assert history[-1].loss < 0.3 * history[0].loss and (history[-1].accuracy or 0) > 0.9
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(
@@ -222,7 +222,7 @@ def test_mixed_precision_augmentation_and_whole_batches_learn(data: besiege.data
     history = train(net, data, recipe)
     assert kinds >= {torch.bfloat16} and rows == {64}
     assert all(p.dtype == torch.float32 for p in net.parameters())
-    assert history[-1].accuracy > 0.6
+    assert (history[-1].accuracy or 0) > 0.6
 
 
 def test_modules_that_draw_repeat_and_leave_the_global_state_alone(

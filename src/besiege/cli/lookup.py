@@ -55,7 +55,10 @@ def look_up(name: str) -> Found:
         return _own_layer()
     light = _light()
     if (known := suite_name(name)) in light:
-        return light[known]
+        return _with_recipe(light[known])
+    kind, _, short = name.partition(":")
+    if short in light and light[short].kind == kind:
+        return _with_recipe(light[short])
     heavy = list(_heavy())
     meanings = [found for found in heavy if name in (found.name, f"{found.kind}:{found.name}")]
     if meanings:
@@ -66,6 +69,13 @@ def look_up(name: str) -> Found:
     if not close.startswith("did you mean"):
         close = "besiege attacks, defenses, models and data list all names"
     raise UnknownNameError(f"nothing is called '{name}': {close}")
+
+
+def _with_recipe(found: Found) -> Found:
+    """The object, and how to see the recipe of the same name; torch is not needed for it."""
+    from besiege.training.catalogue import CATALOGUE
+
+    return _with_others(found, (Found("recipe", family, "") for family in CATALOGUE))
 
 
 def _with_others(found: Found, known: Iterable[Found]) -> Found:
@@ -112,7 +122,7 @@ def _light() -> dict[str, Found]:
     """The objects that can be described without torch."""
     from besiege.attacks.suites import OTHER_NAMES, SUITES
     from besiege.data.catalogue import CATALOGUE as DATA
-    from besiege.models.catalogue import CATALOGUE, listing, zoo_card
+    from besiege.models.catalogue import CATALOGUE, layer_of, listing, zoo_card
     from besiege.models.public import PUBLIC
 
     found = {}
@@ -125,8 +135,11 @@ def _light() -> dict[str, Found]:
         card = zoo_card(short) if scheme == "zoo" else vars(PUBLIC[short])
         properties = {key: value for key, value in card.items() if key != "name"}
         properties |= {"weights": str(row.weights or "no data root is set"), "here": row.present}
-        clean = row.clean.partition("%")[0]
-        about = f"{row.built} for {row.data}, {clean}% clean"
+        about = f"{row.built} for {row.data}"
+        if row.clean:
+            about += f", {row.clean.partition('%')[0]}% clean"
+        elif layer := layer_of(row.name):
+            about += f", the network of the layer {layer}"
         found[short] = found[row.name] = Found("model", row.name, about, properties)
     for name, suite in SUITES.items():
         listed: dict[str, Any] = {

@@ -32,7 +32,7 @@ _LEGEND = (
 @flowing
 def models(*, as_json: AsJson = False) -> None:
     """List the models and architectures, and how a model is written."""
-    from besiege.models.catalogue import CATALOGUE, FORMS, listing
+    from besiege.models.catalogue import CATALOGUE, FORMS, layer_of, listing
 
     found = listing()
     if as_json:
@@ -48,7 +48,16 @@ def models(*, as_json: AsJson = False) -> None:
         )
         return
     console = screen.out()
-    _print_shipped(console, [row for row in found if row.name.startswith("zoo:")])
+    shipped = [row for row in found if row.name.startswith("zoo:")]
+    _print_shipped(console, [row for row in shipped if layer_of(row.name) is None])
+    console.print()
+    networks = screen.columns("network of a layer", "architecture", "layer", "parameters")
+    for row in shipped:
+        if layer := layer_of(row.name):
+            networks.add_row(
+                Text(row.name, "bold"), row.architecture, layer, _short(row.parameters)
+            )
+    console.print(networks)
     console.print()
     _print_public(console, [row for row in found if row.name.startswith("public:")])
     console.print()

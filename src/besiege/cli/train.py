@@ -214,10 +214,14 @@ def _evaluation(card: dict[str, Any], data: str, layout: str | None) -> str:
     """The command that evaluates the weights, under the threat they were trained for."""
     from besiege.data.catalogue import CATALOGUE as DATA
     from besiege.defenses import load
+    from besiege.models.catalogue import layer_of
 
     usual = DATA[data].threats[0] if data in DATA else "linf:8/255"
     words = ["--data", data, *(["--layout", layout] if layout else [])]
     words += ["--threat", card["settings"]["threat"] or usual]
+    if layer := layer_of(card["source"]):
+        model = f"MODEL+{layer}('{card['source']}')"
+        return shell(["besiege", "evaluate", model, *words, "--suite", "adaptive"])
     if load(card["source"]).stochastic:
         words += ["--suite", "adaptive"]
     return shell(["besiege", "evaluate", card["source"], *words])

@@ -150,7 +150,8 @@ def purified(network: PixelCNN, x: Tensor, eps: float) -> Tensor:
         made[:, channel, i, j] = best.masked_fill(stays, -1.0)
         return torch.where(stays, x[:, channel, i, j], best / top)
 
-    network.visit(len(x), *x.shape[2:], choose)
+    height, width = x.shape[2:]
+    network.visit(len(x), height, width, choose)
     return made
 
 

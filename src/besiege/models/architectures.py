@@ -7,7 +7,18 @@ from types import MappingProxyType
 
 from torch import nn
 
-from besiege.models import autoencoders, joint, mobile, pixelcnn, preact, residual, small, squeeze, vgg, wide
+from besiege.models import (
+    autoencoders,
+    joint,
+    mobile,
+    pixelcnn,
+    preact,
+    residual,
+    small,
+    squeeze,
+    vgg,
+    wide,
+)
 from besiege.models.catalogue import CATALOGUE
 
 _MADE = {

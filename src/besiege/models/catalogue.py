@@ -77,6 +77,11 @@ class Architecture:
     makes: str = "logits"
 
 
+LAYERS: Mapping[str, str | None] = MappingProxyType(
+    {"logits": None, "images": "reform", "levels": "pixeldefend"}
+)
+"""The layer that takes networks of these answers; none takes classifiers."""
+
 _RESIDUAL = "classes=10, in_channels=3"
 _SIZED_RESIDUAL = "classes=10, in_channels=3, size=32"
 _COLOUR = "in_channels=3, size=32, classes=10"
@@ -314,6 +319,18 @@ def architecture_of(text: str) -> str | None:
         return PUBLIC[name].architecture if name in PUBLIC else None
     found = re.match(r"\s*(\w+)\s*[(:]", text)
     return found[1] if found and found[1] in CATALOGUE else None
+
+
+def layer_of(text: str) -> str | None:
+    """The layer whose network a text names; None for a classifier, or where it cannot be told.
+
+    Examples
+    --------
+    >>> layer_of("pixelcnn(levels=16):mine.safetensors"), layer_of("zoo:digits-natural")
+    ('pixeldefend', None)
+    """
+    known = CATALOGUE.get(architecture_of(text) or "")
+    return None if known is None else LAYERS[known.makes]
 
 
 def public_path(name: str) -> Path | None:

@@ -178,9 +178,7 @@ def gated(x: Tensor) -> Tensor:
     return torch.tanh(a) * torch.sigmoid(b)
 
 
-def pixelcnn(
-    levels: int = 256, width: int = 64, blocks: int = 7, in_channels: int = 3
-) -> PixelCNN:
+def pixelcnn(levels: int = 256, width: int = 64, blocks: int = 7, in_channels: int = 3) -> PixelCNN:
     """A gated PixelCNN: the probability of every level of every pixel value, given those before it.
 
     It is no classifier: it takes images of any size with values from 0 to 1, and answers logits

@@ -91,10 +91,9 @@ def load_network(text: str) -> Classifier:
 
 def must_classify(text: str) -> None:
     """Refuse the text of a network that is no classifier, before it is loaded."""
-    known = CATALOGUE.get(catalogue.architecture_of(text) or "")
-    if known is None or known.makes == "logits":
+    layer = catalogue.layer_of(text)
+    if layer is None:
         return
-    layer = {"images": "reform", "levels": "pixeldefend"}[known.makes]
     raise InputError(
         f"'{text}' is no classifier, but the network of a layer: write it after a model, as in "
         f"\"zoo:digits-natural+{layer}('{text}')\""

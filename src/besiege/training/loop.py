@@ -183,9 +183,7 @@ def must_fit(
         plan.objective.check(classes, _members(victim, layers, data))
 
 
-def _must_answer(
-    victim: Classifier, data: Data, plan: Recipe, layers: tuple[Layer, ...]
-) -> None:
+def _must_answer(victim: Classifier, data: Data, plan: Recipe, layers: tuple[Layer, ...]) -> None:
     """Refuse a network that is no classifier and whose answers the objective cannot use."""
     if layers:
         raise InputError(

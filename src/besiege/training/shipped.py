@@ -218,7 +218,7 @@ def _pixelcnn(setting: Setting) -> dict[str, Any]:
     """A PixelCNN for PixelDefend (Song et al. 2018); the average of weights is more likely."""
     fields = {**_NETWORK, "objective": Likelihood(), "rate": 1e-3, "warmup": 0.05}
     if setting.data == "digits":
-        fields |= {"epochs": 80, "rate": 4e-3, "average": 0.99}
+        fields |= {"epochs": 40, "rate": 4e-3, "average": 0.99}
     elif setting.data == "mnist":
         fields |= {"epochs": 12, "batch": 64, "average": 0.999}
     elif setting.data == "cifar10":
