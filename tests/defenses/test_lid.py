@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import besiege
-from besiege.core.errors import DataError, InputError
+from besiege.core.errors import DataError, InputError, VictimError
 from besiege.defenses import LID, Calibration, Detected, load
 from besiege.defenses.detecting import LANGUAGE
 from besiege.defenses.lid import (
@@ -28,7 +28,7 @@ from besiege.models.architectures import ARCHITECTURES
 from besiege.testing import VICTIM_LAWS, conform_victim
 from besiege.testing.victims import module_of
 from besiege.training import fit_detector
-from besiege.training.detectors import fooled, noisy
+from besiege.training.detectors import _material, fooled, noisy
 
 MODEL = "zoo:digits-natural"
 TEST, TRAIN = (besiege.data.load("digits", split) for split in ("test", "train"))
@@ -214,7 +214,6 @@ def test_references_queries_and_calibration_are_apart(fitted: Path) -> None:
     assert "reference" not in load_file(fitted), "images are named by their ids"
     assert fitted.stat().st_size < 2000
     from besiege.defenses.detecting import DETECTORS
-    from besiege.training.detectors import _material
 
     held = TEST.take(torch.arange(300, 397))
     material, reference = _material(LID(eps=0.15), load(MODEL), "digits", held, 300, 0)
@@ -237,6 +236,39 @@ def test_it_detects_what_it_was_fitted_on(fitted: Path) -> None:
         clean, adversarial = victim.score(x[kept]), victim.score(made)
     auc = (adversarial[:, None] > clean).float().mean()
     assert float(auc) > 0.8
+
+
+def test_negatives_are_clean_and_noisy_and_folds_keep_an_image_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[Tensor, ...]] = []
+
+    def watch(*given: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(given)
+        return regressed(*given)
+
+    monkeypatch.setattr("besiege.defenses.lid.regressed", watch)
+    held = TEST.take(torch.arange(300, 397))
+    material, _ = _material(LID(eps=0.3), load(MODEL), "digits", held, 60, 0)
+    made = LID(eps=0.3).fit(load(MODEL), material)
+    ((features, wanted, folds),) = seen
+    count = len(material.kept)
+    assert len(features) == 3 * count and int(wanted.sum()) == count
+    assert torch.equal(folds[:count], folds[count : 2 * count])
+    assert torch.equal(folds[:count], folds[2 * count :])
+    # Scaled by the range of the images it is fitted on, and of no others.
+    assert float(features.amin()) == 0 and float(features.amax()) == 1
+    assert set(made) == {"weight", "bias"}
+
+
+def test_another_number_of_references_is_refused(fitted: Path) -> None:
+    """Estimates depend on it: a detector fitted with 100 must be asked with 100."""
+    victim = load(f"{MODEL}+detector('{fitted}')")
+    assert isinstance(victim, Detected)
+    kept = dict(victim.numbers.named_buffers())
+    kept["reference"] = kept["reference"][:60]
+    with pytest.raises(VictimError, match="60 reference images"):
+        Detected(victim.victim, LID(), Calibration(0.0), kept).score(TEST.images[:2])
 
 
 def test_the_score_is_differentiable(fitted: Path) -> None:

@@ -133,6 +133,11 @@ class LID(Detector):
     ) -> tuple[Tensor, Tensor]:
         """Logits, and the estimate of every layer, ``[rows, layers]``."""
         held = dict(numbers.named_buffers())["reference"]
+        if len(held) != self.batch:
+            raise VictimError(
+                f"this lid has {len(held)} reference images and was fitted with {self.batch}: its "
+                "estimates depend on their number, so fit it again"
+            )
         about = (x.device, x.dtype)
         known = numbers.known(about, lambda: _references(victim, held.to(x)))
         own = _own(x, known[0])
@@ -244,8 +249,12 @@ def watched(victim: Victim, take: Callable[[Tensor], None]) -> Iterator[None]:
 def _references(victim: Victim, images: Tensor) -> list[Reference]:
     """The activations of the reference images at every layer, input and softmax included."""
     found = [Reference.of(images.flatten(1))]
+
+    def keep(out: Tensor) -> None:
+        found.append(Reference.of(out.flatten(1).clone()))  # the next layer may work in place
+
     # In evaluation mode, whoever asks: batch statistics would make them those of another network.
-    with victim.held(), watched(victim, lambda out: found.append(Reference.of(out.flatten(1)))):
+    with victim.held(), watched(victim, keep):
         logits = victim(images)
     return [*found, Reference.of(logits.softmax(1))]
 
