@@ -398,6 +398,15 @@ def test_data_without_splits_are_calibrated_on_their_last_images(tmp_path: Path)
     assert load(f"{MODEL}+detector('{out}')").rejects
 
 
+def test_calibration_images_may_be_random(tmp_path: Path) -> None:
+    out = tmp_path / "d.safetensors"
+    fit_detector("squeezing", MODEL, "digits", out, count=100, chosen="random")
+    withheld = load(f"{MODEL}+detector('{out}')").withheld
+    assert withheld is not None and withheld.ids == tuple(TEST.subset(100, 0).ids.tolist())
+    with pytest.raises(InputError, match="chosen is 'first'"):
+        fit_detector("squeezing", MODEL, "digits", out, chosen="first")  # type: ignore[arg-type]
+
+
 def test_ids_as_ranges() -> None:
     ids = [0, 1, 2, 5, 7, 8, 2**62]
     assert as_ranges(ids) == f"0-2, 5, 7-8, {2**62}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.text import Text
@@ -56,6 +56,7 @@ def detector(
     fpr: Real = 0.05,
     count: Count = None,
     split: str = "test",
+    chosen: Literal["last", "random"] = "last",
     fit_on: Whole = 1000,
     layout: Layout = None,
     seed: Seed = 0,
@@ -85,6 +86,8 @@ def detector(
         Number of images to calibrate on; by default 2000, but at most half of the split.
     split
         Part of the data set to calibrate on.
+    chosen
+        Which of its images: the last ones, or random ones where a data set is sorted, as MNIST is.
     fit_on
         Number of images to fit on; squeezing needs none.
     seed
@@ -94,6 +97,7 @@ def detector(
     """
     words: dict[str, Any] = {"model": model, "data": data, "layout": layout, "fpr": fpr}
     words |= {"count": count, "split": None if split == "test" else split}
+    words |= {"chosen": None if chosen == "last" else chosen}
     words |= {"fit-on": None if fit_on == 1000 else fit_on, "seed": seed or None, "out": out}
     parts = [p for name, v in words.items() if v is not None for p in (f"--{name}", v)]
     typed = shell(["besiege", "detector", kind, *parts, *["--force"] * force])
@@ -111,6 +115,7 @@ def detector(
             fpr=fpr,
             count=count,
             split=split,
+            chosen=chosen,
             fit_on=fit_on,
             seed=seed,
             force=force,

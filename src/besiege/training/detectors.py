@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import save as write_tensors
@@ -17,7 +17,7 @@ from besiege.attacks.losses import cross_entropy
 from besiege.core.answer import Aim
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
-from besiege.core.errors import InputError
+from besiege.core.errors import InputError, near
 from besiege.core.oracle import Oracle, full_precision
 from besiege.core.samples import Withheld
 from besiege.core.text import check_whole
@@ -48,6 +48,7 @@ FITTING = 1000
 """Images that a detector is fitted on by default."""
 _SOLVED = 50
 """Bisections of the noise's standard deviation."""
+Chosen = Literal["last", "random"]
 Tick = Callable[[int, int], None]
 
 
@@ -60,6 +61,7 @@ def fit_detector(
     fpr: float = 0.05,
     count: int | None = None,
     split: str = "test",
+    chosen: Chosen = "last",
     fit_on: int = FITTING,
     seed: int = 0,
     force: bool = False,
@@ -69,7 +71,7 @@ def fit_detector(
 ) -> Path:
     """Fit and calibrate a detector, and write it: all that ``besiege detector`` does.
 
-    It is calibrated on the last images of a split, which evaluations of the model then leave out.
+    It is calibrated on the last images of a split, or on random ones, which evaluations of the model then leave out.
     It is fitted on images of the training split, or, of data without splits, on the others.
 
     Parameters
@@ -87,7 +89,10 @@ def fit_detector(
     count : int, optional
         Images to calibrate on; by default 2,000, but at most half of the split.
     split : str
-        The split whose last images are used for that.
+        The split whose images are used for that.
+    chosen : {"last", "random"}
+        Which of its images. The last ones are no fair sample where a data set is sorted: those of
+        MNIST are easier than the others, so that random ones reject as many as they say.
     fit_on : int
         Images to fit on.
     seed : int
@@ -118,6 +123,8 @@ def fit_detector(
     if count is not None:
         check_whole(count, "count")
     check_whole(fit_on, "fit_on", 10)
+    if chosen not in get_args(Chosen):
+        raise InputError(f"chosen is {chosen!r}: {near(str(chosen), get_args(Chosen))}")
     must_be_rate(fpr, CALIBRATION if count is None else count)
     if isinstance(model, str):
         _must_have_no_detector(model)
@@ -130,7 +137,7 @@ def fit_detector(
     everything = load_data(data, split)
     detector = detector.suited(everything.shape)
     must_be_guardable(victim, detector)
-    held = _last(everything, count, fpr)
+    held = _held_out(everything, count, fpr, None if chosen == "last" else seed)
     if not force:
         _must_not_be_trained_on(victim.name, held)
     material, reference = _material(detector, victim, data, held, fit_on, seed)
@@ -199,8 +206,8 @@ def _must_have_no_detector(model: str) -> None:
         raise InputError(f"'{model}' has a detector already: name the model without it")
 
 
-def _last(data: Data, count: int | None, fpr: float) -> Data:
-    """The last images of a split, by their ids."""
+def _held_out(data: Data, count: int | None, fpr: float, seed: int | None) -> Data:
+    """The last images of a split, by their ids, or a random choice by a seed."""
     wanted = min(CALIBRATION, len(data) // 2) if count is None else count
     if wanted > len(data):
         raise InputError(
@@ -208,6 +215,8 @@ def _last(data: Data, count: int | None, fpr: float) -> Data:
             f"{len(data)}: request fewer"
         )
     must_be_rate(fpr, wanted)
+    if seed is not None:
+        return data.subset(wanted, seed)
     return data.take(torch.arange(len(data) - wanted, len(data)))
 
 
