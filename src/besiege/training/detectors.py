@@ -71,9 +71,9 @@ def fit_detector(
 ) -> Path:
     """Fit and calibrate a detector, and write it: all that ``besiege detector`` does.
 
-    It is calibrated on the last images of a split, or on random ones, which evaluations of the model
-    then leave out. It is fitted on images of the training split, or, of data without splits, on the
-    others.
+    It is calibrated on the last images of a split, or on random ones. Evaluations of the model then
+    leave these out. It is fitted on images of the training split, or, of data without splits, on
+    the others.
 
     Parameters
     ----------
