@@ -174,7 +174,7 @@ class Reference(NamedTuple):
         """
         if values.shape[1] <= _SMALL:
             return (values[:, None] - self.values).square().sum(2)
-        size = torch.linalg.vector_norm(values, dim=1, keepdim=True).square()
+        size: Tensor = torch.linalg.vector_norm(values, dim=1, keepdim=True).square()
         return functional.linear(values, self.values, -0.5 * self.sizes).mul(-2) + size
 
 
