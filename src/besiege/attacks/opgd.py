@@ -34,6 +34,9 @@ class OPGD(Attack):
     'selective' does not, and takes half the passes. Its losses see all columns: the rejection is
     not folded into the label's.
 
+    The paper ascends the cross-entropy towards a target with equal steps: here the loss is the
+    margin, whose sign says whether the classifier is wrong, and steps fall from the whole budget.
+
     On a victim that rejects nothing there is one gradient only, and it is ``pgd(loss=margin)``.
 
     Parameters
