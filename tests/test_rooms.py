@@ -15,7 +15,7 @@ ROOMS: dict[str, set[str]] = {
     "core": set(),
     "attacks": {"core"},
     "models": {"core"},
-    "defenses": {"core", "models"},
+    "defenses": {"core", "models", "data"},  # data only where a detector reads its references
     "data": {"core"},
     "training": {"core", "attacks", "models", "defenses", "data"},
     "evaluation": {"core", "attacks", "models", "defenses"},

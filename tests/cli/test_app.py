@@ -26,6 +26,7 @@ COMMANDS = (
     "attack",
     "train",
     "substitute",
+    "detector",
     "status",
     "report",
     "serve",

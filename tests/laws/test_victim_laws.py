@@ -17,7 +17,15 @@ import besiege
 from besiege.core.dice import Dice
 from besiege.core.threat import Access
 from besiege.core.victim import Victim
-from besiege.defenses import BitDepth, Defended, ResizePad
+from besiege.defenses import (
+    BitDepth,
+    Calibration,
+    Defended,
+    Detected,
+    Median,
+    ResizePad,
+    Squeezing,
+)
 from besiege.evaluation.transfer import OnGrid
 from besiege.models import Classifier, Endpoint, Ensemble, OnnxModel, function_model
 from besiege.testing import VICTIM_LAWS, conform_victim
@@ -46,6 +54,7 @@ MADE: dict[str, Callable[[], Victim | str]] = {
     "ensemble of probabilities": lambda: Ensemble([net(), net(1)], "probabilities", [1, 2]),
     "ensemble of losses": lambda: Ensemble([net(), Defended(net(1), ResizePad())], "losses"),
     "defended ensemble": lambda: Defended(Ensemble([net(), net(1)], "losses"), BitDepth(3)),
+    "detected": lambda: Detected(net(), Squeezing((BitDepth(3), Median(2))), Calibration(0.5)),
     "on a grid": lambda: OnGrid(Ensemble([net(), net(1)], "losses"), 1 / 255),
     "function": lambda: function_model(by_numpy, 2),
     "labels": lambda: function_model(lambda x: by_numpy(x).argmax(1), 2, "decision"),

@@ -161,6 +161,22 @@ def unread(victim: Victim) -> list[Finding]:
     ]
 
 
+def calibrated(victim: Victim) -> list[Finding]:
+    """Report the images that are left out of every evaluation of a victim with a detector."""
+    withheld = victim.withheld
+    if withheld is None:
+        return []
+    return [
+        Finding(
+            "W51",
+            f"its detector was calibrated on {len(withheld.ids):,} images of {withheld.data} "
+            f"({withheld.split}), which are left out of its evaluations.",
+            "Evaluate a model without the detector on the same images before comparing both.",
+            "note",
+        )
+    ]
+
+
 def _parameters(victim: Victim) -> int | None:
     modules = [part for part in victim.source.parts if isinstance(part, nn.Module)]
     if not modules:

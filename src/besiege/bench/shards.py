@@ -13,7 +13,7 @@ from torch import Tensor
 from besiege.bench.spec import Request, Shard
 from besiege.bench.store import key_of
 from besiege.core.errors import InputError
-from besiege.core.samples import Samples
+from besiege.core.samples import Samples, Withheld
 from besiege.core.text import side
 from besiege.core.victim import Victim
 from besiege.data import load as load_data
@@ -74,11 +74,17 @@ def read_data(
             "channels": request.channels,
             "layout": request.layout,
         }
+    withheld = None if victim is None else victim.withheld
+    if withheld is not None:
+        how["count"] = None  # chosen below, from the images that are left
     known = {} if read is None else read.data
     key = (request.data if source is None else id(source), *how.items())
     if key not in known:
         known[key] = load_data(request.data if source is None else source, **how)
     data = known[key]
+    if withheld is not None:
+        data = left_out(data, withheld)
+        data = data if request.count is None else data.subset(request.count, request.seed)
     if victim is None or is_in_box(source):
         return data
     inner = black_box(victim)
@@ -88,6 +94,27 @@ def read_data(
     if data.pixels is None:
         return replace(data, images=_on_levels(data.images, steps))
     return replace(data, images=_Levels(data.pixels, steps))  # type: ignore[arg-type]  # lazily
+
+
+def left_out(data: Data, withheld: Withheld) -> Data:
+    """The data without images that the victim was calibrated on.
+
+    The same data set is recognised by its name, or by its images where it has another one.
+    """
+    same = torch.isin(data.ids, torch.tensor(withheld.ids))
+    if not bool(same.any()):
+        return data
+    named = (data.name, data.split) == (withheld.data, withheld.split)
+    whole = int(same.sum()) == len(withheld.ids)
+    if not named and not (whole and data.take(same).digest == withheld.digest):
+        return data
+    if bool(same.all()):
+        raise InputError(
+            f"the detector was calibrated on all {len(data)} images of {data.name} ({data.split}), "
+            "so that none is left to evaluate: calibrate it on fewer, besiege detector --count N, "
+            "or evaluate on other images"
+        )
+    return data.take(~same)
 
 
 def _on_levels(images: Tensor, steps: int) -> Tensor:

@@ -38,6 +38,7 @@ _COMMANDS = {
         "train": "Train a model, naturally or adversarially, and write its weights with a card.",
         "substitute": "Train a substitute from a model's labels only, and write its weights with a "
         "card.",
+        "detector": "Fit a detector to a model, calibrate it, and write it with a card.",
     },
     _READ: {
         "status": "Print how much of a run is done, also while it is running.",

@@ -9,8 +9,8 @@ from besiege.core.threat import Access
 
 _MODULES = (
     "alma ascent apgd bandits blb boundary combine deepfool cw ead evolutionary fab geoda "
-    "hopskipjump jsma lspga nattack nes noise oblivious prgf opt optmargin partial rays sigmazero "
-    "square superdeepfool universal zoo"
+    "hopskipjump jsma lspga nattack nes noise oblivious prgf opgd opt optmargin partial rays "
+    "sigmazero square superdeepfool universal zoo"
 )
 ATTACKS: Registry[Any] = Registry(
     "attack", tuple(f"besiege.attacks.{name}" for name in _MODULES.split()), group="besiege.attacks"

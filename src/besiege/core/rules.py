@@ -55,6 +55,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W48": "Attacks too weak for this model",
     "W49": "Lost in transfer",
     "W50": "Images made elsewhere do better",
+    "W51": "Images left out",
     "DAMAGED": "A record cannot be read",
     "FAILED": "An attack failed",
     "UNFINISHED": "Records are missing",

@@ -134,6 +134,11 @@ class Siege:
         return classes
 
     @property
+    def rejects(self) -> bool:
+        """Whether the victim may reject images; a loss that is `unfolded` then sees the column."""
+        return self._queries.oracle.victim.rejects
+
+    @property
     def levels(self) -> int:
         """The levels of the thermometer codes that the victim takes in place of images."""
         victim = self._queries.oracle.victim

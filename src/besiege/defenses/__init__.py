@@ -11,27 +11,37 @@ if TYPE_CHECKING:
     from besiege.defenses.bits import BitDepth
     from besiege.defenses.cropping import CropRescale
     from besiege.defenses.defended import Defended, load
+    from besiege.defenses.detecting import Calibration, Detected, Detector, Examined, detector
     from besiege.defenses.filters import Blur, Median
     from besiege.defenses.jpeg import Jpeg
     from besiege.defenses.layers import Layer, Unclamped
     from besiege.defenses.learned import PixelDefend, Reform
+    from besiege.defenses.lid import LID
+    from besiege.defenses.magnet import MagNet
     from besiege.defenses.nlm import NonLocalMeans
     from besiege.defenses.noise import GaussianNoise
     from besiege.defenses.pooling import Pooled
     from besiege.defenses.randomising import Jitter, RandMix, ResizePad
+    from besiege.defenses.squeezing import Squeezing
     from besiege.defenses.thermometer import Thermometer
     from besiege.defenses.tvm import TotalVariation
 
 __all__ = [
+    "LID",
     "Adapt",
     "BitDepth",
     "Blur",
+    "Calibration",
     "CropRescale",
     "Defended",
+    "Detected",
+    "Detector",
+    "Examined",
     "GaussianNoise",
     "Jitter",
     "Jpeg",
     "Layer",
+    "MagNet",
     "Median",
     "NonLocalMeans",
     "PixelDefend",
@@ -39,9 +49,11 @@ __all__ = [
     "RandMix",
     "Reform",
     "ResizePad",
+    "Squeezing",
     "Thermometer",
     "TotalVariation",
     "Unclamped",
+    "detector",
     "load",
 ]
 
@@ -52,14 +64,18 @@ __getattr__, __dir__ = lazily(
         "bits": "BitDepth",
         "cropping": "CropRescale",
         "defended": "Defended load",
+        "detecting": "Calibration Detected Detector Examined detector",
         "filters": "Blur Median",
         "jpeg": "Jpeg",
         "learned": "PixelDefend Reform",
         "layers": "Layer Unclamped",
+        "lid": "LID",
+        "magnet": "MagNet",
         "nlm": "NonLocalMeans",
         "noise": "GaussianNoise",
         "pooling": "Pooled",
         "randomising": "Jitter RandMix ResizePad",
+        "squeezing": "Squeezing",
         "thermometer": "Thermometer",
         "tvm": "TotalVariation",
     },

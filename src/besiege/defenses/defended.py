@@ -17,6 +17,8 @@ from besiege.core.samples import Samples
 from besiege.core.text import read_arguments, short
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
+from besiege.defenses.detector_files import GUARDS, DetectorFile
+from besiege.defenses.detector_files import LANGUAGE as GUARD_LANGUAGE
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
 from besiege.defenses.pooling import LANGUAGE as POOL_LANGUAGE
 from besiege.defenses.pooling import POOLS, Pool
@@ -149,7 +151,8 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     text : str
         A model as `besiege.models.load` reads it, then any number of layers, which are applied to
         the image in this order: ``zoo:digits-natural+bits(depth=3)+resize_pad``. Last may stand
-        ``pooled``, which pools the answers of several draws: ``...+resize_pad+pooled(draws=20)``.
+        ``pooled``, which pools the answers of several draws: ``...+resize_pad+pooled(draws=20)``,
+        or ``detector('FILE')``, which rejects images; ``detector('zoo:NAME')`` is a shipped one.
         ``NAME@PAPER`` is a layer with a paper's parameters (`besiege.defenses.presets`).
         Several models are ``ensemble(zoo:a, zoo:b+bits, fuse=probabilities)``.
         A ``+`` in a path is part of the path.
@@ -170,8 +173,13 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     model, written = split(text)
     last = written[-1] if written else ""
     pool: Pool | None = None
-    if _name(last) in POOLS:
+    guard: DetectorFile | None = None
+    ending = _name(last)
+    if ending in POOLS:
         pool = POOL_LANGUAGE.read(written.pop())
+    elif ending in GUARDS:
+        guard = GUARD_LANGUAGE.read(written.pop())
+        guard.must_exist()  # first: loading weights costs more
     layers = [LANGUAGE.read(layer) for layer in written]  # first: loading weights costs more
     members = re.fullmatch(r"ensemble\s*\((.*)\)", model, re.DOTALL)
     if members is None:
@@ -184,6 +192,8 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
         victim = Defended(victim, *layers)
     if pool is not None:
         victim = pool(victim)
+    if guard is not None:
+        victim = guard(victim)
     return victim if device is None else victim.to(device)
 
 
@@ -206,7 +216,13 @@ def _ensemble(inside: str, text: str) -> Ensemble:
     given = read_arguments(", ".join(options), lambda name, args, named: name)
     if not members:
         raise InputError(f"'{short(text)}' has no members: write ensemble(zoo:NAME, zoo:OTHER)")
-    return Ensemble([load(member) for member in members], **given)
+    loaded = [load(member) for member in members]
+    if rejecting := [one.name for one in loaded if one.rejects]:
+        raise InputError(
+            f"the member '{rejecting[0]}' rejects images, and a rejection cannot be averaged: "
+            "write the detector after the ensemble, ensemble(...)+detector('FILE')"
+        )
+    return Ensemble(loaded, **given)
 
 
 def _parts(inside: str) -> list[str]:
@@ -233,12 +249,17 @@ def split(text: str) -> tuple[str, list[str]]:
             name = _name(written[-1])
         elif "@" in name:
             break  # part of a path
-        if name not in LAYERS and name not in POOLS:
-            known = [*LAYERS.names(), *POOLS.names()]
+        if name not in LAYERS and name not in POOLS and name not in GUARDS:
+            known = [*LAYERS.names(), *POOLS.names(), *GUARDS.names()]
             raise UnknownNameError(f"'{text}': no defense is called '{name}', {near(name, known)}")
         if name in POOLS and any(_name(one) in POOLS for one in layers):
             raise InputError(f"'{text}' is pooled twice: give the larger number of draws once")
-        if name in POOLS and layers:
+        if name in POOLS and layers and _name(layers[-1]) in GUARDS:
+            raise InputError(
+                f"'{text}': a model with '{name}' is stochastic, and a detector's threshold would "
+                "hold for some draws only: leave one of them out"
+            )
+        if (name in POOLS or name in GUARDS) and layers:
             raise InputError(
                 f"'{text}': '{name}' is written last, because it covers all layers before it"
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.training.detectors import fit_detector
     from besiege.training.epochs import Epoch
     from besiege.training.fitting import fit
     from besiege.training.loop import fresh, train
@@ -24,6 +25,7 @@ __all__ = [
     "Step",
     "Stolen",
     "fit",
+    "fit_detector",
     "fit_substitute",
     "fresh",
     "natural",
@@ -38,6 +40,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "detectors": "fit_detector",
         "epochs": "Epoch",
         "fitting": "fit",
         "loop": "fresh train",
