@@ -31,7 +31,7 @@ from besiege.bench.single import measure
 from besiege.bench.store import Store
 from besiege.bench.work_estimate import Event
 from besiege.core.dice import Dice
-from besiege.defenses import Defended, Layer
+from besiege.defenses import BitDepth, Calibration, Defended, Detected, Layer, Median, Squeezing
 from besiege.report import table
 from besiege.report.site import write_site
 
@@ -249,6 +249,15 @@ def test_tries_and_probabilities_of_a_stochastic_model(tmp_path: Path) -> None:
     assert (rows["probability_low"] <= rows["probability"]).all()
     text = " ".join(found.page().read_text("utf-8").split())
     assert "10 tries" in text and "Success probability" in text
+
+
+def test_a_model_that_may_reject_meets_gradients_of_its_detector_too() -> None:
+    guarded = Detected(
+        "zoo:digits-natural", Squeezing((BitDepth(1), Median(2))), Calibration(threshold=0.5)
+    )
+    how: dict[str, Any] = {"threat": "linf:0.15", "suite": "adaptive", "count": 4}
+    accounts = [one.account for one in estimate(guarded, "digits", **how).prices]
+    assert "opgd" in accounts and accounts.index("oblivious(pgd)") == 2
 
 
 # Stopped, shared, declared.

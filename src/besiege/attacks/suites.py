@@ -44,6 +44,8 @@ class Suite:
     pooled : tuple of str
         The list for those whose answers pool several draws; empty where it is that of stochastic
         models.
+    rejecting : tuple of str
+        The list for models that may reject images; empty where it is the same one.
     """
 
     attacks: tuple[str, ...]
@@ -52,6 +54,7 @@ class Suite:
     origin: str = ""
     stochastic: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
+    rejecting: tuple[str, ...] = ()
 
     def attacks_for(
         self,
@@ -59,12 +62,14 @@ class Suite:
         *,
         stochastic: bool = False,
         pooled: bool = False,
+        rejects: bool = False,
         defended: bool = True,
     ) -> tuple[str, ...]:
-        """The attacks for a norm, on a model that is stochastic, pooled, defended, or several."""
+        """The attacks for a norm, on a model that is stochastic, pooled, rejecting, defended."""
         usual = self.others.get(norm, self.attacks)
         listed = self.stochastic if stochastic and self.stochastic else usual
         listed = self.pooled if pooled and self.pooled else listed
+        listed = self.rejecting if rejects and self.rejecting else listed
         return tuple(text for text in listed if defended or not _ignores(text))
 
     @property
@@ -73,6 +78,7 @@ class Suite:
         norms = {f"in {norm}": attacks for norm, attacks in self.others.items()}
         drawn = {"on stochastic models": self.stochastic} if self.stochastic else {}
         drawn |= {"on pooled models": self.pooled} if self.pooled else {}
+        drawn |= {"on models that may reject": self.rejecting} if self.rejecting else {}
         return {"": self.attacks, **norms, **drawn}
 
     @property
@@ -179,6 +185,15 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
                 "apgd(loss=dlr)",
                 "apgdt",
                 "square(steps=1000)",
+            ),
+            # Classifier and detector are attacked together by each, and by opgd in turns.
+            rejecting=(
+                "oblivious(pgd)",
+                "pgd(steps=100, loss=margin)",
+                "opgd",
+                "apgd(loss=dlr)",
+                "apgdt",
+                "square",
             ),
         ),
         "score": Suite(

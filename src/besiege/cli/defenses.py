@@ -29,13 +29,15 @@ command = App(
 @flowing
 def defenses(*, as_json: AsJson = False) -> None:
     """List the defenses: layers that transform an image before the model sees it."""
+    from besiege.defenses.detecting import DETECTORS
     from besiege.defenses.layers import LAYERS
     from besiege.defenses.presets import FORMS
 
+    detectors = {name: first_line(kind).replace("``", "`") for name, kind in DETECTORS.items()}
     found = [described(name, kind) for name, kind in LAYERS.items()]
     if as_json:
         forms = [asdict(form) for form in FORMS.values()]
-        screen.print_json({"defenses": found, "forms": forms})
+        screen.print_json({"defenses": found, "forms": forms, "detectors": detectors})
         return
     console = screen.out()
     rows = screen.columns("defense", "randomness", "gradient", "parameters")
@@ -50,6 +52,11 @@ def defenses(*, as_json: AsJson = False) -> None:
         rows.add_row(Text(line["name"], "bold"), line["about"])
     console.print(rows)
     console.print()
+    rows = screen.columns("detector", "what it finds suspicious")
+    for name, about in detectors.items():
+        rows.add_row(Text(name, "bold"), about)
+    console.print(rows)
+    console.print()
     rows = screen.columns("published form", "stands for")
     for form in FORMS.values():
         rows.add_row(Text(form.name, "bold"), form.text)
@@ -62,7 +69,8 @@ def defenses(*, as_json: AsJson = False) -> None:
             'order: "MODEL+bits(depth=3)+resize_pad". --suite adaptive attacks through them, and '
             'a stochastic one on average, as --attacks "averaged(pgd, 20)" does. Last may stand '
             "pooled(draws=20), which makes one answer of several draws: their mean logits, "
-            "of='probabilities' or of='votes'. `besiege show NAME` explains one."
+            "of='probabilities' or of='votes'. A detector is made by `besiege detector` and "
+            "rejects images: \"MODEL+detector('FILE')\". `besiege show NAME` explains one."
         ),
     )
 

@@ -180,6 +180,7 @@ def _heavy() -> Iterator[Found]:
     from besiege.attacks.combine import Combined
     from besiege.cli.recipes import recipes, slots
     from besiege.core.attack_registry import ATTACKS
+    from besiege.defenses.detecting import DETECTORS
     from besiege.defenses.layers import LAYERS
     from besiege.defenses.pooling import POOLS
 
@@ -191,6 +192,7 @@ def _heavy() -> Iterator[Found]:
     yield from recipes()
     yield from (_layer(name, kind, defaults(kind)) for name, kind in LAYERS.items())
     yield from (_made("defense", name, kind) for name, kind in POOLS.items())
+    yield from (_detector(name, kind) for name, kind in DETECTORS.items())
     yield from (_made("piece", name, kind) for name, kind in PIECES.items())
     yield from slots()
 
@@ -334,6 +336,15 @@ def _layer(name: str, layer: Any, values: Mapping[str, str]) -> Found:
         "written": f"MODEL+{name}",
     }
     return Found("defense", name, described(kind), facts, values)
+
+
+def _detector(name: str, kind: Any) -> Found:
+    """A kind of detector."""
+    facts = {
+        "make one": f"besiege detector {name} --model MODEL --data DATA --fpr 0.05 --out FILE",
+        "written": "MODEL+detector('FILE')",
+    }
+    return Found("detector", name, described(kind), facts, defaults(kind))
 
 
 def _form(form: Form) -> Found:
