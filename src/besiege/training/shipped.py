@@ -121,7 +121,12 @@ SETTINGS = (
             "early": replace(pgd, steps=3, schedule=Constant(0.5)),
             "early_share": 0.3,
         },
-        sources=("public:cifar10_resnet32", "public:cifar10_resnet44", "zoo:cifar10-conv5"),
+        sources=(
+            "public:cifar10_resnet32",
+            "public:cifar10_resnet44",
+            "zoo:cifar10-conv5",
+            "zoo:cifar10-vgg16",
+        ),
     ),
 )
 
