@@ -146,7 +146,7 @@ def test_a_rejected_image_is_not_right_and_the_column_is_no_class(tmp_path: Path
     samples = Samples.of(data.images, data.labels)
     plain, rejecting = (predict_clean(one, samples) for one in (Plain(), Rejecting()))
     assert plain.logits is not None and rejecting.logits is not None
-    rejected = rejecting.prediction == 10
+    rejected = rejecting.rejection.rejected
     assert 5 < int(rejected.sum()) < 55
     assert torch.equal(rejecting.correct, plain.correct & ~rejected)
     assert rejecting.logits.shape == (60, 10) and torch.equal(rejecting.logits, plain.logits)
