@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import besiege
 from besiege.models import ARCHITECTURES, Classifier, twin
 from besiege.models.denoising import Denoise, How
 from besiege.testing import conform_victim
+from besiege.training import train
+from besiege.training.fitting import build
 
 HOWS: tuple[How, ...] = ("gaussian", "dot", "mean", "median")
 X = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
@@ -46,6 +51,38 @@ def test_the_gaussian_mean_is_weighted_over_positions() -> None:
     ]
     weights = torch.tensor(products).softmax(0)
     assert torch.allclose(out[row, :, i, j], X[row].flatten(1) @ weights, atol=1e-5)
+
+
+def test_the_fused_mean_is_that_of_the_kernel_with_second_derivatives() -> None:
+    block = Denoise(4, "gaussian")
+    nn.init.normal_(block.theta.weight)
+    nn.init.normal_(block.phi.weight)
+    weights = torch.randn(X.shape, generator=torch.Generator().manual_seed(1))
+    found = []
+    for twice in (True, False):
+        x = X.clone().requires_grad_(True)
+        with sdpa_kernel(SDPBackend.MATH) if twice else nullcontext():
+            made = block.denoised(x)
+        (slope,) = torch.autograd.grad((made * weights).sum(), x, create_graph=twice)
+        found.append((made.detach(), slope.detach()))
+        if twice:
+            (bend,) = torch.autograd.grad(slope.square().sum(), x)
+            assert float(bend.abs().max()) > 0.01
+    for formula, fused in zip(*found, strict=True):
+        assert torch.allclose(formula, fused, atol=1e-4)
+    with torch.no_grad():  # a row does not depend on the others
+        assert torch.equal(block.denoised(X)[1:], block.denoised(X[1:]))
+
+
+@pytest.mark.parametrize("objective", ["gradient_penalty(1.0)", "reach(10, 5, 2)"])
+def test_objectives_with_second_derivatives_train_networks_with_blocks(objective: str) -> None:
+    data = besiege.data.load("digits", "train", count=64)
+    victim, _ = build("resnet20(denoise='gaussian')", data)
+    train(victim, data, "natural(epochs=4)")
+    before = [p.detach().clone() for p in victim.module.parameters()]
+    train(victim, data, f"natural(epochs=1, objective={objective})")
+    after = list(victim.module.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_the_dot_product_is_divided_by_the_number_of_positions() -> None:

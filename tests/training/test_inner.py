@@ -21,7 +21,7 @@ from besiege.data import Data
 from besiege.models import Classifier
 from besiege.models.preact import preact_resnet18
 from besiege.training import Epoch, fresh, pgd_at, recipe, train
-from besiege.training.inner import Inner, plain
+from besiege.training.inner import Inner, _filled, plain
 from besiege.training.radii import HalfNormal
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -205,6 +205,16 @@ def test_batch_norm_is_in_the_mode_that_the_recipe_declares() -> None:
         assert all(part.training for part in model.module.modules())
         assert all(p.requires_grad and p.grad is None for p in model.module.parameters())
     assert not torch.equal(made["eval"], made["train"])
+
+
+@pytest.mark.parametrize("present", [(), (4,), (5,), (4, 5)])
+def test_captured_arguments_are_filled_in_their_order(present: tuple[int, ...]) -> None:
+    given = tuple(torch.full((2,), float(n)) if n < 4 or n in present else None for n in range(6))
+    held = tuple(None if one is None else one + 10 for one in given)
+    filled = _filled(given, tuple(one for one in held if one is not None))  # type: ignore[arg-type]
+    for expected, found in zip(held, filled, strict=True):
+        assert (expected is None) == (found is None)
+        assert expected is None or torch.equal(expected, found)  # type: ignore[arg-type]
 
 
 def test_only_plain_climbs_are_made_without_a_siege() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import Attack, parse
@@ -177,6 +178,11 @@ class Training:
         # Without the cache of cast weights, which a CUDA graph would use after they changed.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
+    def _differentiable(self) -> AbstractContextManager[object]:
+        """The context in which everything has the derivatives that the objective takes."""
+        twice = self.plan.objective.second_order
+        return sdpa_kernel(SDPBackend.MATH) if twice else nullcontext()
+
     def _batches(self) -> list[Tensor]:
         """The rows of each step of the next epoch."""
         shuffled = torch.randperm(len(self.labels), generator=self.order).to(self.device)
@@ -199,7 +205,7 @@ class Training:
         self.module.train()
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
-        with _drawing(self.device, self.seed, number):
+        with _drawing(self.device, self.seed, number), self._differentiable():
             for step, rows in enumerate(batches, done):
                 for group in self.optimiser.param_groups:
                     group["lr"] = self.plan.rate_at(step, steps)

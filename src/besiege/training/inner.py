@@ -223,9 +223,10 @@ def _filled(given: Given, held: tuple[Tensor, ...]) -> Given:
 
 
 def _each(given: Given, change: Callable[[Tensor], Tensor]) -> Given:
-    start, center, radius, labels, *others = given
-    targets, clean = (None if part is None else change(part) for part in others)
-    return change(start), change(center), change(radius), change(labels), targets, clean
+    # In order, since `change` may take what comes next.
+    start, center, radius, labels = (change(part) for part in given[:4])
+    targets, clean = (None if part is None else change(part) for part in given[4:])
+    return start, center, radius, labels, targets, clean
 
 
 def _graph(
