@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
         *("core", "attacks", "models", "defenses", "data", "training", "evaluation", "metrics"),
         "report",
     },
-    "report": {"core", "metrics", "bench"},
+    "report": {"core", "metrics", "bench", "studies"},
     "studies": {"core", "metrics", "bench"},
     "cli": {
         *("core", "attacks", "models", "defenses", "data", "training", "evaluation"),

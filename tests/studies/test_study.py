@@ -87,11 +87,14 @@ def test_an_unfinished_run_answers_for_the_judged_images_and_says_so() -> None:
 
 def test_tables_and_figures_are_functions_of_the_board() -> None:
     board = made(300, 2.0)
-    (table,) = DIGITS.tables(board)
+    table = DIGITS.table("accuracies", board)
+    assert DIGITS.shown(board)["accuracies"].rows == table.rows
     share = (board.cell("white linf").smallest[1] > 0.1).mean()
     assert table.rows[1] == ("pgd-at", table.rows[1][1], f"{100 * share:.1f} %", table.rows[1][3])
     (figure,) = DIGITS.figures(board)
-    assert figure.names == ("natural", "pgd-at") and figure.bands.value.shape == (2, 31)
+    (panel,) = figure.panels
+    assert [line.model for line in panel.lines] == ["natural", "pgd-at"]
+    assert [len(line.value) for line in panel.lines] == [31, 31]
 
 
 def test_answers_are_json() -> None:
@@ -114,7 +117,7 @@ def test_a_shipped_study_measures_the_cells_and_models_of_its_spec(name: str, st
 def test_a_study_of_another_package_is_one_call() -> None:
     claim = Claim("X1", "It is.", partial(advantage, cell="white linf", better="b", worse="a"))
     mine = Study("mine", "Mine", "", Path("mine.toml"), (claim,))
-    assert mine.tables(made(5, 1.0)) == () and mine.figures(made(5, 1.0)) == ()
+    assert mine.shown(made(5, 1.0)) == {} and mine.figures(made(5, 1.0)) == ()
     assert [one.verdict for one in mine.answers(made(5, 1.0))] == ["not run"]
     with pytest.raises(UnknownNameError, match="digits"):
         STUDIES.get("digit")

@@ -130,6 +130,9 @@ class Benchmark(Value):
         For every tag a value for some models; nothing that is measured depends on them.
     cells : tuple of Cell
         Threats and attacks.
+    absent : mapping
+        Models that belong to the benchmark and cannot be evaluated yet, and their texts or the
+        reason: reports show them as absent, so that no model is left out silently.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)
@@ -143,6 +146,7 @@ class Benchmark(Value):
     cells: tuple[Cell, ...]
     compare: Compare = Compare()
     store: Keep = Keep()
+    absent: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def trained(self) -> dict[str, Trained]:
@@ -308,9 +312,12 @@ def _header_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterato
             yield f"models.{name}: it is the same model as '{list(models)[texts.index(text)]}'"
         if name == DEFAULT or not name.strip() or len(name) > 80:
             yield f"models.{short(name)}: choose another name of at most 80 letters"
+    for name in benchmark.absent:
+        if name in models:
+            yield f"absent.{name}: it is one of [models], so it is not absent"
     for tag, values in benchmark.tags.items():
         for model in values:
-            if model not in models:
+            if model not in models and model not in benchmark.absent:
                 yield f"tags.{tag}.{model}: {_no_model(model, models)}"
     seen: set[frozenset[str]] = set()
     for number, pair in enumerate(benchmark.compare.pairs, 1):

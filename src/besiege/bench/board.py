@@ -224,6 +224,8 @@ class Board:
         The specification as text; empty for a run without one.
     unfit : tuple of (str, str, str)
         Cells, models that were left out of them, and why.
+    absent : mapping
+        Models that the specification lists as absent, and why.
     """
 
     name: str
@@ -232,6 +234,7 @@ class Board:
     figures: RunFigures
     spec: str = ""
     unfit: tuple[tuple[str, str, str], ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
 
     def cell(self, name: str) -> BoardCell:
         """The cell of a name."""
@@ -290,6 +293,7 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         found,
         "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
         tuple((one.cell, one.model, one.reason) for one in run.unfit),
+        {} if benchmark is None else benchmark.absent,
     )
 
 

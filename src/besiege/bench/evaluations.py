@@ -35,6 +35,7 @@ from besiege.metrics.values import EvaluationFigures, RunFigures
 
 if TYPE_CHECKING:
     from besiege.bench.comparison import PairedComparison
+    from besiege.bench.display import Grid
 
 _LEADING = ("attack", "sample", "file", "label", "prediction", "success", "first", "access")
 """Columns that stand first in a table of rows."""
@@ -345,15 +346,17 @@ class Evaluations(Sequence[Evaluation]):
         attack: str | None = None,
         force: bool = False,
         board: bool = False,
+        table: Grid | None = None,
     ) -> Path:
         """Write the results into a file, of the kind that its suffix names.
 
         As `Evaluation.export`, with the results of all of them; ``.npz`` is for one only. With
-        `board`, a row for each cell, model and attack of the run in place of rows for images.
+        `board`, a row for each cell, model and attack of the run in place of rows for images; with
+        `table`, that table.
         """
         from besiege.bench.exports import export
 
-        return export(list(self), path, attack=attack, force=force, board=board)
+        return export(list(self), path, attack=attack, force=force, board=board, table=table)
 
     def page(self, path: Path | str | None = None) -> Path:
         """Write the HTML page of the run; by default into its folder."""

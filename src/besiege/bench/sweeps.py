@@ -157,11 +157,37 @@ def _exact(
     measure: Measure,
     whole: bool = False,
 ) -> Iterator[Line]:
-    """The curves of all models by where each sample is broken, ``[m, n]``.
-
-    `whole` says that these are whole numbers: steps or queries, which have no median and area.
-    """
+    """The curves of all models of a cell by where each sample is broken, ``[m, n]``."""
     among = known & cell.correct if measure == "success" else known
+    return lines_of(cell.models, ends, among, end, measure, whole=whole)
+
+
+def lines_of(
+    names: Sequence[str],
+    ends: Numbers,
+    among: Mask,
+    end: float,
+    measure: Measure,
+    *,
+    whole: bool = False,
+) -> Iterator[Line]:
+    """Curves by where each sample is broken.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The models ``[m]``.
+    ends : array ``[m, n]``
+        Where each sample is broken: 0 where it is misclassified when clean, infinite where never.
+    among : array of bool ``[m, n]``
+        The samples of the denominator. Models without any have no curve.
+    end : float
+        The end of the axis.
+    measure : str
+        ``accuracy`` or ``success``.
+    whole : bool
+        Whether the ends are whole numbers: steps or queries, which have no median and area.
+    """
     models = np.flatnonzero(among.any(1)).tolist()
     if not models:
         return
@@ -174,7 +200,7 @@ def _exact(
         x = np.unique(np.concatenate(([0.0], mine[mine <= end], [end])))
         broken = np.searchsorted(mine, x, side="right") / len(mine)
         yield Line(
-            cell.models[m],
+            names[m],
             x,
             broken if measure == "success" else 1 - broken,
             at,

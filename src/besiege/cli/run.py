@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -108,11 +109,23 @@ def run(
     again = shell(["besiege", "run", spec, *([] if count is None else ["--count", count])])
     if out is not None:
         again += f" {shell(['--out', folder])}"
-    how, commanded = Machine(device, batch, compile, threads), _commanded(declared, again)
-    done = resumable(lambda: _measured(commanded, folder, how, crew), folder, run)
+    done = carried_out(declared, folder, again, Machine(device, batch, compile, threads), crew, run)
     if isinstance(done, int):
         return done
     return _concluded(done, folder, as_json)
+
+
+def carried_out(
+    declared: Declared,
+    folder: Path,
+    again: str,
+    how: Machine,
+    crew: dict[str, Any],
+    command: Callable[..., Any],
+) -> Evaluations | int:
+    """Run a benchmark into a folder; the exit code where the command `again` would resume it."""
+    commanded = _commanded(declared, again)
+    return resumable(lambda: _measured(commanded, folder, how, crew), folder, command)
 
 
 def _commanded(declared: Declared, command: str) -> Declared:

@@ -54,6 +54,8 @@ class _Cells:
             yield Text("! must not be quoted, or is not complete", "bold red")
         for left in self.run.unfit:
             yield Text(f'not run: {left.model} in "{left.cell}": {left.reason}', "dim")
+        for absent, why in self.benchmark.absent.items():
+            yield Text(f"absent: {absent}: {why}", "dim")
         if others := len(self.figures) - len({one.plan for one in entries}):
             words = f"{others:,} more in this folder, not of the benchmark: besiege report RUN "
             yield Text(f"{words}--details", "dim")

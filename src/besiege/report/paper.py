@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from besiege.bench.board import Board
+from besiege.bench.display import Grid
 from besiege.bench.exports import EXPORTS, Export
 from besiege.bench.standings import Setting, settings_of
 from besiege.core.attack_registry import OBLIVIOUS
@@ -74,10 +75,19 @@ def to_markdown(wanted: Export, file: BinaryIO) -> None:
 
 
 def _wanted(wanted: Export, markup: Markup) -> list[Results]:
-    """The tables of the evaluations, or of the board of their run."""
+    """The tables of the evaluations, or of the board of their run, or the one that is wanted."""
+    if wanted.table is not None:
+        return [_given(wanted.table, markup)]
     if wanted.board is None:
         return results([one.figures for one in wanted.evaluations], markup)
     return [_ranking(wanted.board, one, markup) for one in settings_of(wanted.board)]
+
+
+def _given(table: Grid, markup: Markup) -> Results:
+    """A table of a study: its first column are words."""
+    rows = tuple(tuple(map(markup.text, row)) for row in table.rows)
+    caption = markup.text(". ".join(filter(None, (table.title, table.note))))
+    return Results(tuple(map(markup.text, table.columns)), 1, rows, caption)
 
 
 def _ranking(board: Board, setting: Setting, markup: Markup) -> Results:

@@ -8,17 +8,18 @@ from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
     from besiege.studies.answers import Answer, Measured, decide
+    from besiege.studies.choosing import Size
     from besiege.studies.effects import advantage, least_advantage
-    from besiege.studies.study import STUDIES, Claim, Curves, Grid, Study
+    from besiege.studies.study import STUDIES, Claim, Study, Table
 
 __all__ = [
     "STUDIES",
     "Answer",
     "Claim",
-    "Curves",
-    "Grid",
     "Measured",
+    "Size",
     "Study",
+    "Table",
     "advantage",
     "decide",
     "least_advantage",
@@ -28,7 +29,8 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "answers": "Answer Measured decide",
+        "choosing": "Size",
         "effects": "advantage least_advantage",
-        "study": "STUDIES Claim Curves Grid Study",
+        "study": "STUDIES Claim Study Table",
     },
 )

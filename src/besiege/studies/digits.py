@@ -9,17 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from besiege.bench.board import Board
+from besiege.bench.display import Curves, Figure, Grid
 from besiege.metrics.bands import accuracy_bands
 from besiege.metrics.crossings import SMALLEST
 from besiege.studies.effects import advantage, least_advantage
-from besiege.studies.study import STUDIES, Claim, Curves, Grid, Study
+from besiege.studies.study import STUDIES, Claim, Study, Table
 
 BUDGETS = tuple(np.linspace(0.01, 0.3, 30).tolist())
 _ADVERSARIAL, _NATURAL = "pgd-at", "natural"
 _CAVEAT = "Two small models of 8x8 images: other models and data may differ."
 
 
-def _tables(board: Board) -> Sequence[Grid]:
+def _accuracies(board: Board) -> Grid:
     """Accuracy of the models at three budgets."""
     cell, shown = board.cell("white linf"), (0.05, 0.1, 0.2)
     found = accuracy_bands(cell.smallest, shown, cell.known)
@@ -27,13 +28,14 @@ def _tables(board: Board) -> Sequence[Grid]:
         (model, *(f"{100 * value:.1f} %" for value in values))
         for model, values in zip(cell.models, found.value, strict=True)
     )
-    return (Grid("accuracy at linf budgets", ("model", *map(str, shown)), rows),)
+    return Grid("accuracy at linf budgets", ("model", *map(str, shown)), rows)
 
 
-def _figures(board: Board) -> Sequence[Curves]:
+def _figures(board: Board) -> Sequence[Figure]:
     cell = board.cell("white linf")
     found = accuracy_bands(cell.smallest, (0.0, *BUDGETS), cell.known)
-    return (Curves("accuracy against the budget", "linf budget", cell.models, found),)
+    drawn = Curves("accuracy against the budget", "linf budget", cell.models, found)
+    return (drawn.figure(),)
 
 
 STUDIES.add(
@@ -71,7 +73,7 @@ STUDIES.add(
                 caveat=_CAVEAT,
             ),
         ),
-        _tables,
+        (Table("accuracies", _accuracies),),
         _figures,
     ),
 )

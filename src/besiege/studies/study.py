@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from besiege.bench.benchmark import read_benchmark
-from besiege.core.errors import InputError, UnknownNameError
+from besiege.core.errors import InputError, UnknownNameError, near
 from besiege.core.registry import Registry
 from besiege.studies.answers import Answer, Measured, decide, images_needed, level_of_each
 
 if TYPE_CHECKING:
-    from besiege.bench.benchmark import Benchmark
+    from besiege.bench.benchmark import Benchmark, Cell
     from besiege.bench.board import Board
-    from besiege.metrics.bands import Bands
+    from besiege.bench.display import Figure, Grid
+    from besiege.studies.choosing import Size
 
 
 class Measure(Protocol):
@@ -42,6 +45,8 @@ class Claim:
         The value of the publication.
     caveat : str
         What limits every answer.
+    data : tuple of str
+        The data sets that it is about; any by default.
     """
 
     id: str
@@ -51,25 +56,23 @@ class Claim:
     denied: float = 0.0
     paper: str = ""
     caveat: str = ""
+    data: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table of a study."""
+class Table:
+    """A table of a study.
 
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    Attributes
+    ----------
+    name : str
+        Its name in ``besiege export RUN FILE --table NAME``.
+    make : callable
+        From a board to the table. An `UnknownNameError` means that the board has nothing for it.
+    """
 
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """A figure of a study: a curve with bands for each name."""
-
-    title: str
-    axis: str
-    names: tuple[str, ...]
-    bands: Bands
+    name: str
+    make: Callable[[Board], Grid]
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,25 @@ class Study:
     name, title, source : str
         Its name, what it is about, and the publication.
     spec : Path
-        The TOML file of its benchmark, which ``besiege run`` takes.
+        The TOML file of its benchmark, which ``besiege run`` takes; or a folder with one for each
+        data set, such as ``cifar10.toml``.
     claims : tuple of Claim
         Its claims, declared before the run.
-    tables, figures : callable
-        From a board to the tables and figures of the study.
+    tables : tuple of Table
+        Its tables.
+    figures : callable
+        From a board to the figures.
+    readings : callable
+        From a board to sentences that stand beside the tables: how they are not to be read.
+    sizes : mapping
+        Numbers of images and queries by name, such as ``smoke``; see `besiege.studies.choosing`.
+    tags : mapping
+        For every tag and value, patterns of the texts of models that have it, for models that are
+        chosen on the command line.
+    only : mapping
+        For patterns of cells the tag and value of the models that belong there.
+    steps : mapping
+        The queries of one step of attacks whose tries are limited through ``steps=``.
     """
 
     name: str
@@ -93,55 +110,108 @@ class Study:
     source: str
     spec: Path
     claims: tuple[Claim, ...]
-    tables: Callable[[Board], Sequence[Grid]] = lambda board: ()
-    figures: Callable[[Board], Sequence[Curves]] = lambda board: ()
+    tables: tuple[Table, ...] = ()
+    figures: Callable[[Board], Sequence[Figure]] = lambda board: ()
+    readings: Callable[[Board], Sequence[str]] = lambda board: ()
+    sizes: Mapping[str, Size] = field(default_factory=dict)
+    tags: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    only: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> dict[str, Path]:
+        """Its specifications by their data; the only one of a study has its own name."""
+        if self.spec.suffix == ".toml":
+            return {self.name: self.spec}
+        return {path.stem: path for path in sorted(self.spec.glob("*.toml"))}
+
+    def benchmarks(self) -> list[Benchmark]:
+        """The benchmarks of its specifications."""
+        return [read_benchmark(path) for path in self.specs.values()]
+
+    def differences(self, benchmark: Benchmark | None) -> list[str]:
+        """What makes a run that of another benchmark, in which names may mean something else.
+
+        The numbers of images and queries, and other models and cells besides, are free.
+        """
+        if benchmark is None:
+            return ["it is no run of a benchmark"]
+        found = [
+            mine
+            for mine in self.benchmarks()
+            if (mine.data, mine.split) == (benchmark.data, benchmark.split)
+        ]
+        if not found:
+            return ["other data"]
+        there = {cell.name: cell for cell in found[0].cells}
+        wrong = [
+            f"the model '{name}'"
+            for name, text in found[0].models.items()
+            if benchmark.models.get(name, text) != text
+        ]
+        return wrong + [
+            f"the cell '{cell.name}'"
+            for cell in benchmark.cells
+            if cell.name in there and self._kind(cell) != self._kind(there[cell.name])
+        ]
+
+    def _kind(self, cell: Cell) -> Cell:
+        """A cell without what sizes and models change."""
+        attacks = None if cell.attacks is None else tuple(map(self._stepless, cell.attacks))
+        free: dict[str, Any] = {"count": None, "queries": None, "models": None, "substitute": {}}
+        return cell.model_copy(update={**free, "attacks": attacks})
+
+    def _stepless(self, attack: str) -> str:
+        for name in self.steps:
+            attack = re.sub(rf"({re.escape(name)}\(steps=)\d+", r"\1", attack)
+        return attack
 
     def must_be_of(self, benchmark: Benchmark | None, source: str) -> None:
-        """Refuse the run of another benchmark, in which names may mean something else.
-
-        The number of images, and other models and cells besides, are free.
-        """
-        mine = read_benchmark(self.spec)
-        wrong = [] if benchmark is not None else ["it is no run of a benchmark"]
-        if benchmark is not None:
-            there = {cell.name: cell for cell in benchmark.cells}
-            same = [mine.data == benchmark.data, mine.split == benchmark.split]
-            wrong += [] if all(same) else ["other data"]
-            wrong += [
-                f"the model '{name}'"
-                for name, text in mine.models.items()
-                if benchmark.models.get(name) != text
-            ]
-            wrong += [
-                f"the cell '{cell.name}'"
-                for cell in mine.cells
-                if cell.name in there and there[cell.name] != cell
-            ]
-        if wrong:
+        """Refuse the run of another benchmark."""
+        if wrong := self.differences(benchmark):
             raise InputError(
-                f"{source} is not a run of the study '{self.name}': {', '.join(wrong)}. Run "
-                f"`besiege run {self.spec}`; `besiege study {self.name}` says more"
+                f"{source} is not a run of the study '{self.name}': {', '.join(wrong)}. "
+                f"`besiege study {self.name}` says how to run it"
             )
 
     def answers(self, board: Board) -> tuple[Answer, ...]:
-        """The answers to all claims.
+        """The answers to all claims about the data of a board.
 
         Any of them is false in at most 5 % of all experiments: every interval has the level
         `level`, which counts the declared claims, whether they were run or not.
         """
-        return tuple(_answer(claim, _measured(claim, board, self.level)) for claim in self.claims)
+        data = {cell.data for cell in board.cells}
+        mine = (one for one in self.claims if not one.data or data & set(one.data))
+        return tuple(_answer(claim, _measured(claim, board, self.level)) for claim in mine)
 
     @property
     def level(self) -> float:
         """The level of the interval of each claim."""
         return level_of_each(len(self.claims))
 
-    def shown(self, board: Board) -> Sequence[Grid]:
-        """The tables; none of a board without the cells and models that they are about."""
-        try:
-            return self.tables(board)
-        except UnknownNameError:
-            return ()
+    def table(self, name: str, board: Board) -> Grid:
+        """The table of a name."""
+        names = [one.name for one in self.tables]
+        if name not in names:
+            have = near(name, names) if names else "it has none"
+            raise UnknownNameError(f"no table of the study '{self.name}' is '{name}': {have}")
+        return self.tables[names.index(name)].make(board)
+
+    def shown(self, board: Board) -> dict[str, Grid]:
+        """The tables by their names, without those that the board has nothing for."""
+        found = {}
+        for one in self.tables:
+            with suppress(UnknownNameError):
+                found[one.name] = one.make(board)
+        return found
+
+
+def study_of(benchmark: Benchmark | None) -> Study | None:
+    """The study that a benchmark belongs to, if any."""
+    if benchmark is None or benchmark.name not in STUDIES:
+        return None
+    found = STUDIES.get(benchmark.name)
+    return None if found.differences(benchmark) else found
 
 
 def _measured(claim: Claim, board: Board, level: float) -> Measured | str:

@@ -18,6 +18,7 @@ from besiege.core.registry import Registry
 
 if TYPE_CHECKING:
     from besiege.bench.board import Board
+    from besiege.bench.display import Grid
     from besiege.bench.evaluations import Evaluation
 
 
@@ -33,11 +34,14 @@ class Export:
         The attack whose images are wanted; formats without images refuse it.
     board : Board, optional
         The run as a board, where its table is wanted: a row for each cell, model and attack.
+    table : Grid, optional
+        The table that is wanted in place of the results, such as one of a study.
     """
 
     evaluations: Sequence[Evaluation]
     attack: str | None = None
     board: Board | None = None
+    table: Grid | None = None
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -78,6 +82,7 @@ def export(
     attack: str | None = None,
     force: bool = False,
     board: bool = False,
+    table: Grid | None = None,
 ) -> Path:
     """Write results into a file, in the format of its suffix; its content appears as a whole.
 
@@ -93,6 +98,8 @@ def export(
         Whether to replace an existing file.
     board : bool
         Whether to write the board of the whole run: a row for each cell, model and attack.
+    table : Grid, optional
+        The table to write in place of the results.
     """
     from besiege.bench.folder import telling
 
@@ -103,13 +110,14 @@ def export(
             f"attack='{attack}' chooses images, and {target.name} holds none: leave it out, or "
             "write an .npz file"
         )
-    if board and target.suffix[1:].lower() not in WITH_BOARD:
+    if (board or table is not None) and target.suffix[1:].lower() not in WITH_BOARD:
+        what = "the board of a run" if table is None else "a table"
         raise InputError(
-            f"{target.name} cannot hold the board of a run: write one of "
+            f"{target.name} cannot hold {what}: write one of "
             f"{', '.join(f'.{suffix}' for suffix in sorted(WITH_BOARD))}"
         )
     _must_be_free(target, force)
-    wanted = Export(evaluations, attack, _board(evaluations) if board else None)
+    wanted = Export(evaluations, attack, _board(evaluations) if board else None, table)
     with telling(target, advice=""), replacing(target) as file:
         writer(wanted, file)
     return target

@@ -20,7 +20,12 @@ from besiege.metrics.rows import Column, Rows
 
 
 def table_of(wanted: Export) -> Rows:
-    """The rows of all evaluations, without their places in the run folder; or of the board."""
+    """The rows of all evaluations, without their places in the run folder; or of the board.
+
+    Or of the table that is wanted in their place.
+    """
+    if wanted.table is not None:
+        return wanted.table.numbers
     if wanted.board is not None:
         return board_rows(wanted.board)
     return labelled_rows(wanted.evaluations).without("record", "row")

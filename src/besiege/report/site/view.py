@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from besiege.bench.benchmark import Benchmark
 from besiege.bench.board import WHITE_BOX, Board, BoardCell
 from besiege.bench.cell_groups import TRANSFER
 from besiege.bench.standings import Setting, settings_of
@@ -18,6 +19,7 @@ from besiege.report import answer
 from besiege.report.findings import Rule, rules
 from besiege.report.formats import distance, share
 from besiege.report.site.choices import tokens
+from besiege.studies.study import Study, study_of
 
 
 class Tab(NamedTuple):
@@ -50,14 +52,22 @@ class Site:
     def tabs(self) -> list[Tab]:
         """The pages of the navigation."""
         names = ["Overview", "Models", "Attacks", "Cells", "Curves", "Transfer", "Frontier"]
-        names += ["Findings", "The run"]
+        names += ["Study", "Findings", "The run"]
         paths = {"Overview": "index.html", "The run": "run.html"}
         transferred = any(cell.knowledge == TRANSFER for cell in self.board.cells)
+        left_out = set() if transferred else {"Transfer"}
+        left_out |= {"Study"} if self.study is None else set()
         return [
             Tab(name, paths.get(name, f"{name.lower()}.html"))
             for name in names
-            if name != "Transfer" or transferred
+            if name not in left_out
         ]
+
+    @cached_property
+    def study(self) -> Study | None:
+        """The study that the run belongs to, if any."""
+        spec = self.board.spec
+        return study_of(Benchmark.model_validate_json(spec)) if spec else None
 
     @property
     def versions(self) -> Mapping[str, str]:

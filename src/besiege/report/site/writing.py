@@ -21,6 +21,7 @@ from besiege.report.site.curves import CurvePages
 from besiege.report.site.frontier import frontier
 from besiege.report.site.others import about_run, findings, transfer
 from besiege.report.site.overview import overview
+from besiege.report.site.studies import study_pages
 from besiege.report.site.view import Page, Site
 from besiege.report.strokes import COLOURS, dash_of, swatch
 
@@ -100,6 +101,7 @@ def _pages(site: Site, album: Album) -> Iterator[Page]:
     yield from curves.pages()
     yield from transfer(site)
     yield from frontier(site)
+    yield from study_pages(site)
     yield findings(site)
     yield about_run(site)
 
@@ -110,6 +112,8 @@ _TABS = {
     "attack": "Attacks",
     "cell": "Cells",
     "run": "The run",
+    "study": "Study",
+    "study_figure": "Study",
 }
 
 
