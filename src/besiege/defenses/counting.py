@@ -64,15 +64,15 @@ class Votes:
         int64 ``[rows, classes]``: how many of `n` fresh votes each class has.
     n0, n : int
         Votes that choose, and votes that estimate.
-    sigma : float
-        Deviation of the noise of one vote, `Voter.sigma`.
+    deviations : tuple of float
+        The noise of one vote, `Voter.deviations`.
     """
 
     chosen: Tensor
     votes: Tensor
     n0: int
     n: int
-    sigma: float
+    deviations: tuple[float, ...]
 
     @property
     def hits(self) -> Tensor:
@@ -165,7 +165,7 @@ def counted(
         chosen = first.argmax(1)
         # Fresh draws: the share of the class that was chosen on the same ones is too large.
         votes = _tally(one, images, dice.of("estimate"), n, batch, report(len(images) * n0))
-    return Votes(chosen, votes, n0, n, caster.sigma)
+    return Votes(chosen, votes, n0, n, caster.deviations)
 
 
 def must_suffice(n0: int, n: int, alpha: float) -> None:

@@ -1,9 +1,9 @@
 """Certificates of randomised smoothing from counts of votes, and certified accuracy.
 
 Cohen, Rosenfeld and Kolter (2019): where the class that was chosen has ``n_A`` of n fresh votes,
-its probability is at least ``p_A = BetaInv(alpha; n_A, n - n_A + 1)`` with confidence 1 - alpha, and
-no perturbation of l2 norm below ``R = sigma Phi^-1(p_A)`` changes the smoothed class. All of this
-are pure functions of counts.
+its probability is at least ``p_A = BetaInv(alpha; n_A, n - n_A + 1)`` with confidence 1 - alpha,
+and no perturbation of l2 norm below ``R = sigma Phi^-1(p_A)`` changes the smoothed class. These are
+pure functions of counts.
 """
 
 from __future__ import annotations
@@ -91,8 +91,12 @@ class Certificates:
     linf : array
         linf radius that follows, ``radius / sqrt(size)``: weaker by far than certificates that are
         made for linf.
-    n, alpha, sigma, size
-        Votes, error probability, deviation of the noise of one vote and pixel values of an image.
+    n, alpha, size
+        Votes, error probability, and pixel values of an image.
+    deviations : tuple of float
+        Noise of all copies that one vote is a function of, see `radius`.
+    labels : array of int, optional
+        The true classes.
     """
 
     chosen: NDArray[np.int64]
@@ -103,21 +107,25 @@ class Certificates:
     linf: Numbers
     n: int
     alpha: float
-    sigma: float
     size: int
+    deviations: tuple[float, ...]
+    labels: NDArray[np.int64] | None = None
 
     @property
     def abstains(self) -> NDArray[np.bool_]:
         """Where nothing is certified."""
         return self.prediction == ABSTAINS
 
-    def right(self, labels: ArrayLike) -> NDArray[np.bool_]:
+    @property
+    def right(self) -> NDArray[np.bool_]:
         """Whether each prediction is the label; an abstention never is."""
-        return np.asarray(self.prediction == np.asarray(labels))
+        if self.labels is None:
+            raise InputError("the certificates have no labels to compare with: pass labels=")
+        return np.asarray(self.prediction == self.labels)
 
-    def accuracy(self, labels: ArrayLike, at: Sequence[float] | Numbers | None = None) -> Curve:
+    def accuracy(self, at: Sequence[float] | Numbers | None = None) -> Curve:
         """Certified accuracy against the l2 radius, see `certified_accuracy`."""
-        return certified_accuracy(self.radius, self.right(labels), at)
+        return certified_accuracy(self.radius, self.right, at)
 
     @property
     def false(self) -> float:
@@ -129,9 +137,10 @@ def certificates(
     chosen: ArrayLike,
     hits: ArrayLike,
     n: int,
-    sigma: float,
+    deviations: Sequence[float],
     size: int,
     alpha: float = 0.001,
+    labels: ArrayLike | None = None,
 ) -> Certificates:
     """Certificates from votes.
 
@@ -141,24 +150,30 @@ def certificates(
         The class of each image, chosen with other draws, and its votes.
     n : int
         Number of votes.
-    sigma : float
-        Deviation of the noise of one vote, in pixel values.
+    deviations : sequence of float
+        Noise of all copies that one vote is a function of, in pixel values, see `radius`.
     size : int
         Pixel values of an image.
     alpha : float
         Probability that a certificate is wrong, for each image.
+    labels : array of int, optional
+        The true classes.
 
     Examples
     --------
-    >>> found = certificates([3, 7], [990, 520], 1000, sigma=0.25, size=3072)
+    >>> found = certificates([3, 7], [990, 520], 1000, [0.25], size=3072)
     >>> found.prediction.tolist(), found.radius.round(4).tolist()
     ([3, -1], [0.4945, 0.0])
     """
     classes, votes = (np.asarray(one, dtype=np.int64) for one in (chosen, hits))
-    low, reach = lower_bound(votes, n, alpha), radius(votes, n, [sigma], alpha)
+    low, reach = lower_bound(votes, n, alpha), radius(votes, n, deviations, alpha)
     given = np.where(reach > 0, classes, ABSTAINS)
     across = reach / math.sqrt(size)
-    return Certificates(classes, given, votes, low, reach, across, n, alpha, sigma, size)
+    noise = tuple(map(float, deviations))
+    truth = None if labels is None else np.asarray(labels, dtype=np.int64)
+    if truth is not None and truth.shape != classes.shape:
+        raise InputError(f"{classes.shape} predictions were given with {truth.shape} labels")
+    return Certificates(classes, given, votes, low, reach, across, n, alpha, size, noise, truth)
 
 
 def certified_accuracy(
@@ -217,7 +232,7 @@ class Envelope:
     label: str
 
 
-def envelope(curves: Mapping[str, Curve]) -> Envelope:
+def upper_envelope(curves: Mapping[str, Curve]) -> Envelope:
     """The upper envelope of certified accuracies of several models, such as one for each sigma.
 
     No model reaches it, since the noise is chosen in advance and not for each radius. It has no
@@ -226,7 +241,7 @@ def envelope(curves: Mapping[str, Curve]) -> Envelope:
     Examples
     --------
     >>> low, high = ([0.3, 0.3], [True, False]), ([0.9, 0.9], [True, False])
-    >>> found = envelope({"0.25": certified_accuracy(*low), "0.5": certified_accuracy(*high)})
+    >>> found = upper_envelope({"0.25": certified_accuracy(*low), "0.5": certified_accuracy(*high)})
     >>> found.label
     'upper envelope of 0.25, 0.5: the best of several models at each radius'
     """
@@ -244,8 +259,8 @@ def envelope(curves: Mapping[str, Curve]) -> Envelope:
 
 
 def _must_be_probability(alpha: float) -> None:
-    if not 0 < alpha < 0.5:
+    if not 0 < alpha < 1:
         raise InputError(
-            f"alpha is {alpha}, but the probability of a wrong certificate is between 0 and 0.5, "
+            f"alpha is {alpha}, but the probability of a wrong certificate is between 0 and 1, "
             "such as 0.001"
         )
