@@ -137,19 +137,7 @@ class Smoothed(Victim):
         if dice is None:
             raise VictimError(f"'{self}' is stochastic and was given no dice")
         shares, votes = self.pooled.polled(x, dice)
-        first, second = votes.topk(2, dim=1).values.long().unbind(1)
-        both = first + second
-        needed = self._table(x.device)[both]
-        # Half a vote below what the test asks for: log odds that no count can tie with.
-        hurdle = ((needed - 0.5) / (both - needed + 0.5).clamp_min(0.5)).log().to(shares.dtype)
-        top = shares.topk(2, dim=1).values
-        usual = top[:, 1] + hurdle - top[:, 0]
-        with torch.no_grad():
-            # The sign is decided by whole numbers, not by the shares, whose last bits round.
-            sure = torch.where(first < needed, usual.clamp_min(1e-6), usual.clamp_max(0.0))
-        score = straight(usual, sure) if usual.requires_grad else sure
-        zero, one = shares.new_zeros(()), shares.new_ones(())
-        last = rejection(shares, score, zero, one, one)
+        last = abstention(shares, votes, self._table(x.device))
         return torch.cat([shares, last[:, None]], 1)
 
     def _table(self, device: torch.device) -> Tensor:
@@ -167,6 +155,33 @@ class Smoothed(Victim):
 
     def __repr__(self) -> str:
         return self.name
+
+
+def abstention(shares: Tensor, votes: Tensor, needed: Tensor) -> Tensor:
+    """The last column: above all shares exactly where the vote is too close.
+
+    Parameters
+    ----------
+    shares : Tensor
+        ``[rows, classes]``, logarithms of the shares of votes.
+    votes : Tensor
+        The votes, whole numbers.
+    needed : Tensor
+        The fewest votes of the leader that pass, by the sum of the top two counts.
+    """
+    first, second = votes.topk(2, dim=1).values.long().unbind(1)
+    both = first + second
+    least = needed[both]
+    # Half a vote below what the test asks for: log odds that no count can tie with.
+    hurdle = ((least - 0.5) / (both - least + 0.5).clamp_min(0.5)).log().to(shares.dtype)
+    top = shares.topk(2, dim=1).values
+    usual = top[:, 1] + hurdle - top[:, 0]
+    with torch.no_grad():
+        # The sign is decided by whole numbers, not by the shares, whose last bits round.
+        sure = torch.where(first < least, usual.clamp_min(1e-6), usual.clamp_max(0.0))
+    score = straight(usual, sure) if usual.requires_grad else sure
+    zero, one = shares.new_zeros(()), shares.new_ones(())
+    return rejection(shares, score, zero, one, one)
 
 
 def _must_be_smoothable(victim: Victim) -> None:

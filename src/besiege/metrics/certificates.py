@@ -121,7 +121,8 @@ class Certificates:
         """Whether each prediction is the label; an abstention never is."""
         if self.labels is None:
             raise InputError("the certificates have no labels to compare with: pass labels=")
-        return np.asarray(self.prediction == self.labels)
+        same: NDArray[np.bool_] = self.prediction == self.labels
+        return same
 
     def accuracy(self, at: Sequence[float] | Numbers | None = None) -> Curve:
         """Certified accuracy against the l2 radius, see `certified_accuracy`."""
