@@ -24,6 +24,7 @@ from besiege.defenses import (
     Detected,
     Median,
     ResizePad,
+    Smoothed,
     Squeezing,
 )
 from besiege.evaluation.transfer import OnGrid
@@ -55,6 +56,8 @@ MADE: dict[str, Callable[[], Victim | str]] = {
     "ensemble of losses": lambda: Ensemble([net(), Defended(net(1), ResizePad())], "losses"),
     "defended ensemble": lambda: Defended(Ensemble([net(), net(1)], "losses"), BitDepth(3)),
     "detected": lambda: Detected(net(), Squeezing((BitDepth(3), Median(2))), Calibration(0.5)),
+    "smoothed": lambda: Smoothed(net(), 0.5, 24),
+    "text smoothed": lambda: "zoo:digits-natural+bits(depth=3)+smoothed(sigma=0.3, draws=14)",
     "on a grid": lambda: OnGrid(Ensemble([net(), net(1)], "losses"), 1 / 255),
     "function": lambda: function_model(by_numpy, 2),
     "labels": lambda: function_model(lambda x: by_numpy(x).argmax(1), 2, "decision"),

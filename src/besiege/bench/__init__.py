@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from besiege.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from besiege.bench.certifying import certified
     from besiege.bench.comparison import PairedComparison, compare_runs
     from besiege.bench.estimating import Estimate, estimate
     from besiege.bench.evaluations import Evaluation
@@ -20,6 +21,7 @@ __all__ = [
     "PairedComparison",
     "Request",
     "Store",
+    "certified",
     "compare_runs",
     "estimate",
     "evaluate",
@@ -28,6 +30,7 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "certifying": "certified",
         "comparison": "PairedComparison compare_runs",
         "estimating": "Estimate estimate",
         "evaluations": "Evaluation",

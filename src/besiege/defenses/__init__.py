@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from besiege.defenses.noise import GaussianNoise
     from besiege.defenses.pooling import Pooled
     from besiege.defenses.randomising import Jitter, RandMix, ResizePad
+    from besiege.defenses.smoothing import Smoothed
     from besiege.defenses.squeezing import Squeezing
     from besiege.defenses.thermometer import Thermometer
     from besiege.defenses.tvm import TotalVariation
@@ -49,6 +50,7 @@ __all__ = [
     "RandMix",
     "Reform",
     "ResizePad",
+    "Smoothed",
     "Squeezing",
     "Thermometer",
     "TotalVariation",
@@ -75,6 +77,7 @@ __getattr__, __dir__ = lazily(
         "noise": "GaussianNoise",
         "pooling": "Pooled",
         "randomising": "Jitter RandMix ResizePad",
+        "smoothing": "Smoothed",
         "squeezing": "Squeezing",
         "thermometer": "Thermometer",
         "tvm": "TotalVariation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -21,7 +21,7 @@ from besiege.defenses.detector_files import GUARDS, DetectorFile
 from besiege.defenses.detector_files import LANGUAGE as GUARD_LANGUAGE
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer
 from besiege.defenses.pooling import LANGUAGE as POOL_LANGUAGE
-from besiege.defenses.pooling import POOLS, Pool
+from besiege.defenses.pooling import POOLS
 from besiege.defenses.presets import is_form, layers_of_form
 from besiege.defenses.thermometer import Thermometer
 from besiege.models.classifier import Classifier
@@ -152,7 +152,8 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
         A model as `besiege.models.load` reads it, then any number of layers, which are applied to
         the image in this order: ``zoo:digits-natural+bits(depth=3)+resize_pad``. Last may stand
         ``pooled``, which pools the answers of several draws: ``...+resize_pad+pooled(draws=20)``,
-        or ``detector('FILE')``, which rejects images; ``detector('zoo:NAME')`` is a shipped one.
+        ``smoothed(sigma=0.25)``, which votes under noise and abstains where the vote is close, or
+        ``detector('FILE')``, which rejects images; ``detector('zoo:NAME')`` is a shipped one.
         ``NAME@PAPER`` is a layer with a paper's parameters (`besiege.defenses.presets`).
         Several models are ``ensemble(zoo:a, zoo:b+bits, fuse=probabilities)``.
         A ``+`` in a path is part of the path.
@@ -172,7 +173,7 @@ def load(text: str, device: str | torch.device | None = None) -> Victim:
     """
     model, written = split(text)
     last = written[-1] if written else ""
-    pool: Pool | None = None
+    pool: Callable[[Victim], Victim] | None = None
     guard: DetectorFile | None = None
     ending = _name(last)
     if ending in POOLS:
@@ -252,8 +253,9 @@ def split(text: str) -> tuple[str, list[str]]:
         if name not in LAYERS and name not in POOLS and name not in GUARDS:
             known = [*LAYERS.names(), *POOLS.names(), *GUARDS.names()]
             raise UnknownNameError(f"'{text}': no defense is called '{name}', {near(name, known)}")
-        if name in POOLS and any(_name(one) in POOLS for one in layers):
-            raise InputError(f"'{text}' is pooled twice: give the larger number of draws once")
+        others = [_name(one) for one in layers if _name(one) in POOLS]
+        if name in POOLS and others:
+            raise InputError(_twice(text, name, others[0]))
         if name in POOLS and layers and _name(layers[-1]) in GUARDS:
             raise InputError(
                 f"'{text}': a model with '{name}' is stochastic, and a detector's threshold would "
@@ -277,6 +279,16 @@ _LAST = re.compile(r"(?P<before>.*)\+\s*(?P<name>[A-Za-z_]\w*(?:@[\w-]*)?)", re.
 def _name(layer: str) -> str:
     """The name that the text of a layer begins with."""
     return layer.partition("(")[0].strip()
+
+
+def _twice(text: str, first: str, second: str) -> str:
+    """The message about two words that both make one answer of several draws."""
+    if first == second:
+        return f"'{text}' is {first} twice: give the larger number of draws once"
+    return (
+        f"'{text}' is {first} and {second}, and each makes one answer of several draws: leave one "
+        "of them out"
+    )
 
 
 def _opening(text: str) -> int:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -22,7 +22,9 @@ from besiege.core.vocabulary import Vocabulary
 from besiege.defenses.layers import straight
 
 Of = Literal["logits", "probabilities", "votes"]
-POOLS: Registry[type[Pool]] = Registry("defense", ("besiege.defenses.pooling",))
+POOLS: Registry[Any] = Registry(
+    "defense", ("besiege.defenses.pooling", "besiege.defenses.smoothing")
+)
 LANGUAGE = Vocabulary(POOLS)
 
 TOGETHER = 4
@@ -120,15 +122,22 @@ class Pooled(Victim):
             return self._sum(x, dice, self.draws, follow)[0] / self.draws
         if self.of == "probabilities":
             return self._sum(x, dice, self.draws, follow)[1] - math.log(self.draws)
+        return self.polled(x, dice)[0]
+
+    def polled(self, x: Tensor, dice: Dice) -> tuple[Tensor, Tensor]:
+        """Logarithms of the shares of votes, ties decided by mean probability, and the votes.
+
+        The gradient of the shares is that of the mean probability; votes are whole numbers.
+        """
         with torch.no_grad():
             _, likely, votes = self._sum(x, dice, self.draws, False)
             # As logarithms: a probability that rounds to zero would have no gradient.
             ties = likely - math.log(self.draws / _TIE)
             counted = torch.logaddexp(votes.log(), ties) - math.log(self.draws + _TIE)
-        if not follow:
-            return counted
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return counted, votes
         few = min(self.draws, VOTES)
-        return straight(self._sum(x, dice, few, True)[1] - math.log(few), counted)
+        return straight(self._sum(x, dice, few, True)[1] - math.log(few), counted), votes
 
     def _sum(self, x: Tensor, dice: Dice, draws: int, follow: bool) -> tuple[Tensor, ...]:
         """Sums over draws: of logits, of probabilities (its logarithm), and of votes."""

@@ -25,6 +25,7 @@ from besiege.core.threat import L0, L1, L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
 from besiege.defenses.pooling import Pooled
+from besiege.defenses.smoothing import Smoothed
 
 MOST = 16
 """Images that are examined."""
@@ -265,6 +266,8 @@ def _surrogates(victim: Victim | nn.Module) -> int:
         own = sum(layer.has_surrogate for layer in victim.layers)
     elif isinstance(victim, Pooled):
         own = int(victim.of == "votes")  # its gradient is that of the mean probability
+    elif isinstance(victim, Smoothed):
+        own = 1  # it votes, too
     return own + sum(_surrogates(part) for part in victim.parts)
 
 
