@@ -50,7 +50,7 @@ def table(found: besiege.Evaluation) -> Iterator[str]:
         raise SystemExit(f"{found.folder}: this model rejects no images")
     clean = figures.clean
     yield (
-        f"**`{found.figures.model.name}`**, {found.figures.threat}, "
+        f"**`{found.figures.model.name}`**, {found.figures.threat.text}, "
         f"{clean.right.count:,} images; clean images rejected: {clean.rejected}."
     )
     yield ""
@@ -75,13 +75,13 @@ def area(auc: Auc | None) -> str:
     return "" if auc is None else f"{auc.value:.3f} [{auc.low:.3f}, {auc.high:.3f}]"
 
 
-def put(into: Path, lines: Sequence[str]) -> None:
+def put(into: Path, lines: Sequence[str], mark: str = MARK) -> None:
     """Replace what stands between the marks of a page."""
-    parts = into.read_text(encoding="utf-8").split(MARK)
+    parts = into.read_text(encoding="utf-8").split(mark)
     if len(parts) != 3:
-        raise SystemExit(f"{into} has {len(parts) - 1} lines '{MARK}', but two are needed")
+        raise SystemExit(f"{into} has {len(parts) - 1} lines '{mark}', but two are needed")
     middle = "\n".join(["", *lines, ""])
-    into.write_text(MARK.join([parts[0], middle, parts[2]]), encoding="utf-8")
+    into.write_text(mark.join([parts[0], middle, parts[2]]), encoding="utf-8")
 
 
 if __name__ == "__main__":
