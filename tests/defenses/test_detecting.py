@@ -19,7 +19,17 @@ from besiege.core.errors import BesiegeError, DataError, InputError, UnknownName
 from besiege.core.oracle import Oracle
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
-from besiege.defenses import BitDepth, Calibration, Defended, Detected, Median, Squeezing, load
+from besiege.defenses import (
+    BitDepth,
+    Calibration,
+    Defended,
+    Detected,
+    Median,
+    Pooled,
+    ResizePad,
+    Squeezing,
+    load,
+)
 from besiege.defenses.detecting import (
     Detector,
     Examined,
@@ -31,7 +41,7 @@ from besiege.defenses.detecting import (
     threshold_at,
 )
 from besiege.defenses.detector_files import as_ranges, from_ranges
-from besiege.models import Classifier
+from besiege.models import Classifier, Ensemble
 from besiege.testing import VICTIM_LAWS, conform_victim
 from besiege.testing.victims import module_of
 from besiege.training import fit_detector
@@ -354,6 +364,14 @@ def test_a_detector_is_written_last(squeezing: Path) -> None:
         load(f"{MODEL}+resize_pad+pooled(3)+{written}")
     with pytest.raises(InputError, match="rejects images, and a rejection cannot be averaged"):
         load(f"ensemble({MODEL}+{written}, zoo:digits-pgd-at)")
+
+
+def test_a_rejection_is_averaged_nowhere(squeezing: Path) -> None:
+    guarded = load(f"{MODEL}+detector('{squeezing}')")
+    with pytest.raises(InputError, match="rejects images, and a rejection cannot be averaged"):
+        Ensemble([guarded, "zoo:digits-pgd-at"])
+    with pytest.raises(InputError, match="rejects images, and a rejection cannot be averaged"):
+        Pooled(Defended(guarded, ResizePad(0.9)), draws=3)
 
 
 # Fitting.

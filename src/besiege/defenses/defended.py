@@ -217,13 +217,7 @@ def _ensemble(inside: str, text: str) -> Ensemble:
     given = read_arguments(", ".join(options), lambda name, args, named: name)
     if not members:
         raise InputError(f"'{short(text)}' has no members: write ensemble(zoo:NAME, zoo:OTHER)")
-    loaded = [load(member) for member in members]
-    if rejecting := [one.name for one in loaded if one.rejects]:
-        raise InputError(
-            f"the member '{rejecting[0]}' rejects images, and a rejection cannot be averaged: "
-            "write the detector after the ensemble, ensemble(...)+detector('FILE')"
-        )
-    return Ensemble(loaded, **given)
+    return Ensemble([load(member) for member in members], **given)
 
 
 def _parts(inside: str) -> list[str]:

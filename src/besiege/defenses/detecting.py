@@ -102,9 +102,14 @@ class Detector(ABC):
         return LANGUAGE.text(self)
 
     @property
-    def parts(self) -> Sequence[Victim | nn.Module]:
-        """Networks inside, apart from the victim's."""
+    def layers(self) -> Sequence[Layer]:
+        """Layers inside; some have surrogates, whose gradients attacks follow."""
         return ()
+
+    @property
+    def parts(self) -> Sequence[Victim | nn.Module]:
+        """Networks inside, apart from the victim's; by default those of its layers."""
+        return [part for layer in self.layers for part in layer.parts]
 
     @property
     def passes(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError
@@ -69,9 +69,9 @@ class MagNet(Detector):
                 )
 
     @property
-    def parts(self) -> Sequence[Victim | nn.Module]:
+    def layers(self) -> Sequence[Layer]:
         """The autoencoders."""
-        return [part for reformer in self.reformers for part in reformer.parts]
+        return self.reformers
 
     @property
     def passes(self) -> int:

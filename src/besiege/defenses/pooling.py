@@ -98,6 +98,11 @@ class Pooled(Victim):
             raise InputError(
                 f"'{victim.name}' is not stochastic, so that one draw says all: leave out pooled"
             )
+        if victim.rejects:
+            raise InputError(
+                f"'{victim.name}' rejects images, and a rejection cannot be averaged: pool the "
+                "draws first, and guard what is pooled"
+            )
         self.victim = self.adopt(victim)
         self.pool = Pool(draws, of)
         self.draws, self.of = draws, of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError
@@ -70,9 +70,9 @@ class Squeezing(Detector):
             )
 
     @property
-    def parts(self) -> Sequence[Victim | nn.Module]:
-        """Networks inside the squeezers."""
-        return [part for squeezer in self.squeezers for part in squeezer.parts]
+    def layers(self) -> Sequence[Layer]:
+        """The squeezers."""
+        return self.squeezers
 
     @property
     def passes(self) -> int:

@@ -6,6 +6,8 @@ are answers near the images answers. One question after: are the answers still t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -106,7 +108,7 @@ def examine(
         besides = None if past else (points.flatten(0, 1), sources(points))
         same = Sameness(subject, 0.0, seed, besides)
         clean = subject.ask(subject.images, own)
-        same.eps = eps = precision(victim, clean)
+        same.eps = eps = precision(victim, subject.classes(clean))
         broken = not_finite(subject, clean, seed)
         if victim.stochastic and not same.repeats():
             return [
@@ -152,15 +154,41 @@ def _gradients(
     if broken is not None:
         return None, _not_run("answers near the images are not finite, so slopes have no meaning.")
     try:
-        slopes = measure(inner, clean, eps, seed)
-        checks = slope_checks(slopes, eps > HALF, past)
-        if checks[0].outcome != "passed" and eps <= HALF and subject.victim.grid is None:
-            # A network may bend within the first lengths: only what shorter ones show is a fault.
-            finer = slope_checks(measure(inner, clean, eps, seed, FINER), False, past)
-            checks = finer if finer[0].outcome == "passed" else checks
+        slopes, checks = _measured(inner.accepting(), inner.classes(clean), past, eps, seed)
+        if inner.victim.rejects:
+            # Attacks follow the column of rejection too, wherever it is above the label's.
+            other = inner.rejecting()
+            own = torch.arange(len(other), device=other.images.device)
+            _, (more, _) = _measured(other, other.ask(other.images, own), past, eps, seed)
+            # Nothing leads downhill where clean images are the least suspicious of all.
+            checks[0] = _of_both(checks[0], more)
     except VictimError as problem:
         return None, _not_run(f"{problem}.")
-    return None if past else slopes, checks
+    return None if past or inner.victim.rejects else slopes, checks
+
+
+def _measured(
+    subject: Subject, clean: Tensor, past: int, eps: float, seed: int
+) -> tuple[Slopes, list[Check]]:
+    slopes = measure(subject, clean, eps, seed)
+    checks = slope_checks(slopes, eps > HALF, past)
+    if checks[0].outcome != "passed" and eps <= HALF and subject.victim.grid is None:
+        # A network may bend within the first lengths: only what shorter ones show is a fault.
+        finer = slope_checks(measure(subject, clean, eps, seed, FINER), False, past)
+        checks = finer if finer[0].outcome == "passed" else checks
+    return slopes, checks
+
+
+def _of_both(classes: Check, rejection: Check) -> Check:
+    """The worse of the same check of the classes and of the column of rejection."""
+    worst_first = ("failed", "not run", "not applicable", "passed")
+    if worst_first.index(rejection.outcome) >= worst_first.index(classes.outcome):
+        return classes
+    return replace(
+        rejection,
+        number=f"{rejection.number}, of the rejection",
+        seen=f"of the column of rejection, {rejection.seen}",
+    )
 
 
 def _hidden(count: int) -> Check:
@@ -202,7 +230,7 @@ def examine_again(
             batches["adversarial images"] = adversarial[: len(subject)].to(subject.images)
         compared = 0
         clean = subject.ask(subject.images, own)
-        eps = precision(victim, clean)
+        eps = precision(victim, subject.classes(clean))
         for kind, images in batches.items():
             of = own[: len(images)]
             answers = clean if images is subject.images else subject.ask(images, of)

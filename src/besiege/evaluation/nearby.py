@@ -93,10 +93,11 @@ def flat(
     if bool(_is_finite(clean).all()) and not bool(finite.all()):
         return _undefined(int((~finite).sum()), len(finite), "off the grid of the images")
     logits = logits.view(*points.shape[:2], -1)
-    clean_and_near = torch.cat([clean, logits.flatten(0, 1)])
+    # The column of rejection is on a scale of its own, and would hide that of the classes.
+    clean_and_near = subject.classes(torch.cat([clean, logits.flatten(0, 1)]))
     if (found := _scale(subject, clean_and_near, eps)) is not None:
         return found
-    if (found := _probabilities(subject, clean)) is not None:
+    if (found := _probabilities(subject, subject.classes(clean))) is not None:
         return found
     if subject.access is Access.DECISION:
         return Check(NAME, "passed", "labels only: finite near all images")

@@ -7,7 +7,7 @@ answers that are not finite: both are what the examination looks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -24,6 +24,8 @@ from besiege.core.samples import Samples
 from besiege.core.threat import L0, L1, L2, Access, Linf, Norm, Threat
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
+from besiege.defenses.detecting import Detected
+from besiege.defenses.layers import Layer
 from besiege.defenses.pooling import Pooled
 from besiege.defenses.smoothing import Smoothed
 
@@ -106,6 +108,9 @@ class Subject:
     def past_surrogates(self, threat: Threat) -> tuple[Subject, int]:
         """What comes after the last layer with a surrogate, and how many layers that leaves out."""
         victim, images, dice, skipped = self.victim, self.images, self.dice, 0
+        if isinstance(victim, Detected) and (beside := _declared(victim.detector.layers)):
+            # The layers of a detector are beside the model, not before it: the model is examined.
+            victim, skipped = victim.victim, beside
         while isinstance(victim, Defended):
             own = dice or Dice(torch.zeros(len(images), dtype=torch.int64, device=images.device))
             seen, last = images, -1 if _surrogates(victim.victim) == 0 else len(victim.layers) - 1
@@ -188,13 +193,32 @@ class Subject:
 
     def rivals(self, clean: Tensor) -> Tensor:
         """The label and its runner-up on the clean images, ``[rows, 2]``."""
-        scores = clean[:, :-1] if self.victim.rejects else clean
+        scores = self.classes(clean)
         rows = torch.arange(len(scores), device=scores.device)
         label = self.labels.clamp(max=scores.shape[1] - 1)
         label = torch.where(torch.isfinite(scores[rows, label]), label, scores.argmax(1))
         others = scores.nan_to_num(-torch.inf, -torch.inf, -torch.inf).clone()
         others[rows, label] = -torch.inf
         return torch.stack([label, others.argmax(1)], 1)
+
+    def classes(self, logits: Tensor) -> Tensor:
+        """The logits of the classes, without the column of rejection."""
+        return logits[:, :-1] if self.victim.rejects else logits
+
+    def accepting(self) -> Subject:
+        """The same without the column of rejection: the classes of a victim that rejects images."""
+        return self.with_victim(_Seen(self.victim, self.classes)) if self.victim.rejects else self
+
+    def rejecting(self) -> Subject:
+        """Two classes in their place: accepted, and rejected as the label of every image.
+
+        The margin is then how far the column of rejection lies above the others.
+        """
+
+        def two(logits: Tensor) -> Tensor:
+            return torch.stack([logits[:, :-1].amax(1), logits[:, -1]], 1)
+
+        return replace(self, victim=_Seen(self.victim, two), labels=torch.ones_like(self.labels))
 
     def step(self) -> float:
         """The step of the grid that the images lie on, such as 1/255 of the box."""
@@ -219,6 +243,18 @@ class Subject:
         levels = round(self.near.width / step)
         steps = ((x.double() - low) / step).round().clamp(0, levels)
         return (steps / levels * self.near.width + low).to(x.dtype)
+
+
+class _Seen(Victim):
+    """A victim that rejects images, with other columns: none of them means a rejection."""
+
+    def __init__(self, victim: Victim, change: Callable[[Tensor], Tensor]) -> None:
+        self.adopt(victim)
+        self.inner, self.change = victim, change
+        self.rejects, self.classes = False, None
+
+    def __call__(self, x: Tensor, dice: Dice | None = None) -> Tensor:
+        return self.change(self.inner(x, dice))
 
 
 def _margin(logits: Tensor, aim: Aim) -> Tensor:
@@ -263,12 +299,19 @@ def _surrogates(victim: Victim | nn.Module) -> int:
         return 0
     own = 0
     if isinstance(victim, Defended):
-        own = sum(layer.has_surrogate for layer in victim.layers)
+        own = _declared(victim.layers)
+    elif isinstance(victim, Detected):
+        own = _declared(victim.detector.layers)
     elif isinstance(victim, Pooled):
         own = int(victim.of == "votes")  # its gradient is that of the mean probability
     elif isinstance(victim, Smoothed):
         own = 1  # it votes, too
     return own + sum(_surrogates(part) for part in victim.parts)
+
+
+def _declared(layers: Iterable[Layer]) -> int:
+    """How many layers have surrogates."""
+    return sum(layer.has_surrogate for layer in layers)
 
 
 def _dense(norm: Norm, radius: float, width: float, size: int) -> tuple[Norm, float]:

@@ -79,6 +79,12 @@ class Ensemble(Victim):
         if equalise and fuse != "logits":
             raise InputError(f"equalise brings logits to one scale, but fuse is {fuse!r}")
         self.members: list[Victim] = [Classifier.of(one) for one in members]
+        if rejecting := [one.name for one in self.members if one.rejects]:
+            # Its last column would be averaged as if it were a class.
+            raise InputError(
+                f"the member '{rejecting[0]}' rejects images, and a rejection cannot be averaged: "
+                "write the detector after the ensemble, ensemble(...)+detector('FILE')"
+            )
         self.fuse, self.equalise = fuse, equalise
         self.weights = _weights(weights, len(self.members))
         self.box = self._common("box")
