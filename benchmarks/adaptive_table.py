@@ -1,4 +1,4 @@
-"""Defenses in front of CIFAR-10 and ImageNet models, ignored and attacked: tables of docs/adaptive.md.
+"""Defenses, ignored and attacked, before CIFAR-10 and ImageNet models: tables of docs/adaptive.md.
 
     python benchmarks/adaptive_table.py --out runs/adaptive              # evaluate, then print
     python benchmarks/adaptive_table.py --out runs/adaptive --read       # print what is there
@@ -35,6 +35,8 @@ from benchmarks.harness import provenance
 
 PGD = "pgd(steps=100, loss=margin)"
 OBLIVIOUS = "oblivious(pgd)"
+SQUARE = "square(steps=1000)"
+AVERAGED = f"averaged({SQUARE}, 20)"
 NET, SAMPLE = "public:cifar10_resnet56", "public:imagenet_mobilenet_v1_0.75"
 
 
@@ -42,8 +44,9 @@ NET, SAMPLE = "public:cifar10_resnet56", "public:imagenet_mobilenet_v1_0.75"
 class Row:
     """A model, on how many images it is evaluated, and what a paper printed for it.
 
-    `count` images meet the suite, the first `alone` of them attacks that run on every image, and
-    the first `averaged` Square on means of 20 answers. `zoo` is a shipped model it needs.
+    `count` images meet the suite, `alone` of them Square on every image, `averaged` Square on
+    means of 20 answers. Gradient attacks on every image take `count` images, and `alone` on
+    stochastic models, where a step costs 20 passes. `zoo` is a shipped model it needs.
     """
 
     text: str
@@ -92,7 +95,9 @@ CIFAR = (
         averaged=200,
     ),
     Row(f"{NET}+randmix@realsafe", 1000, 200, "ImageNet: clean 52.4 (RealSafe)"),
-    Row(f"{NET}+jitter@deepsec", 200, 0, "clean 84.9, transferred 26.1 (DEEPSEC's RC, another net)"),
+    Row(
+        f"{NET}+jitter@deepsec", 200, 0, "clean 84.9, transferred 26.1 (DEEPSEC's RC, another net)"
+    ),
     Row(
         "zoo:cifar10-rse",
         1000,
@@ -153,11 +158,11 @@ def missing(row: Row) -> bool:
 
 def lists(row: Row, victim: Victim) -> Iterable[tuple[list[str], int]]:
     """Attacks that each run on every image, and the number of images."""
-    pgd = f"averaged({PGD}, 20)" if victim.stochastic and victim.draws == 1 else PGD
-    if row.alone:
-        yield [*row.extra, pgd, "square(steps=1000)"], row.alone
-    if row.averaged:
-        yield ["averaged(square(steps=1000), 20)"], row.averaged
+    drawn = victim.stochastic and victim.draws == 1
+    pgd = f"averaged({PGD}, 20)" if drawn else PGD
+    yield [*row.extra, pgd], row.alone if victim.stochastic else row.count
+    yield [SQUARE], row.alone
+    yield [AVERAGED], row.averaged
 
 
 def evaluated(row: Row, given: argparse.Namespace, threat: str, data: str) -> None:
@@ -165,7 +170,8 @@ def evaluated(row: Row, given: argparse.Namespace, threat: str, data: str) -> No
     victim = load(row.text)
     asked = {"threat": threat, "out": given.out, "curve": False, "examine": "none"}
     for attacks, count in lists(row, victim):
-        besiege.evaluate(row.text, data, attacks=attacks, count=count, **asked)
+        if count:
+            besiege.evaluate(row.text, data, attacks=attacks, count=count, **asked)
     besiege.evaluate(row.text, data, suite="adaptive", count=row.count, **asked)
 
 
@@ -194,8 +200,8 @@ def cells(row: Row, victim: Victim, found: list[Evaluation]) -> list[str]:
         str(suite.clean),
         "none" if oblivious is None else str(oblivious),
         pgd,
-        singles.get("square(steps=1000)", ""),
-        singles.get("averaged(square(steps=1000), 20)", ""),
+        singles.get(SQUARE, ""),
+        singles.get(AVERAGED, ""),
         f"**{suite.robust}**",
         "" if spread is None else f"{100 * spread.robust.deviation:.2f}",
         row.published,
@@ -241,21 +247,26 @@ def printed(rows: tuple[Row, ...], out: Path, threat: str) -> None:
     )
 
 
+def _named(text: str, texts: list[str]) -> bool:
+    """Whether a model is one of some texts, or has one of them among its layers."""
+    return any(one == text or one in text.partition("+")[2] for one in texts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", choices=list(SETS), default="cifar10")
-    parser.add_argument("--only", nargs="+", help="texts: only rows whose model holds one of them")
+    parser.add_argument("--only", nargs="+", help="models, or parts of their layers")
     parser.add_argument("--count", type=int, help="images at most")
-    parser.add_argument("--alone", type=int, help="images at most of attacks on every image")
+    parser.add_argument("--alone", type=int, help="images at most of Square on every image")
     parser.add_argument("--averaged", type=int, help="images at most of Square on means")
     parser.add_argument("--read", action="store_true", help="evaluate nothing, print the records")
     parser.add_argument("--out", type=Path, default=Path("runs/adaptive"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows, threat, data = SETS[given.rows]
-    chosen = [row for row in rows if not given.only or any(t in row.text for t in given.only)]
+    chosen = [row for row in rows if not given.only or _named(row.text, given.only)]
     for row in [] if given.read else chosen:
         most = given.count or row.count
         row = replace(
