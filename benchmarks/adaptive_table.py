@@ -27,6 +27,7 @@ from besiege.bench.evaluations import Evaluation
 from besiege.core.errors import BesiegeError
 from besiege.core.victim import Victim
 from besiege.defenses import load
+from besiege.metrics.paired import Difference
 from besiege.models.catalogue import zoo_names
 
 # A script finds its neighbours, not its package: the root makes it one.
@@ -168,7 +169,7 @@ def lists(row: Row, victim: Victim) -> Iterable[tuple[list[str], int]]:
 def evaluated(row: Row, given: argparse.Namespace, threat: str, data: str) -> None:
     """Run what a row still lacks."""
     victim = load(row.text)
-    asked = {"threat": threat, "out": given.out, "curve": False, "examine": "none"}
+    asked = {"threat": threat, "out": given.out[0], "curve": False, "examine": "none"}
     for attacks, count in lists(row, victim):
         if count:
             besiege.evaluate(row.text, data, attacks=attacks, count=count, **asked)
@@ -182,13 +183,13 @@ def cells(row: Row, victim: Victim, found: list[Evaluation]) -> list[str]:
     """One line of the table; empty where nothing was evaluated."""
     mine = [one for one in found if one.figures.model.name == victim.name and one.complete]
     suites = [one for one in mine if one.figures.suite == "adaptive"]
-    suite = max(suites, key=lambda one: one.clean.count if one.clean else 0, default=None)
+    suite = max(suites, key=lambda one: one.clean.count, default=None)
     singles: dict[str, str] = {}
     for one in mine:
         if one.figures.suite is None:
             for text, rate in one.by_attack.items():
                 singles[text] = f"{rate} / {rate.count:,}"
-    if suite is None or suite.clean is None or suite.robust is None:
+    if suite is None or suite.robust is None:
         return []
     pgd = next((text for name, text in singles.items() if PGD in name), "")
     spread = suite.figures.chance
@@ -224,10 +225,14 @@ HEAD = (
 )
 
 
-def printed(rows: tuple[Row, ...], out: Path, threat: str) -> None:
+def opened(folder: Path) -> list[Evaluation]:
+    """All evaluations of a run folder."""
+    run = besiege.open(folder)
+    return [run] if isinstance(run, Evaluation) else list(run)
+
+
+def printed(rows: tuple[Row, ...], found: list[Evaluation], threat: str) -> None:
     """The table in Markdown, with where it comes from."""
-    opened = besiege.open(out)
-    found = [opened] if isinstance(opened, Evaluation) else list(opened)
     print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD))
     used: list[Evaluation] = []
     for row in rows:
@@ -247,6 +252,62 @@ def printed(rows: tuple[Row, ...], out: Path, threat: str) -> None:
     )
 
 
+# RealSafe's findings (Dong et al. 2020), from the same records.
+
+
+def withstood(found: list[Evaluation], model: str, attack: str) -> dict[int, bool]:
+    """Whether each image withstood an attack that ran on every image; empty without a record."""
+    for one in found:
+        if (one.figures.model.name, one.figures.suite) != (model, None) or not one.complete:
+            continue
+        texts = [text for text in one.by_attack if attack in (text, text.partition("(")[0])]
+        if texts:
+            rows, samples = one.rows, one.by_sample["sample"].tolist()
+            mine = (rows["attack"] == texts[0]) & ~rows["success"].astype(bool)
+            left = set(rows["sample"][mine].tolist())
+            return {sample: sample in left for sample in samples}
+    return {}
+
+
+def compared(found: list[Evaluation], pair: tuple[str, str], attacks: tuple[str, str]) -> str:
+    """Two models on the images that both have records of, in a sentence; empty without any."""
+    both = [withstood(found, model, attack) for model, attack in zip(pair, attacks, strict=True)]
+    common = sorted(both[0].keys() & both[1].keys())
+    if not common:
+        return ""
+    first, second = ([one[sample] for sample in common] for one in both)
+    gap = Difference.of(first, second)
+    shares = [f"{100 * sum(one) / len(common):.1f} %" for one in (first, second)]
+    verdict = "undecided" if gap.low <= 0 <= gap.high else "yes" if gap.low > 0 else "no"
+    return (
+        f"{shares[0]} and {shares[1]} of {len(common)} images, difference "
+        f"{100 * gap.value:.1f} [{100 * gap.low:.1f}, {100 * gap.high:.1f}] points: {verdict}"
+    )
+
+
+def answers(found: list[Evaluation]) -> None:
+    """Print what the records say about two findings, and which cells disagree."""
+    robust, drawn = "zoo:cifar10-resnet20-pgd-at", f"averaged({PGD}, 20)"
+    for title, first, attacks in (
+        ("F3, white box", "zoo:cifar10-rse", (drawn, PGD)),
+        ("F3, Square", "zoo:cifar10-rse", (SQUARE, SQUARE)),
+        ("F3, Square on means of 20", "zoo:cifar10-rse", (AVERAGED, SQUARE)),
+    ):
+        if told := compared(found, (first, robust), attacks):
+            print(f"- {title}: does `{first}` stand more than `{robust}`? {told}")
+    for layer in (
+        "jpeg@realsafe-code",
+        "jpeg@realsafe",
+        "bits(depth=3)",
+        "bits@realsafe",
+        "median",
+    ):
+        name = load(f"{NET}+{layer}").name
+        for attack in (*FIRST_ORDER, PGD, SQUARE):
+            if told := compared(found, (name, NET), (attack, attack)):
+                print(f"- F4, {attack}: does `{layer}` stand more than no defense? {told}")
+
+
 def _named(text: str, texts: list[str]) -> bool:
     """Whether a model is one of some texts, or has one of them among its layers."""
     return any(one == text or one in text.partition("+")[2] for one in texts)
@@ -262,7 +323,13 @@ def main() -> None:
     parser.add_argument("--alone", type=int, help="images at most of Square on every image")
     parser.add_argument("--averaged", type=int, help="images at most of Square on means")
     parser.add_argument("--read", action="store_true", help="evaluate nothing, print the records")
-    parser.add_argument("--out", type=Path, default=Path("runs/adaptive"))
+    parser.add_argument(
+        "--out",
+        type=Path,
+        nargs="+",
+        default=[Path("runs/adaptive")],
+        help="run folder; several are read together, and the first is written",
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows, threat, data = SETS[given.rows]
@@ -283,7 +350,9 @@ def main() -> None:
         except BesiegeError as problem:
             sys.exit(f"{row.text}: {problem}")
         print(f"{row.text}: done", file=sys.stderr, flush=True)
-    printed(rows if given.read else tuple(chosen), given.out, threat)
+    found = [one for folder in given.out for one in opened(folder)]
+    printed(rows if given.read else tuple(chosen), found, threat)
+    answers(found)
 
 
 if __name__ == "__main__":
