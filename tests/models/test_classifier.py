@@ -136,6 +136,13 @@ def test_images_of_other_channels_than_the_normalisation_are_refused() -> None:
         victim(torch.rand(3, 2, 2))
 
 
+def test_grey_images_where_colour_is_meant_name_the_layer() -> None:
+    victim = Classifier(linear(), mean=(0.5,) * 3, std=(0.5,) * 3, name="net")
+    says = r"are grey.*takes colour: write net\+adapt\(size=\(4, 6\), channels=3\)"
+    with pytest.raises(InputError, match=says):
+        victim(torch.rand(2, 1, 4, 6))
+
+
 def mixed() -> nn.Sequential:
     """A module in a state nobody would put it in: modes and flags that differ per part."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 12), nn.Dropout(), nn.Linear(12, 4))

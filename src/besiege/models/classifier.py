@@ -265,9 +265,20 @@ class Classifier(Victim):
         if x.ndim != 4 or len(mean) not in (1, x.shape[1]):
             raise InputError(
                 f"{self.name} normalises {len(mean)} channels, but was given images "
-                f"{list(x.shape)}: images are [rows, channels, height, width]"
+                f"{list(x.shape)}: {_channels_advice(self.name, len(mean), x)}"
             )
         return mean, std
+
+
+def _channels_advice(name: str, takes: int, x: Tensor) -> str:
+    """What to write for images of other channels than a network takes."""
+    if x.ndim != 4 or (takes, x.shape[1]) != (3, 1):
+        return "images are [rows, channels, height, width]"
+    size = x.shape[2] if x.shape[2] == x.shape[3] else tuple(x.shape[2:])
+    return (
+        "these are grey, and it takes colour: write "
+        f"{name}+adapt(size={size}, channels=3), or choose another model"
+    )
 
 
 def normalisation(
