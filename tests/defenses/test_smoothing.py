@@ -29,7 +29,7 @@ from besiege.defenses import (
     Squeezing,
     load,
 )
-from besiege.defenses.smoothing import abstention, fewest, needed_votes
+from besiege.defenses.smoothing import abstention, fewest, hurdles, needed_votes
 from besiege.models import Classifier, function_model
 
 BASE = "zoo:digits-natural"
@@ -51,6 +51,11 @@ class Votes(Victim):
         return torch.where(first, torch.tensor([[2.0, 1, 0]]), torch.tensor([[1.0, 2, 0]]))
 
 
+def asked(draws: int, alpha: float) -> tuple[Tensor, Tensor]:
+    needed = needed_votes(draws, alpha)
+    return torch.tensor(needed), torch.tensor(hurdles(needed))
+
+
 @pytest.mark.parametrize("alpha", [0.001, 0.05, 0.7])
 def test_needed_votes_are_those_of_the_two_sided_binomial_test(alpha: float) -> None:
     table = needed_votes(140, alpha)
@@ -62,9 +67,8 @@ def test_needed_votes_are_those_of_the_two_sided_binomial_test(alpha: float) -> 
 def test_of_a_hundred_votes_67_pass_and_66_abstain() -> None:
     assert binomtest(67, 100).pvalue == pytest.approx(0.00087, abs=1e-5)
     assert binomtest(66, 100).pvalue == pytest.approx(0.00179, abs=1e-5)
-    needed = torch.tensor(needed_votes(100, 0.001))
     votes = torch.tensor([[33.0, 67, 0], [66, 34, 0], [67, 33, 0], [50, 50, 0]])
-    last = abstention((votes + 1e-3).log(), votes, needed)
+    last = abstention((votes + 1e-3).log(), votes, *asked(100, 0.001))
     assert (last > votes.log().amax(1)).tolist() == [False, True, False, True]
 
 
@@ -75,7 +79,7 @@ def test_the_last_column_is_the_largest_exactly_where_the_test_abstains() -> Non
     some = (first >= second) & (second >= third) & (third >= 0)
     votes = torch.stack([first, second, third], 1)[some].float()
     shares = ((votes + 0.5 / 3) / 60.5).log()
-    last = abstention(shares, votes, torch.tensor(needed_votes(60, 0.01)))
+    last = abstention(shares, votes, *asked(60, 0.01))
     for row, (one, two, _) in enumerate(votes.int().tolist()):
         p = binomtest(one, one + two).pvalue
         assert bool(last[row] > shares[row].max()) == (p > 0.01), (one, two)

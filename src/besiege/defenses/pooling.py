@@ -31,6 +31,9 @@ TOGETHER = 4
 """Draws of a block. Their number is the same for any number of rows, so that sums round alike."""
 VOTES = 50
 """Largest number of draws in the gradient of a vote: the mean of more is hardly more exact."""
+_LANES = 16
+"""Columns are filled up to a multiple of these while they are pooled: a CPU computes the last few
+numbers of a tensor by other loops, and a row's last bits would depend on the rows beside it."""
 _TIE = 0.5
 """Weight of the mean probability beside counted votes: it decides ties, and nothing else."""
 
@@ -126,7 +129,8 @@ class Pooled(Victim):
         if self.of == "logits":
             return self._sum(x, dice, self.draws, follow)[0] / self.draws
         if self.of == "probabilities":
-            return self._sum(x, dice, self.draws, follow)[1] - math.log(self.draws)
+            one, likely, _ = self._sum(x, dice, self.draws, follow)
+            return likely[:, : one.shape[1]] - math.log(self.draws)
         return self.polled(x, dice)[0]
 
     def polled(self, x: Tensor, dice: Dice) -> tuple[Tensor, Tensor]:
@@ -135,17 +139,23 @@ class Pooled(Victim):
         The gradient of the shares is that of the mean probability; votes are whole numbers.
         """
         with torch.no_grad():
-            _, likely, votes = self._sum(x, dice, self.draws, False)
+            one, likely, votes = self._sum(x, dice, self.draws, False)
+            classes = one.shape[1]
             # As logarithms: a probability that rounds to zero would have no gradient.
             ties = likely - math.log(self.draws / _TIE)
             counted = torch.logaddexp(votes.log(), ties) - math.log(self.draws + _TIE)
+            counted, votes = counted[:, :classes], votes[:, :classes]
         if not (torch.is_grad_enabled() and x.requires_grad):
             return counted, votes
         few = min(self.draws, VOTES)
-        return straight(self._sum(x, dice, few, True)[1] - math.log(few), counted), votes
+        likely = self._sum(x, dice, few, True)[1][:, :classes]
+        return straight(likely - math.log(few), counted), votes
 
     def _sum(self, x: Tensor, dice: Dice, draws: int, follow: bool) -> tuple[Tensor, ...]:
-        """Sums over draws: of logits, of probabilities (its logarithm), and of votes."""
+        """Sums over draws: of logits, of probabilities (its logarithm), and of votes.
+
+        The latter two have columns without a meaning after those of the classes, see `_LANES`.
+        """
         sums: tuple[Tensor, ...] = ()
         for first in range(0, draws, TOGETHER):
             numbers = range(first, min(first + TOGETHER, draws))
@@ -162,8 +172,11 @@ class Pooled(Victim):
         # A copy: a network may overwrite its input, and the next block needs it.
         many = x.repeat(count, *[1] * (x.dim() - 1))
         logits = self.victim(many, Dice(keys.flatten())).view(count, len(x), -1)
-        votes = functional.one_hot(logits.argmax(2), logits.shape[2]).to(logits.dtype)
-        for one, likely, vote in zip(logits, logits.log_softmax(2), votes, strict=True):
+        classes = logits.shape[2]
+        width = -(-classes // _LANES) * _LANES
+        votes = functional.one_hot(logits.argmax(2), width).to(logits.dtype)
+        shares = functional.pad(logits.log_softmax(2), (0, width - classes))
+        for one, likely, vote in zip(logits, shares, votes, strict=True):
             if not sums:
                 sums = (one, likely, vote)
                 continue

@@ -120,7 +120,7 @@ class Smoothed(Victim):
         self.rejects = True
         self.outputs = "logits"  # shares of votes, whatever the model returns
         self.draws, self.passes = draws, self.pooled.passes
-        self._needed: dict[torch.device, Tensor] = {}
+        self._asked: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @cached_property
     def name(self) -> str:
@@ -137,17 +137,18 @@ class Smoothed(Victim):
         if dice is None:
             raise VictimError(f"'{self}' is stochastic and was given no dice")
         shares, votes = self.pooled.polled(x, dice)
-        last = abstention(shares, votes, self._table(x.device))
+        last = abstention(shares, votes, *self._tables(x.device))
         return torch.cat([shares, last[:, None]], 1)
 
-    def _table(self, device: torch.device) -> Tensor:
-        """The votes that the test asks for, by the sum of the top two counts."""
-        if device not in self._needed:
-            counts = needed_votes(self.draws, self.rule.alpha)
+    def _tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The votes and the log odds that the test asks for, by the sum of the top two counts."""
+        if device not in self._asked:
+            least = needed_votes(self.draws, self.rule.alpha)
             # Outside the caller's inference mode: later calls compute gradients with it.
             with torch.inference_mode(False):
-                self._needed[device] = torch.tensor(counts, device=device)
-        return self._needed[device]
+                odds = torch.tensor(hurdles(least), dtype=torch.float32, device=device)
+                self._asked[device] = torch.tensor(least, device=device), odds
+        return self._asked[device]
 
     def digest(self) -> str:
         """SHA-256 of the victim's digest, of the noise and of the rule."""
@@ -157,7 +158,7 @@ class Smoothed(Victim):
         return self.name
 
 
-def abstention(shares: Tensor, votes: Tensor, needed: Tensor) -> Tensor:
+def abstention(shares: Tensor, votes: Tensor, needed: Tensor, odds: Tensor) -> Tensor:
     """The last column: above all shares exactly where the vote is too close.
 
     Parameters
@@ -166,16 +167,13 @@ def abstention(shares: Tensor, votes: Tensor, needed: Tensor) -> Tensor:
         ``[rows, classes]``, logarithms of the shares of votes.
     votes : Tensor
         The votes, whole numbers.
-    needed : Tensor
-        The fewest votes of the leader that pass, by the sum of the top two counts.
+    needed, odds : Tensor
+        What the test asks for by the sum of the top two counts: `needed_votes` and `hurdles`.
     """
     first, second = votes.topk(2, dim=1).values.long().unbind(1)
-    both = first + second
-    least = needed[both]
-    # Half a vote below what the test asks for: log odds that no count can tie with.
-    hurdle = ((least - 0.5) / (both - least + 0.5).clamp_min(0.5)).log().to(shares.dtype)
+    least = needed[first + second]
     top = shares.topk(2, dim=1).values
-    usual = top[:, 1] + hurdle - top[:, 0]
+    usual = top[:, 1] + odds[first + second] - top[:, 0]
     with torch.no_grad():
         # The sign is decided by whole numbers, not by the shares, whose last bits round.
         sure = torch.where(first < least, usual.clamp_min(1e-6), usual.clamp_max(0.0))
@@ -264,3 +262,14 @@ def needed_votes(most: int, alpha: float) -> tuple[int, ...]:
             tail, below, least = tail - exactly, exactly, least + 1
         made.append(least)
     return tuple(made)
+
+
+def hurdles(needed: tuple[int, ...]) -> list[float]:
+    """The log odds of half a vote less than `needed_votes` asks for, which no count ties with.
+
+    Examples
+    --------
+    >>> f"{hurdles(needed_votes(100, 0.001))[100]:.4f}"
+    '0.6857'
+    """
+    return [math.log((k - 0.5) / max(n - k + 0.5, 0.5)) for n, k in enumerate(needed)]

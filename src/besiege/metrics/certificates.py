@@ -114,15 +114,15 @@ class Certificates:
     @property
     def abstains(self) -> NDArray[np.bool_]:
         """Where nothing is certified."""
-        return self.prediction == ABSTAINS
+        found: NDArray[np.bool_] = self.prediction == ABSTAINS
+        return found
 
     @property
     def right(self) -> NDArray[np.bool_]:
         """Whether each prediction is the label; an abstention never is."""
         if self.labels is None:
             raise InputError("the certificates have no labels to compare with: pass labels=")
-        same: NDArray[np.bool_] = self.prediction == self.labels
-        return same
+        return np.asarray(np.equal(self.prediction, self.labels), dtype=np.bool_)
 
     def accuracy(self, at: Sequence[float] | Numbers | None = None) -> Curve:
         """Certified accuracy against the l2 radius, see `certified_accuracy`."""
