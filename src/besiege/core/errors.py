@@ -60,6 +60,10 @@ class EndpointError(VictimError):
     """
 
 
+class BoundError(VictimError):
+    """A victim whose answers cannot be bounded: an operation without a bound, or no network."""
+
+
 class TrainingError(BesiegeError):
     """A training that cannot go on: its loss is not finite."""
 
