@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from besiege.core.errors import InputError
 from besiege.metrics import attack_utility
 from besiege.metrics.attack_utility import (
-    AttackUtility,
     Cost,
     certain,
     cost,
@@ -21,6 +19,7 @@ from besiege.metrics.attack_utility import (
     table,
 )
 from besiege.metrics.rows import Rows
+from besiege.metrics.values import AttackUtility
 
 
 def answers(count: int = 40) -> tuple[Rows, Any]:
@@ -132,17 +131,22 @@ def test_cost_is_for_each_attacked_image() -> None:
 def test_the_table_has_a_row_for_each_attack_and_nan_where_nothing_is_known() -> None:
     rows, _ = answers()
     clean = np.full((2, 3, 8, 8), 0.5)
+    sure, alike = certain(rows.where(rows["success"])), likeness(clean, clean + 0.1)
     whole = AttackUtility(
         "fgsm",
         False,
         misclassification(rows["success"]),
         int(rows["success"].sum()),
-        certain(rows.where(rows["success"])),
-        2,
-        likeness(clean, clean + 0.1),
-        cost(rows, 4.0),
+        sure.acac,
+        sure.actc,
+        sure.nte,
+        l0=alike.ald["l0"],
+        linf=alike.ald["linf"],
+        linf_relative=alike.ald_relative["linf"],
+        ass=alike.ass,
+        psd_paper=alike.psd_paper,
     )
-    bare = replace(whole, text="pgd", mr=None, certain=None, likeness=None)
+    bare = AttackUtility("pgd", True, None, 3)
     found = table([whole, bare])
     assert tuple(found) == attack_utility.COLUMNS and found["attack"].tolist() == ["fgsm", "pgd"]
     assert found["N"].tolist() == [40, -1] and found["MR"][0] == whole.mr.value  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import torch
 from safetensors.numpy import save
 from torch import Tensor
 
-from besiege.bench.pictures import stored_images
+from besiege.bench.image_pairs import stored_images
 from besiege.bench.store import IMAGES, LOGITS
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat

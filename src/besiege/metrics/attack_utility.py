@@ -7,20 +7,26 @@ the successes and carries their number. Without a success it is not a number, ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from besiege.core.errors import InputError
 from besiege.metrics import similarity
+from besiege.metrics.evidence import Trial
 from besiege.metrics.intervals import Rate
-from besiege.metrics.rows import Column, Rows
+from besiege.metrics.registry import Case
+from besiege.metrics.rows import Column, Rows, places
+from besiege.metrics.values import AttackUtility
 
 CERTAINTY = ("confidence", "p_label", "p_second")
 """Columns of judged rows that the probability metrics need."""
 FEWEST = 50
 """Attacks are compared on at least so many common successes."""
+
+IMAGES, VALUES = 1000, 1 << 25
+"""Figures compare at most so many images of an attack, and so many pixel values."""
 
 Images = NDArray[np.generic]
 
@@ -122,14 +128,14 @@ def certain(rows: Rows) -> Certain:
     """
     if not rows.count:
         return Certain(*[np.nan] * 4)
-    if why := lacking(rows):
+    if why := _unknown(rows):
         raise InputError(why)
     top, label, second = (rows[name].astype(np.float64) for name in CERTAINTY)
     entropy = rows["entropy"] if "entropy" in rows else np.full(len(top), np.nan)
     return Certain(*(float(each.mean()) for each in (top, label, top - second, entropy)))
 
 
-def lacking(rows: Rows) -> str:
+def _unknown(rows: Rows) -> str:
     """Why the probability metrics of some rows are not known, with what would do; empty if not."""
     if not rows.count:
         return ""
@@ -213,100 +219,125 @@ def cost(rows: Rows, seconds: float = np.nan) -> Cost:
     """
     if not rows.count:
         return Cost(np.nan, np.nan)
-    passes = rows["forwards"].astype(np.int64) + rows["backwards"].astype(np.int64)
+    # Those on the model that images were crafted on are in a column of their own.
+    names = [name for name in ("forwards", "backwards", "aside") if name in rows]
+    passes = np.sum([rows[name].astype(np.int64) for name in names], 0)
     return Cost(seconds / rows.count, float(passes.mean()))
 
 
-@dataclass(frozen=True)
-class AttackUtility:
-    """The attack utility of one attack on one model.
-
-    Attributes
-    ----------
-    text : str
-        The attack.
-    transfer : bool
-        Whether it was crafted on another model, or is a replay of such images.
-    mr : Rate, optional
-        The share of successes of all images that are classified correctly when clean; None in a
-        suite, whose attacks run on what others left, and for images made of some samples only.
-    count : int
-        The number of successes, over which all means are.
-    certain : Certain, optional
-        None where the probabilities are not known.
-    measured : int
-        The number of successes whose images were compared: the first ones by their samples.
-    likeness : Likeness, optional
-        None where there are no images.
-    cost : Cost
-        What it costs.
-    lacking : mapping
-        Why values are None, by name.
-    """
-
-    text: str
-    transfer: bool
-    mr: Rate | None
-    count: int
-    certain: Certain | None
-    measured: int
-    likeness: Likeness | None
-    cost: Cost
-    lacking: Mapping[str, str] = field(default_factory=dict)
+def attack_utility_figures(case: Case) -> tuple[AttackUtility, ...]:
+    """The attack utility of every attack of an evaluation, those of the guards apart."""
+    return tuple(_of(case, one) for one in case.evidence.trials if not one.guard and one.rows.count)
 
 
-COLUMNS = (
-    *("attack", "transfer", "N", "n", "MR", "ACAC", "ACTC", "NTE"),
-    *("L0", "L2", "Linf", "L0_relative", "L2_relative", "Linf_relative"),
-    *("ASS", "ASS_range_2", "PSD", "PSD_paper", "seconds", "passes"),
+def _of(case: Case, trial: Trial) -> AttackUtility:
+    evidence = case.evidence
+    won = trial.rows.where(evidence.broken(trial))
+    lacking: dict[str, str] = {}
+    rate = None
+    if evidence.chained or trial.partial:
+        lacking["mr"] = SOME if trial.partial else SURVIVORS
+    else:
+        asked = evidence.covered(trial) & evidence.right
+        rate = Rate.of(won.count, int(asked.sum())) if asked.any() else None
+    sure = {}
+    if unknown := _unknown(won):
+        lacking["probabilities"] = unknown
+    else:
+        sure = _known(asdict(certain(won)))
+    measured, alike = _alike(case, won, lacking)
+    spent: dict[str, float | None] = {}
+    if trial.given:
+        lacking["cost"] = "what images made elsewhere cost is not known"
+    else:
+        spent = _known(asdict(cost(trial.rows, case.seconds.get(trial.text, np.nan))))
+    transfer = trial.access == "transfer"
+    return AttackUtility(
+        text=trial.text,
+        transfer=transfer,
+        mr=rate,
+        count=won.count,
+        measured=measured,
+        lacking=lacking,
+        **sure,
+        **alike,
+        **spent,
+    )
+
+
+SURVIVORS = "in a suite, each attack runs on what those before it left"
+SOME = "these images are of some samples only"
+GONE = (
+    "its images are not there any more: run the benchmark into another folder with images = "
+    '"all", where the same seed makes the same images'
 )
+
+
+def _alike(case: Case, won: Rows, lacking: dict[str, str]) -> tuple[int, dict[str, float | None]]:
+    """How many pairs of images were compared, and their means by the names of the figure."""
+    clean = case.evidence.clean
+    if case.images is None or not won.count:
+        return 0, {}
+    order = np.argsort(won["sample"], kind="stable")
+    few = won.where(order[: min(IMAGES, max(1, VALUES // max(case.evidence.pixels, 1)))])
+    pairs = case.images(few, clean.where(places(clean["sample"], few["sample"])))
+    if pairs is None:
+        lacking["images"] = GONE
+        return 0, {}
+    found = likeness(*pairs)
+    if np.isnan(found.ass):
+        lacking["window"] = f"images smaller than {similarity.WINDOW} pixels have no SSIM"
+    values = {
+        **found.ald,
+        **{f"{norm}_relative": value for norm, value in found.ald_relative.items()},
+        **{name: getattr(found, name) for name in ("ass", "ass_published", "psd", "psd_paper")},
+    }
+    return few.count, _known(values)
+
+
+def _known(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Values with None for what is not a number, which JSON does not have."""
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+
+
+_NAMES = {
+    **{name.upper(): name for name in ("mr", "acac", "actc", "nte")},
+    **{"L0": "l0", "L2": "l2", "Linf": "linf"},
+    **{"L0_relative": "l0_relative", "L2_relative": "l2_relative"},
+    **{"Linf_relative": "linf_relative", "ASS": "ass", "ASS_range_2": "ass_published"},
+    **{"PSD": "psd", "PSD_paper": "psd_paper", "seconds": "seconds", "passes": "passes"},
+}
+COLUMNS = ("attack", "transfer", "N", "n", *_NAMES)
 """Columns of `table`."""
 
 
 def table(found: Iterable[AttackUtility]) -> Rows:
     """The attack utility of several attacks as a table, a row for each; NaN where not known.
 
+    ``N`` is the number of attacked images, -1 where there is no share of successes, and ``n`` that
+    of the successes.
+
     Examples
     --------
     >>> table([]).count
     0
     """
-    lines = [_line(one) for one in found]
-    columns = {name: [line[name] for line in lines] for name in COLUMNS}
-    return Rows({name: _column(name, values) for name, values in columns.items()})
-
-
-def _line(one: AttackUtility) -> dict[str, object]:
-    nan = float("nan")
-    sure = one.certain or Certain(nan, nan, nan, nan)
-    none = dict.fromkeys(similarity.NORMS, nan)
-    like = one.likeness or Likeness(none, none, nan, nan, nan, nan)
-    return {
-        "attack": one.text,
-        "transfer": one.transfer,
-        "N": one.mr.count if one.mr else -1,
-        "n": one.count,
-        "MR": one.mr.value if one.mr else nan,
-        "ACAC": sure.acac,
-        "ACTC": sure.actc,
-        "NTE": sure.nte,
-        **{name: like.ald[norm] for name, norm in _NAMES.items()},
-        **{f"{name}_relative": like.ald_relative[norm] for name, norm in _NAMES.items()},
-        "ASS": like.ass,
-        "ASS_range_2": like.ass_published,
-        "PSD": like.psd,
-        "PSD_paper": like.psd_paper,
-        "seconds": one.cost.seconds,
-        "passes": one.cost.passes,
+    every = list(found)
+    columns: dict[str, Column] = {
+        "attack": np.array([one.text for one in every], object),
+        "transfer": np.array([one.transfer for one in every], bool),
+        "N": np.array([one.mr.count if one.mr else -1 for one in every], np.int64),
+        "n": np.array([one.count for one in every], np.int64),
     }
+    for name, own in _NAMES.items():
+        columns[name] = np.array([_number(getattr(one, own)) for one in every], np.float64)
+    return Rows(columns)
 
 
-_NAMES = {"L0": "l0", "L2": "l2", "Linf": "linf"}
-
-
-def _column(name: str, values: list[object]) -> Column:
-    kinds: dict[str, type] = {"attack": object, "transfer": np.bool_, "N": np.int64, "n": np.int64}
-    return np.array(values, kinds.get(name, np.float64))
+def _number(value: Rate | float | None) -> float:
+    if value is None:
+        return float("nan")
+    return value.value if isinstance(value, Rate) else value
 
 
 def on_common(

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from besiege.core.errors import InputError
 
 Numbers = NDArray[np.float64]
-Images = NDArray[np.float32]
+Pairs = tuple[Numbers, Numbers]
+"""Clean and adversarial images."""
 Form = Literal["plain", "relative"]
 Sensitivity = Literal["code", "paper"]
 
