@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageFilter
 from scipy import ndimage
 from torch import Tensor
 
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError
-from besiege.defenses import Blur, Median, load
+from besiege.defenses import Blur, Median, PilBlur, load
 
 BOX = (0.0, 1.0)
 SHAPES = [(4, 3, 32, 32), (2, 1, 9, 6), (3, 2, 3, 2), (1, 1, 1, 5)]
@@ -85,3 +86,24 @@ def test_impossible_settings_are_refused(text: str, message: str) -> None:
 def test_what_is_no_image_is_refused(layer: Median | Blur, x: Tensor) -> None:
     with pytest.raises(InputError, match="at least one pixel"):
         layer(x, BOX, dice(1))
+
+
+@pytest.mark.parametrize("radius", [0.5, 0.1, 1.0, 2.3, 5.0])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_blur_of_8_bits_is_that_of_pillow(shape: tuple[int, ...], radius: float) -> None:
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    made = (PilBlur(radius)(x, BOX, dice(len(x))) * 255).round().byte()
+    levels = (x * 255 + 0.5).floor().byte().flatten(0, 1).numpy()
+    for channel, found in zip(levels, made.flatten(0, 1).numpy(), strict=True):
+        blurred = Image.fromarray(channel).filter(ImageFilter.GaussianBlur(radius))
+        assert np.array_equal(found, np.asarray(blurred))
+
+
+def test_the_blur_of_8_bits_has_the_gradient_of_its_filters() -> None:
+    x = torch.rand(2, 3, 8, 7, dtype=torch.float64).requires_grad_(True)
+    layer = PilBlur(0.8)
+    soft = layer.surrogate(x, BOX, dice(2))
+    assert soft is not None
+    assert torch.allclose(soft, layer(x, BOX, dice(2)), atol=5 / 255)
+    (slope,) = torch.autograd.grad(layer(x, BOX, dice(2)).sum(), x)
+    assert slope.sum() == pytest.approx(x.numel(), rel=1e-6), "every output sums its window"

@@ -103,7 +103,15 @@ def test_predictions_and_confidences_are_the_victims() -> None:
     verdicts = judge(victim, claimed(images), samples, Threat.parse("linf:0.2"))
     probabilities = victim(images).double().softmax(1)
     assert torch.equal(verdicts.prediction, probabilities.argmax(1))
-    assert verdicts.confidence.numpy() == pytest.approx(probabilities.amax(1).detach().numpy())
+    assert verdicts.certainty.confidence.numpy() == pytest.approx(
+        probabilities.amax(1).detach().numpy()
+    )
+    ranked = probabilities.sort(1, descending=True).values.detach()
+    label = probabilities.detach()[torch.arange(9), samples.labels]
+    entropy = -(ranked * ranked.log()).sum(1)
+    assert verdicts.certainty.p_label.numpy() == pytest.approx(label.numpy())
+    assert verdicts.certainty.p_second.numpy() == pytest.approx(ranked[:, 1].numpy())
+    assert verdicts.certainty.entropy.numpy() == pytest.approx(entropy.numpy())
     assert torch.equal(verdicts.correct, victim(samples.images).argmax(1) == samples.labels)
     assert torch.equal(verdicts.reached, probabilities.argmax(1) != samples.labels)
     assert torch.equal(verdicts.share, verdicts.reached.double())
@@ -115,7 +123,8 @@ def test_where_classes_are_all_there_is_nobody_is_confident() -> None:
     samples = Samples.of(images_of((1, 4, 4), 9), torch.arange(9) % 5)
     verdicts = judge(victim, claimed(samples.images), samples, THREAT)
     sight = predict_clean(victim, samples)
-    assert bool(verdicts.confidence.isnan().all()) and bool(sight.confidence.isnan().all())
+    for certainty in (verdicts.certainty, sight.certainty):
+        assert all(bool(part.isnan().all()) for part in certainty)
     assert torch.equal(verdicts.prediction, victim(samples.images).argmax(1))
     assert torch.equal(sight.prediction, verdicts.prediction)
 

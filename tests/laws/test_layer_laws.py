@@ -24,6 +24,7 @@ TEXTS = [
     "median",
     "median(size=3)",
     "blur",
+    "pil_blur",
     "crop_rescale(size=9)",
     "crop_rescale(size=(7, 8), how='nearest')",
     "tvm",

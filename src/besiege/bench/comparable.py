@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.bench.image_pairs import stored_images
 from besiege.bench.overview import open_run
-from besiege.bench.pictures import stored_images
 from besiege.bench.plan import Plan
 from besiege.bench.results import complete_figures
 from besiege.bench.store import Store

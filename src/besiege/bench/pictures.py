@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from besiege.bench.image_pairs import stored_images
 from besiege.bench.store import IMAGES, KEPT, Store
 from besiege.bench.summaries import FOLDER, about
 from besiege.core.errors import BesiegeError, StoreError
@@ -102,11 +103,3 @@ def _keep(store: Store, stamps: dict[str, list[int] | None], known: dict[Place, 
     with suppress(OSError, StoreError):  # a read-only folder works without a cache
         (store.folder / FOLDER).mkdir(exist_ok=True)
         store.write_file(_FILE, save(arrays, {"stamps": json.dumps(stamps)}))
-
-
-def stored_images(arrays: dict[str, Column]) -> Column:
-    """Stored images as float32; images of 8-bit pixels are stored as bytes."""
-    images = arrays["images"]
-    if images.dtype == np.uint8:
-        images = images.astype(np.float32) / np.float32(255)
-    return images

@@ -15,6 +15,7 @@ from besiege.bench.plan import Plan, is_done
 from besiege.bench.reading import gather
 from besiege.bench.run import Run
 from besiege.bench.store import ReleasedError, Store
+from besiege.bench.summaries import summary_of
 from besiege.metrics.figures import gallery
 
 SHOWN = 24
@@ -52,6 +53,7 @@ class Releaser:
         if not all(is_done(task, self.store) for task in plan.tasks()):
             return  # an attack that failed is tried again, and verdicts on it need its images
         keys = _crafted(plan)
+        summary_of(self.store, plan)  # figures of images are computed while there are images
         if self.images == "shown":
             self._note(plan, keys)
         for key in keys:

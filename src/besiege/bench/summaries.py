@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 
 import besiege
 from besiege.bench import kept
+from besiege.bench.image_pairs import pairs_in
 from besiege.bench.plan import Plan
 from besiege.bench.reading import Gathered, gather, is_free
 from besiege.bench.store import Store, key_of
@@ -66,7 +67,7 @@ def summary_of(store: Store, plan: Plan) -> Summary:
     if known is not None:
         return Summary(plan, *known)
     gathered = gather(store, plan)
-    made = _computed(gathered)
+    made = _computed(gathered, store)
     if gathered.complete:
         with suppress(OSError, StoreError):  # a read-only folder works without a cache
             path.parent.mkdir(exist_ok=True)
@@ -88,7 +89,7 @@ def outcomes_of(store: Store, plan: Plan) -> Outcomes:
     return found
 
 
-def _computed(gathered: Gathered) -> Summary:
+def _computed(gathered: Gathered, store: Store) -> Summary:
     plan, evidence = gathered.plan, gathered.evidence
     threat = Threat.parse(plan.threat)
     model = plan.model
@@ -104,6 +105,7 @@ def _computed(gathered: Gathered) -> Summary:
             if stage.attack is not None and not stage.curve
         },
         gathered.missing.keys(),
+        pairs_in(store, model.box),
     )
     computed = {one.name: one.compute(case) for one in registered() if one.compute is not None}
     own = {one.name for one in fields(EvaluationFigures)}

@@ -9,11 +9,11 @@ import torch
 from safetensors.numpy import save
 from torch import Tensor
 
-from besiege.bench.pictures import stored_images
+from besiege.bench.image_pairs import stored_images
 from besiege.bench.store import IMAGES, LOGITS
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
-from besiege.evaluation.judging import Claims, Rejection
+from besiege.evaluation.judging import Certainty, Claims, Rejection
 from besiege.metrics.rows import Column, Rows
 
 
@@ -25,6 +25,11 @@ def array(values: Tensor) -> Column:
 def draws_of(draws: Tensor, stochastic: bool) -> dict[str, Column]:
     """The column of all draws of a stochastic victim; none for others."""
     return {"draws": array(draws)} if stochastic else {}
+
+
+def certainty_of(certainty: Certainty) -> dict[str, Column]:
+    """The columns of the probabilities of answers; records of earlier releases lack all but one."""
+    return {name: array(part) for name, part in certainty._asdict().items()}
 
 
 def rejection_of(rejection: Rejection, rejects: bool) -> dict[str, Column]:

@@ -220,7 +220,7 @@ def _rows(
         "labels": samples.labels,
         "before": predict_clean(victim, samples, seed=seed).prediction,
         "after": verdicts.prediction,
-        "confidence": verdicts.confidence,
+        "confidence": verdicts.certainty.confidence,
         "correct": verdicts.correct,
         "success": verdicts.success,
         "distance": distance.where(verdicts.success, torch.full_like(distance, torch.inf)),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from besiege.defenses.cropping import CropRescale
     from besiege.defenses.defended import Defended, load
     from besiege.defenses.detecting import Calibration, Detected, Detector, Examined, detector
-    from besiege.defenses.filters import Blur, Median
+    from besiege.defenses.filters import Blur, Median, PilBlur
     from besiege.defenses.jpeg import Jpeg
     from besiege.defenses.layers import Layer, Unclamped
     from besiege.defenses.learned import PixelDefend, Reform
@@ -45,6 +45,7 @@ __all__ = [
     "MagNet",
     "Median",
     "NonLocalMeans",
+    "PilBlur",
     "PixelDefend",
     "Pooled",
     "RandMix",
@@ -67,7 +68,7 @@ __getattr__, __dir__ = lazily(
         "cropping": "CropRescale",
         "defended": "Defended load",
         "detecting": "Calibration Detected Detector Examined detector",
-        "filters": "Blur Median",
+        "filters": "Blur Median PilBlur",
         "jpeg": "Jpeg",
         "learned": "PixelDefend Reform",
         "layers": "Layer Unclamped",

@@ -66,6 +66,43 @@ class Rejection(NamedTuple):
         return cls(criterion.mostly_rejected((lead > 0).double().mean(0)), lead.mean(0))
 
 
+class Certainty(NamedTuple):
+    """How sure a victim is of its answers: means over all draws, in float64.
+
+    NaN for a victim that returns labels only. The column with which a victim rejects images is
+    left out: its scale is arbitrary.
+
+    Attributes
+    ----------
+    confidence : Tensor
+        The probability of the predicted class.
+    p_label : Tensor
+        The probability of the true class.
+    p_second : Tensor
+        The second largest probability; 0 where there is a single class.
+    entropy : Tensor
+        The entropy of the probabilities, in natural logarithms.
+    """
+
+    confidence: Tensor
+    p_label: Tensor
+    p_second: Tensor
+    entropy: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor) -> Certainty:
+        """From the logits ``[draws, rows, classes]`` and the true classes of the rows."""
+        odds = torch.softmax(scores.double(), 2).mean(0)
+        top = odds.topk(min(2, odds.shape[1]), 1).values
+        second = top[:, 1] if top.shape[1] > 1 else torch.zeros_like(top[:, 0])
+        return cls(
+            top[:, 0],
+            odds.gather(1, labels[:, None])[:, 0],
+            second,
+            torch.special.entr(odds).sum(1),
+        )
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """The verdicts of the judge; one row per sample.
@@ -78,9 +115,10 @@ class Verdicts:
         The size of the perturbation in every norm, float64.
     within : Tensor
         Whether it is within the threat's budget.
-    prediction, confidence : Tensor
-        The predicted class and its probability; NaN for a victim that returns labels only. Of a
-        rejected image the class it would have had.
+    prediction : Tensor
+        The predicted class. Of a rejected image the class it would have had.
+    certainty : Certainty
+        The probabilities of the answer.
     reached : Tensor
         Whether the image is accepted and the goal reached; for a stochastic victim in at least half
         of the draws.
@@ -104,7 +142,7 @@ class Verdicts:
     distance: dict[Norm, Tensor]
     within: Tensor
     prediction: Tensor
-    confidence: Tensor
+    certainty: Certainty
     reached: Tensor
     share: Tensor
     draws: Tensor
@@ -126,9 +164,10 @@ class CleanPredictions:
 
     Attributes
     ----------
-    prediction, confidence : Tensor
-        The predicted class and its probability, over all draws of a stochastic victim; NaN for a
-        victim that returns labels only.
+    prediction : Tensor
+        The predicted class, over all draws of a stochastic victim.
+    certainty : Certainty
+        The probabilities of the answer.
     share : Tensor
         The share of draws with a correct answer; 0 or 1 for a deterministic victim.
     draws : Tensor
@@ -148,7 +187,7 @@ class CleanPredictions:
     """
 
     prediction: Tensor
-    confidence: Tensor
+    certainty: Certainty
     share: Tensor
     draws: Tensor
     correct: Tensor
@@ -171,7 +210,7 @@ def predict_clean(
         findings = answers(victim, scores[0])
         right = criterion.correct(scores.argmax(2), samples.labels)
         share = right.double().mean(0)
-        confidence, prediction = _confidence(victim, scores)
+        certainty, prediction = _answered(victim, scores, samples.labels)
         correct = criterion.mostly_correct(share)
         again = 1 if victim.stochastic or victim.metered else PASSES - 1
         findings += _health(victim, samples, scores, correct, again)
@@ -181,7 +220,7 @@ def predict_clean(
         asked = many * len(samples) + times * len(few)
         return CleanPredictions(
             prediction,
-            confidence,
+            certainty,
             share,
             bits(right),
             correct,
@@ -231,7 +270,7 @@ def judge(
         wins = _wins(scores, samples, aimed, classes)
         findings = [_unstable(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
-        confidence, prediction = _confidence(victim, scores)
+        certainty, prediction = _answered(victim, scores, samples.labels)
         reached = criterion.mostly_reached(share)
         right = criterion.correct(clean.argmax(2), samples.labels)
         correct = criterion.mostly_correct(right.double().mean(0))
@@ -248,7 +287,7 @@ def judge(
             {norm: distance.where(valid, torch.inf) for norm, distance in sizes.items()},
             within,
             prediction,
-            confidence,
+            certainty,
             reached,
             share,
             bits(wins),
@@ -262,15 +301,16 @@ def judge(
         )
 
 
-def _confidence(victim: Victim, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """The probability of the predicted class and the class, from ``[draws, rows, columns]``."""
+def _answered(victim: Victim, scores: Tensor, labels: Tensor) -> tuple[Certainty, Tensor]:
+    """The probabilities and the predicted class, from ``[draws, rows, columns]``."""
     scores = scores[:, :, : _classes(victim, scores)]
-    confidence, prediction = torch.softmax(scores.double(), 2).mean(0).max(1)
+    prediction = torch.softmax(scores.double(), 2).mean(0).argmax(1)
     if len(scores) == 1:
         prediction = scores[0].argmax(1)
+    certainty = Certainty.of(scores, labels)
     if victim.access is Access.DECISION:  # its scores only encode the label
-        confidence = torch.full_like(confidence, torch.nan)
-    return confidence, prediction
+        certainty = Certainty(*(torch.full_like(part, torch.nan) for part in certainty))
+    return certainty, prediction
 
 
 def _classes(victim: Victim, scores: Tensor) -> int:

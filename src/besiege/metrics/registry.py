@@ -11,6 +11,8 @@ from besiege.core.errors import InputError
 from besiege.core.registry import Registry
 from besiege.metrics.evidence import Evidence
 from besiege.metrics.intervals import Rate
+from besiege.metrics.rows import Rows
+from besiege.metrics.similarity import Pairs
 from besiege.metrics.values import EvaluationFigures, Spread
 
 
@@ -30,6 +32,9 @@ class Case:
         By the text of an attack: its time, the error it raised, and its description.
     unfinished : set of str
         The attacks with missing records.
+    images : callable, optional
+        From rows and the clean rows of their samples to both images, with values from 0 to 1; None
+        where images are not there any more. Without it no figure reads images.
     """
 
     evidence: Evidence
@@ -39,6 +44,7 @@ class Case:
     failures: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, str] = field(default_factory=dict)
     unfinished: AbstractSet[str] = frozenset()
+    images: Callable[[Rows, Rows], Pairs | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from besiege.metrics import figures
+from besiege.metrics.attack_utility import attack_utility_figures
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.distances import distance_figures
@@ -105,6 +106,12 @@ SHIPPED = (
         lambda case: distance_figures(case.evidence),
         20,
         Section("Smallest perturbations", "distances.html", notebook=True),
+    ),
+    Figure(
+        "attack_utility",
+        attack_utility_figures,
+        25,
+        Section("What successful images look like", "attack_utility.html"),
     ),
     Figure("cascade", _cascade, 30, Section("First attack to break each image", "cascade.html")),
     Figure("chance", _chance, 40, Section("Stochastic model", "chance.html"), _chance_row),

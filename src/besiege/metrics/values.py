@@ -182,6 +182,68 @@ class Auc:
 
 
 @dataclass(frozen=True)
+class AttackUtility:
+    """What the successes of one attack on one model look like, and what they cost (DEEPSEC).
+
+    Everything but `mr` and the cost is a mean over the successes, of `count` or, where images are
+    compared, of `measured` of them. None is a value that is not known; `lacking` says why.
+
+    Attributes
+    ----------
+    text : str
+        The attack.
+    transfer : bool
+        Whether it was crafted on another model, or its images were made elsewhere.
+    mr : Rate, optional
+        The share of successes, of all images that are classified correctly when clean.
+    count : int
+        The number of successes.
+    acac, actc, nte, entropy : float, optional
+        Probability of the predicted class, of the true class, the lead of the former over the
+        second largest, and entropy in natural logarithms.
+    measured : int
+        The number of successes whose images were compared, the first by their samples.
+    l0, l2, linf : float, optional
+        Average distortion as in DEEPSEC's code: norms of values from 0 to 1, for l0 the share of
+        values that differ after rounding to 8 bits.
+    l0_relative, l2_relative, linf_relative : float, optional
+        As in its paper: norms of the perturbation over those of the clean image.
+    ass, ass_published : float, optional
+        Average structural similarity with the data range 255, and with 2 as DEEPSEC published it.
+    psd, psd_paper : float, optional
+        Perturbation sensitivity distance with ``1 - std``, as its code, and ``1 / std``, its paper.
+    seconds, passes : float, optional
+        Time, and forward and backward passes, for each attacked image.
+    lacking : mapping
+        Why values are None: sentences by ``mr``, ``probabilities``, ``images``, ``window`` and
+        ``cost``.
+    """
+
+    text: str
+    transfer: bool
+    mr: Rate | None
+    count: int
+    acac: float | None = None
+    actc: float | None = None
+    nte: float | None = None
+    entropy: float | None = None
+    measured: int = 0
+    l0: float | None = None
+    l2: float | None = None
+    linf: float | None = None
+    l0_relative: float | None = None
+    l2_relative: float | None = None
+    linf_relative: float | None = None
+    ass: float | None = None
+    ass_published: float | None = None
+    psd: float | None = None
+    psd_paper: float | None = None
+    seconds: float | None = None
+    passes: float | None = None
+    lacking: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Shares:
     """What a model that may reject images does with a set of images: three shares that sum to 1.
 
@@ -537,6 +599,7 @@ class EvaluationFigures:
     examination: Examination | None = None
     next_steps: tuple[NextStep, ...] = ()
     rejection: Rejections | None = None
+    attack_utility: tuple[AttackUtility, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -15,11 +15,11 @@ from numpy.lib import format as npy
 
 from besiege.bench.exports import EXPORTS, Export
 from besiege.bench.file_names import with_file_names
-from besiege.bench.pictures import stored_images
+from besiege.bench.image_pairs import by_record, originals_of, stored_pixels
 from besiege.bench.plan import Plan
 from besiege.bench.reading import gather
 from besiege.bench.store import Store
-from besiege.core.errors import InputError, StoreError, UnknownNameError, near
+from besiege.core.errors import InputError, UnknownNameError, near
 from besiege.metrics.evidence import Evidence, Trial
 from besiege.metrics.rows import Column, Rows, places
 
@@ -46,10 +46,10 @@ def to_npz(wanted: Export, file: BinaryIO) -> None:
     store, plan = Store(found.folder), found._plan
     evidence = gather(store, plan).evidence
     chosen = with_file_names(broken_images(evidence, wanted.attack), store, plan.data.digest)
-    originals = _originals(evidence, chosen)
+    originals = originals_of(evidence, chosen)
     shape = plan.data.shape
     with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-        _write_images(archive, "x", shape, _shards(chosen, originals), store)
+        _write_images(archive, "x", shape, by_record(chosen, originals), store)
         arrays = {
             "y": chosen["label"],
             "ids": chosen["sample"],
@@ -65,24 +65,19 @@ def to_npz(wanted: Export, file: BinaryIO) -> None:
         for name, array in arrays.items():
             with archive.open(_member(name), "w") as member:
                 npy.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
-        _write_images(archive, "clean", shape, _shards(originals, originals), store)
+        _write_images(archive, "clean", shape, by_record(originals, originals), store)
 
 
 def chosen_images(store: Store, plan: Plan) -> tuple[Rows, Column, Column]:
     """The rows of `broken_images` of an evaluation, their images, and the clean images."""
     evidence = gather(store, plan).evidence
     rows = broken_images(evidence)
-    clean = _originals(evidence, rows)
-    shards = zip(_shards(rows, clean), _shards(clean, clean), strict=True)
-    parts = [(_images(mine, store), _images(theirs, store)) for mine, theirs in shards]
+    clean = originals_of(evidence, rows)
+    shards = zip(by_record(rows, clean), by_record(clean, clean), strict=True)
+    parts = [(stored_pixels(mine, store), stored_pixels(theirs, store)) for mine, theirs in shards]
     nothing = np.zeros((0, *plan.data.shape), np.float32)
     images, originals = zip(*parts, strict=True) if parts else ([nothing], [nothing])
     return rows, np.concatenate(images), np.concatenate(originals)
-
-
-def _originals(evidence: Evidence, rows: Rows) -> Rows:
-    """The clean rows of the samples of some rows."""
-    return evidence.clean.where(places(evidence.clean["sample"], rows["sample"]))
 
 
 def broken_images(evidence: Evidence, attack: str | None = None) -> Rows:
@@ -114,13 +109,6 @@ def _taken(trial: Trial, rows: Column) -> Rows:
     return trial.rows.where(rows).having(attack=trial.text)
 
 
-def _shards(rows: Rows, originals: Rows) -> list[Rows]:
-    """Rows cut where the clean images are in another record: then every record is read once."""
-    record = originals["record"]
-    cuts = np.flatnonzero(record[1:] != record[:-1]) + 1
-    return [rows.where(part) for part in np.split(np.arange(rows.count), cuts) if len(part)]
-
-
 def _write_images(
     archive: zipfile.ZipFile, name: str, shape: Sequence[int], shards: Sequence[Rows], store: Store
 ) -> None:
@@ -130,29 +118,9 @@ def _write_images(
     with archive.open(_member(name), "w", force_zip64=True) as member:
         npy.write_array_header_1_0(member, about)
         for rows in shards:
-            member.write(_images(rows, store).astype("<f4").tobytes())
+            member.write(stored_pixels(rows, store).astype("<f4").tobytes())
 
 
 def _member(name: str) -> zipfile.ZipInfo:
     """An array in the archive; without a date, so that equal results are equal files."""
     return zipfile.ZipInfo(f"{name}.npy")
-
-
-def _images(rows: Rows, store: Store) -> Column:
-    """The stored images of some rows, in their order."""
-    keys = rows["record"]
-    found: Column | None = None
-    for key in dict.fromkeys(keys.tolist()):
-        mine = np.flatnonzero(keys == key)
-        arrays = store.images(key)
-        images = stored_images(arrays)
-        stored = arrays.get("rows", np.arange(len(images)))
-        where = places(stored, rows["row"][mine])
-        if (where < 0).any():
-            sample = int(rows["sample"][mine][where < 0][0])
-            raise StoreError(f"the image of sample {sample} is not with the record {key[:12]}")
-        if found is None:
-            found = np.empty((rows.count, *images.shape[1:]), np.float32)
-        found[mine] = images[where]
-    assert found is not None, "a shard has rows"
-    return found

@@ -23,6 +23,7 @@ class Clean(Kind):
     columns: ClassVar[Mapping[str, type]] = {
         **dict.fromkeys(("sample", "label", "prediction"), np.int64),
         **dict.fromkeys(("confidence", "share"), np.float64),
+        **dict.fromkeys(("p_label", "p_second", "entropy"), np.float64),
         "correct": np.bool_,
     }
 
@@ -44,6 +45,7 @@ class Clean(Kind):
         from besiege.bench.tables import (
             array,
             as_bytes,
+            certainty_of,
             draws_of,
             packed_arrays,
             packed_logits,
@@ -62,7 +64,7 @@ class Clean(Kind):
             "sample": array(samples.ids),
             "label": array(samples.labels),
             "prediction": array(clean.prediction),
-            "confidence": array(clean.confidence),
+            **certainty_of(clean.certainty),
             "share": array(clean.share),
             "correct": array(clean.correct),
             **draws_of(clean.draws, victim.stochastic),

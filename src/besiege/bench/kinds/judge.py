@@ -28,6 +28,7 @@ class Judge(Kind):
         **dict.fromkeys(("sample", "label", "prediction"), np.int64),
         **dict.fromkeys(("correct", "success", "valid", "within", "reached"), np.bool_),
         **dict.fromkeys(("share", "confidence"), np.float64),
+        **dict.fromkeys(("p_label", "p_second", "entropy"), np.float64),
         **dict.fromkeys(map(str, Norm), np.float64),
     }
 
@@ -75,7 +76,7 @@ def judge_task(plan: Plan, crafted: Task) -> Task:
 def _result(
     samples: Samples, verdicts: Verdicts, victim: Victim, provenance: Mapping[str, Any]
 ) -> TaskResult:
-    from besiege.bench.tables import array, draws_of, rejection_of
+    from besiege.bench.tables import array, certainty_of, draws_of, rejection_of
 
     rows = {
         "sample": array(samples.ids),
@@ -87,7 +88,7 @@ def _result(
         "reached": array(verdicts.reached),
         "share": array(verdicts.share),
         "prediction": array(verdicts.prediction),
-        "confidence": array(verdicts.confidence),
+        **certainty_of(verdicts.certainty),
         **{str(norm): array(verdicts.distance[norm]) for norm in Norm},
         **draws_of(verdicts.draws, victim.stochastic),
         **rejection_of(verdicts.rejection, victim.rejects),
