@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, field_validator
 
 from besiege.attacks.suites import SUITES
+from besiege.bench.clever_text import read_clever
 from besiege.bench.spec import Model, Seed, Trained, Value
 from besiege.core.errors import BesiegeError, InputError, StoreError, near
 from besiege.core.files import read_file
@@ -57,6 +58,8 @@ class Cell(Value):
         Names of models; by default all that the attacks fit.
     seeds, count, queries, goal, access, examine
         As in `besiege.evaluate`; seed and count are by default those of the benchmark.
+    clever : str, optional
+        CLEVER scores of the images besides, such as ``clever(batches=100)``.
     """
 
     name: str = Field(min_length=1, max_length=80)
@@ -73,6 +76,7 @@ class Cell(Value):
     goal: str | None = None
     access: Literal["gradient", "score", "decision"] | None = None
     examine: Literal["full", "short", "none"] = "short"
+    clever: str | None = None
 
     @field_validator("attacks", "models", mode="before")
     @classmethod
@@ -338,6 +342,11 @@ def _cell_problems(cell: Cell, models: Mapping[str, Any]) -> Iterator[str]:
     """The problems of a cell, each after its place."""
     if (cell.attacks is None) == (cell.suite is None):
         yield ": give attacks or a suite, one of the two"
+    if cell.clever is not None:
+        try:
+            read_clever(cell.clever).of(cell.threat.partition(":")[0].split()[0])
+        except BesiegeError as problem:
+            yield f".clever: {problem}"
     if cell.attacks is not None and not cell.attacks:
         yield '.attacks: none is listed, write for example attacks = ["pgd"]'
     if cell.suite is not None and cell.suite not in SUITES and not set(cell.suite) & set(",(:"):

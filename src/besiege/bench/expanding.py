@@ -9,6 +9,7 @@ from pathlib import Path
 
 from besiege.attacks.attack import Attack, parse
 from besiege.bench.benchmark import Benchmark, Cell, must_be_sound, place_of
+from besiege.bench.clever_text import clever_of
 from besiege.bench.request import read_attacks, read_threat, suite_attacks
 from besiege.bench.spec import Request, Trained
 from besiege.core.errors import BesiegeError
@@ -186,6 +187,7 @@ def _cell(
                         _model(benchmark, one, base) for one in cell.substitutes(model)
                     ),
                     examine=cell.examine,
+                    clever=clever_of(cell.clever or False),
                 )
                 if request.data not in CATALOGUE:
                     request = request.model_copy(update={"data": str(base / request.data)})

@@ -10,6 +10,7 @@ from typing import Any
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Minimal
 from besiege.bench.attack_spec import attack_spec
+from besiege.bench.clever_text import read_clever
 from besiege.bench.model_spec import model_spec, probe
 from besiege.bench.plan import Plan
 from besiege.bench.request import CURVE_SAMPLES, CURVE_STEPS, CURVE_TOLERANCE, ResolvedRequest
@@ -24,6 +25,7 @@ from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.evaluation.blocking import must_have_gradient
 from besiege.evaluation.probing import must_keep_images
+from besiege.evaluation.sampling import check_sampling
 
 GUARDS = (("noise(steps=20)", 0.01), ("square(steps=300, rescale=True)", 0.06))
 """The attacks without gradients that test the others, on as many of the samples that were left as a
@@ -50,6 +52,10 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         must_keep_images(victim, first)
     for model in _searched_by_gradient(resolved, specs):
         must_have_gradient(model, first, request.seed)
+    if request.clever is not None:
+        radius = read_clever(request.clever).of(str(threat.norm)).radius
+        assert radius is not None, "every norm has one then"
+        check_sampling(victim, threat, radius, tuple(first.images.shape[1:]), classes)
     shards = described(data, request.shard, victim, resolved.scaled)
     no_curve = _no_curve(request, threat, victim)
     return Plan(

@@ -13,6 +13,7 @@ from torch import nn
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER, SUITES
 from besiege.attacks.suites import suite as suite_of
+from besiege.bench.clever_text import clever_of
 from besiege.bench.knowledge import (
     at_hand,
     beginnings,
@@ -84,6 +85,7 @@ def requested(
     fuse: str = "logits",
     examine: str = "short",
     active_test: bool | int = False,
+    clever: bool | str = False,
     **others: Any,
 ) -> tuple[Request, Objects]:
     """The request from the arguments of `besiege.evaluate`, and its objects in memory."""
@@ -105,6 +107,7 @@ def requested(
         fuse=read_fuse(fuse),
         examine=read_examine(examine),
         active_test=read_active_test(active_test),
+        clever=clever_of(clever),
         textual=bool(others.get("command")) or (isinstance(model, str) and in_file),
         **others,
     )

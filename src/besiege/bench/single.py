@@ -61,6 +61,7 @@ class Options(TypedDict, total=False):
     fuse: str
     examine: str
     active_test: bool | int
+    clever: bool | str
     progress: bool
     watch: Watch | None
     command: str | None
@@ -121,6 +122,7 @@ def evaluate(
     fuse: str = "logits",
     examine: str = "short",
     active_test: bool | int = False,
+    clever: bool | str = False,
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
@@ -195,6 +197,11 @@ def evaluate(
         Whether to run the active test on 50 samples, or on how many (20 or more): which share of
         adversarial examples that are known to exist do the attacks find? The examination has one
         that ends after the first few if they are found.
+    clever : bool or str
+        Whether to estimate the distance of every image to the decision boundary by CLEVER, or how,
+        such as ``"clever(batches=100, samples=256, radius=5)"``. An estimate is never a bound:
+        ``result.figures.figure("clever")`` lists images whose score exceeds the smallest
+        perturbation found.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
@@ -238,6 +245,7 @@ def evaluate(
             fuse=fuse,
             examine=examine,
             active_test=active_test,
+            clever=clever,
             command=command or "",
         )
         for one in models

@@ -123,6 +123,8 @@ class Request(Value):
     active_test: int | None = None
     """Samples of the active test, where it is requested by name; None runs it as a part of the
     examination."""
+    clever: str | None = None
+    """How CLEVER scores are sampled, such as ``clever(batches=100)``; without it none are."""
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True
@@ -208,8 +210,8 @@ Model = Annotated[
 
 ACTIVE = 50
 """Samples of an active test that is requested by name, unless a number is given."""
-EXAMINING = ("examine", "active_test")
-"""The fields of a request that say how its evaluation is examined, which changes no evaluation."""
+EXAMINING = ("examine", "active_test", "clever")
+"""The fields of a request that say what is examined and estimated besides its evaluation."""
 
 
 class ModelSpec(Value):

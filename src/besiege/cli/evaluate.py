@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 from rich.text import Text
 
+from besiege.bench.clever_text import clever_of
 from besiege.bench.command import command_of
 from besiege.bench.folder import run_folder
 from besiege.bench.spec import ACTIVE, EXAMINING, Machine, Request
@@ -94,6 +95,7 @@ def evaluate(
     no_curve: Flag = False,
     examine: Literal["full", "short", "none"] = "short",
     active_test: MaybeCount = None,
+    clever: Annotated[str | None, Parameter(metavar="HOW")] = None,
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
@@ -159,6 +161,9 @@ def evaluate(
     active_test
         Run the active test on 50 images, or on N: which share of adversarial examples that are
         known to exist do the attacks find?
+    clever
+        Estimate the distance of every image to the decision boundary by CLEVER, such as
+        "clever(batches=100)"; an estimate is never a bound.
     count
         Number of images, chosen by the seed; all by default.
     seed
@@ -213,6 +218,7 @@ def evaluate(
             fuse=fuse if substitute else "logits",
             examine=examine,
             active_test=tested,
+            clever=clever_of(clever or False),
             resize=resize,
             crop=crop,
             channels=channels,

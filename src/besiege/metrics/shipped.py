@@ -6,6 +6,7 @@ from besiege.metrics import figures
 from besiege.metrics.attack_utility import attack_utility_figures
 from besiege.metrics.cascade import cascade_figures
 from besiege.metrics.classes import class_figures, confusion_figures
+from besiege.metrics.clever import CleverFigures, clever_figures
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.examination import ACTIVE, examination_figures
 from besiege.metrics.queries import query_figures
@@ -65,6 +66,14 @@ def _rejection_row(found: EvaluationFigures) -> Row | None:
     return Row("rejected", found.rejection.clean.rejected, words)
 
 
+def _clever_row(found: EvaluationFigures) -> Row | None:
+    value: CleverFigures | None = found.figure("clever")
+    if value is None or value.median is None:
+        return None
+    words = f"the median estimate by CLEVER, no bound: attacks refute {len(value.refuted)} of "
+    return Row("CLEVER", f"{value.median:.4g}", f"{words}{value.attacked}")
+
+
 def _gallery_title(found: EvaluationFigures) -> str:
     return "Misclassified images" if found.distances is None else "Images at the median size"
 
@@ -108,9 +117,16 @@ SHIPPED = (
         Section("Smallest perturbations", "distances.html", notebook=True),
     ),
     Figure(
+        "clever",
+        clever_figures,
+        25,
+        Section("Estimated distances (CLEVER)", "clever.html", notebook=True),
+        _clever_row,
+    ),
+    Figure(
         "attack_utility",
         attack_utility_figures,
-        25,
+        26,
         Section("What successful images look like", "attack_utility.html"),
     ),
     Figure("cascade", _cascade, 30, Section("First attack to break each image", "cascade.html")),
