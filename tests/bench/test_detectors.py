@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,17 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import besiege
-from besiege.defenses import BitDepth, Calibration, Detected, Median, Squeezing, load
+from besiege.core.errors import ChangedError
+from besiege.defenses import (
+    BitDepth,
+    Calibration,
+    Detected,
+    Detector,
+    Examined,
+    Median,
+    Squeezing,
+    load,
+)
 from besiege.defenses.detecting import forced
 from besiege.training import fit_detector
 
@@ -60,6 +71,29 @@ def test_forced_rejection_leaves_no_success(tmp_path: Path) -> None:
     assert found.clean.hits == 0, "a rejected clean image is an error"
     figures = found.figures.rejection
     assert figures is not None and figures.clean.rejected.value == 1
+
+
+@dataclass(frozen=True)
+class Reading(Detector):
+    """A detector whose score depends on a file, which no digest covers."""
+
+    file: str
+
+    def examine(self, victim: Any, x: Any, dice: Any, numbers: Any) -> Examined:
+        scale = float(Path(self.file).read_text())
+        return Examined(victim(x, dice), scale * x.mean((1, 2, 3)))
+
+
+def test_a_run_is_resumed_unless_rejections_changed(tmp_path: Path) -> None:
+    file = tmp_path / "scale.txt"
+    file.write_text("1.0")
+    victim = Detected(MODEL, Reading(str(file)), Calibration(0.4, 0.05, 5.0))
+    first = rows_of(victim, "pgd(steps=2)", tmp_path / "run")
+    more = rows_of(victim, "pgd(steps=2), pgd(steps=3)", tmp_path / "run")
+    assert more.clean == first.clean and len(more.by_attack) == 2
+    file.write_text("0.9")
+    with pytest.raises(ChangedError, match="answers images otherwise than when they were recorded"):
+        rows_of(victim, "pgd(steps=2)", tmp_path / "run")
 
 
 def _command(detector: Path, folder: Path) -> list[str]:

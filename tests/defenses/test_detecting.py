@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from besiege.defenses.detecting import (
     threshold_at,
 )
 from besiege.defenses.detector_files import as_ranges, from_ranges
-from besiege.models import Classifier, Ensemble
+from besiege.models import ARCHITECTURES, Classifier, Ensemble
 from besiege.testing import VICTIM_LAWS, conform_victim
 from besiege.testing.victims import module_of
 from besiege.training import fit_detector
@@ -322,6 +323,45 @@ def test_the_models_digest_is_that_of_its_weights_and_preprocessing() -> None:
     assert digest_of(Defended(Classifier(net), BitDepth(3))) != digest_of(
         Defended(Classifier(net), BitDepth(2))
     )
+
+
+def test_the_models_digest_is_that_of_its_structure() -> None:
+    alike = ARCHITECTURES["resnet20"](denoise="mean")
+    other = ARCHITECTURES["resnet20"](denoise="median")
+    other.load_state_dict(alike.state_dict())
+    assert digest_of(alike) == digest_of(copy.deepcopy(alike)) == digest_of(alike.train())
+    assert digest_of(alike) != digest_of(other)
+    members = [Classifier(module_of((1, 8, 8), 10, seed)) for seed in (0, 1)]
+    kinds = [
+        Ensemble(members, "logits"),
+        Ensemble(members, "probabilities"),
+        Ensemble(members, "probabilities", weights=[9, 1]),
+    ]
+    assert len({digest_of(one) for one in kinds}) == 3
+
+
+_NETWORK = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return {factor} * x
+
+
+def make():
+    return Net()
+"""
+
+
+def test_the_digest_of_a_detector_covers_the_code_of_its_layers(tmp_path: Path) -> None:
+    found = set()
+    for factor in (1.0, 0.3):
+        (tmp_path / "net.py").write_text(_NETWORK.format(factor=factor))
+        layer = load(f"{MODEL}+reform('{tmp_path / 'net.py'}:make')")
+        assert isinstance(layer, Defended)
+        found.add(Detected(MODEL, Squeezing(layer.layers), Calibration(0.5, 0.2)).digest())
+    assert len(found) == 2
 
 
 def test_damaged_files_are_refused(squeezing: Path, tmp_path: Path) -> None:

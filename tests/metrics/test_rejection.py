@@ -247,4 +247,7 @@ def test_w33_a_detector_meets_attacks_that_know_it() -> None:
     (found,) = w33_not_adaptive(evidence(clean(**CLEAN), ignoring))
     assert found.level == "warning" and "without its detector" in found.seen
     assert not list(w33_not_adaptive(evidence(clean(**CLEAN), ignoring, own)))
-    assert not list(w33_not_adaptive(evidence(clean(**CLEAN), ignoring, rejects=False)))
+    (found,) = w33_not_adaptive(evidence(clean(**CLEAN), ignoring, rejects=False))
+    assert "ignores the defense" in found.seen, "any defense, such as a smooth layer"
+    elsewhere = trial("pgd", [1] * 8, [1] * 8, access="transfer")
+    assert not list(w33_not_adaptive(evidence(clean(**CLEAN), elsewhere, rejects=False)))

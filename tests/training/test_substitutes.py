@@ -169,6 +169,13 @@ def test_a_budget_covers_what_is_held_out_too(seeds: Data, others: Data, wall: W
     assert wall.served == 450
 
 
+def test_rejections_are_no_labels(seeds: Data, wall: Wall) -> None:
+    wall.rejects = True
+    with pytest.raises(InputError, match="rejects images.*without its detector"):
+        steal(wall, seeds, "digits_mlp", rounds=1)
+    assert wall.served == 0
+
+
 def test_seeds_of_one_class_are_refused_before_anything_is_asked(digits: Data, wall: Wall) -> None:
     ones = digits.take(digits.labels == 1)
     with pytest.raises(InputError, match="all of class 1"):

@@ -10,7 +10,7 @@ from besiege.bench.plan import Plan
 from besiege.bench.store import Store
 from besiege.core.errors import ChangedError
 from besiege.core.oracle import Oracle, full_precision
-from besiege.evaluation.judging import AGAIN, differ
+from besiege.evaluation.judging import AGAIN, Rejection, answered, differ
 from besiege.models.black_box import black_box
 
 _APART = 0.01
@@ -35,10 +35,15 @@ def must_answer_as_recorded(store: Store, plan: Plan, context: Context) -> None:
         once, again = (Oracle(victim).logits(images) for _ in range(2))
     if differ(once, again):  # an undeclared stochastic model: W14 reports it
         return
-    confidence, prediction = torch.softmax(once.double(), 1).max(1)
+    labels = torch.from_numpy(np.asarray(rows["label"], dtype=np.int64)).to(once.device)
+    certainty, prediction = answered(victim, once[None], labels)
     others = float((prediction.cpu().numpy() != rows["prediction"]).mean())
-    change = np.abs(confidence.cpu().numpy() - rows["confidence"])
-    apart = float(np.nanmean(change)) if np.isfinite(change).any() else 0.0
+    apart = _change(certainty.confidence.cpu().numpy(), rows["confidence"])
+    if victim.rejects:
+        # The scale of suspicion is arbitrary: it is measured by its spread over these images.
+        suspicion = Rejection.of(victim, once[None]).suspicion.cpu().numpy()
+        spread = float(np.std(rows["suspicion"])) or 1.0
+        apart = max(apart, _change(suspicion, rows["suspicion"]) / spread)
     if max(others, apart) > _APART:
         raise ChangedError(
             f"the model '{plan.model.name}' answers images otherwise than when they were recorded "
@@ -46,3 +51,9 @@ def must_answer_as_recorded(store: Store, plan: Plan, context: Context) -> None:
             "something else, such as a file, an environment variable or a package. Its records "
             "are not used again: name another folder, out= or --out"
         )
+
+
+def _change(now: np.ndarray, recorded: np.ndarray) -> float:
+    """The mean difference of two columns where both have a number."""
+    change = np.abs(now - recorded)
+    return float(np.nanmean(change)) if np.isfinite(change).any() else 0.0

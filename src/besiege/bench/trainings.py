@@ -87,7 +87,7 @@ def read_training(name: str, given: Trained, how: Machine, read: Read) -> Traini
     victim: Victim = (Defended(bare, *plan.layers) if plan.layers else bare).to(where)
     # Models that start with the same weights are different models once they are trained.
     victim.digest = lambda: key  # type: ignore[method-assign]  # of this object only
-    steps = getattr(plan.attack, "steps", 0)
+    steps = 0 if plan.attack is None else plan.attack.passes(data.shape, data.classes)
     about = TrainingPlan(
         model=model_spec(victim, asked, victim.classes or data.classes),
         given=given,

@@ -294,9 +294,12 @@ class Detected(Victim):
         return torch.cat([logits, last[:, None]], 1)
 
     def digest(self) -> str:
-        """SHA-256 of the victim's digest, the kind of detector, its networks and its tensors."""
+        """SHA-256 of the victim's digest, the kind of detector with its layers, and its tensors."""
         parts = [self.victim.digest(), str(self.detector), str(self.detector.revision)]
-        parts += [digest_of(part) for part in self.detector.parts]
+        parts += [layer.identity() for layer in self.detector.layers]
+        inside = {id(part) for layer in self.detector.layers for part in layer.parts}
+        others = [part for part in self.detector.parts if id(part) not in inside]
+        parts += [Classifier.of(part).digest() for part in others]
         if not type(self.detector).__module__.startswith("besiege.defenses."):
             parts.append(plain(self.detector))  # the source of another package's detector
         return sha256("\n".join([*parts, self.numbers.digest()]).encode()).hexdigest()
@@ -471,26 +474,44 @@ def must_be_guardable(victim: Victim, detector: Detector) -> None:
 
 
 def digest_of(value: Victim | nn.Module | Layer | Mapping[str, Tensor]) -> str:
-    """SHA-256 of weights and preprocessing, not of code.
+    """SHA-256 of weights, structure and preprocessing, not of code.
 
     A detector's file names its model by this digest: `Victim.digest` also covers the source of the
     network, so that an edit of a comment there would make every file one of another model.
     """
+    from besiege.defenses.defended import Defended  # it reads files of detectors
+    from besiege.models.ensemble import Ensemble
+
     if isinstance(value, Layer):
         written = [f"{value}, revision {value.revision}", *map(digest_of, value.parts)]
     elif isinstance(value, Classifier):
         about = (value.mean, value.std, value.box, value.outputs, value.grid, value.sizing)
         written = [repr(about), digest_of(value.module)]
+    elif isinstance(value, Defended):
+        written = ["Defended", *map(digest_of, value.layers), digest_of(value.victim)]
+    elif isinstance(value, Ensemble):
+        how = f"Ensemble {value.fuse} {value.equalise} {value.weights}"
+        written = [how, *map(digest_of, value.members)]
     elif isinstance(value, Victim):
-        layers: Sequence[Layer] = getattr(value, "layers", ())
-        if not value.parts or not all(isinstance(one, Layer) for one in layers):
-            return value.digest()
-        # Names of layers are part of a defended victim; the networks inside them are its parts.
-        written = [type(value).__name__, *map(digest_of, (*layers, *value.parts))]
+        return value.digest()
+    elif isinstance(value, nn.Module):
+        named = value.named_modules(remove_duplicate=False)
+        written = [f"{path}: {_structure(part)}" for path, part in named]
+        written.append(_tensors(value.state_dict()))
     else:
-        tensors = value.state_dict() if isinstance(value, nn.Module) else value
-        return _tensors(tensors)
+        return _tensors(value)
     return sha256("\n".join(written).encode()).hexdigest()
+
+
+def _structure(part: nn.Module) -> str:
+    """A module without those inside it: its class, and its settings."""
+    kind = type(part)
+    if kind.__module__.startswith("torch."):
+        return f"{kind.__name__}({part.extra_repr()})"
+    kept = (bool, int, float, str, tuple, type(None))
+    shown = {k: v for k, v in vars(part).items() if k[0] != "_" and isinstance(v, kept)}
+    shown.pop("training", None)  # the mode, which calls set
+    return f"{kind.__name__} {sorted(shown.items())}"
 
 
 def _tensors(tensors: Mapping[str, Tensor]) -> str:

@@ -210,7 +210,7 @@ def predict_clean(
         findings = answers(victim, scores[0])
         right = criterion.correct(scores.argmax(2), samples.labels)
         share = right.double().mean(0)
-        certainty, prediction = _answered(victim, scores, samples.labels)
+        certainty, prediction = answered(victim, scores, samples.labels)
         correct = criterion.mostly_correct(share)
         again = 1 if victim.stochastic or victim.metered else PASSES - 1
         findings += _health(victim, samples, scores, correct, again)
@@ -270,7 +270,7 @@ def judge(
         wins = _wins(scores, samples, aimed, classes)
         findings = [_unstable(victim)] if bool((once & ~wins).any()) else []
         share = wins.double().mean(0)
-        certainty, prediction = _answered(victim, scores, samples.labels)
+        certainty, prediction = answered(victim, scores, samples.labels)
         reached = criterion.mostly_reached(share)
         right = criterion.correct(clean.argmax(2), samples.labels)
         correct = criterion.mostly_correct(right.double().mean(0))
@@ -301,7 +301,7 @@ def judge(
         )
 
 
-def _answered(victim: Victim, scores: Tensor, labels: Tensor) -> tuple[Certainty, Tensor]:
+def answered(victim: Victim, scores: Tensor, labels: Tensor) -> tuple[Certainty, Tensor]:
     """The probabilities and the predicted class, from ``[draws, rows, columns]``."""
     scores = scores[:, :, : _classes(victim, scores)]
     prediction = torch.softmax(scores.double(), 2).mean(0).argmax(1)

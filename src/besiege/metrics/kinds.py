@@ -198,6 +198,12 @@ def w33_not_adaptive(evidence: Evidence) -> Iterator[Finding]:
             "its detector.",
             f"{weak}use --suite adaptive, whose attacks fool classifier and detector together.",
         )
+    elif not own and any(trial.oblivious for trial in evidence.attacks):
+        yield Finding(
+            "W33",
+            "every attack ignores the defense of this model: it was crafted on the undefended one.",
+            f"{weak}use --suite adaptive, whose attacks go through the defense.",
+        )
     for trial in evidence.attacks:
         if trial.draws > 1 and (trial.access == "transfer" or not evidence.stochastic):
             yield Finding(

@@ -160,7 +160,9 @@ class Training:
             lay_out(self.module, torch.channels_last)
         self.average = Average(self.module, plan.average) if plan.average else None
         self.optimiser = _optimiser(plan, self.module)
-        passes = plan.epochs * len(self.labels) * (1 + getattr(plan.attack, "steps", 0))
+        shape, classes = tuple(data.shape), data.classes
+        steps = 0 if plan.attack is None else plan.attack.passes(shape, classes)
+        passes = plan.epochs * len(self.labels) * (1 + steps)
         self.asked = model
         worth = cuda and passes >= _WORTH_COMPILING
         if (compiled or (compiled is None and worth)) and not plan.objective.second_order:
@@ -325,7 +327,7 @@ class Training:
             return None, None
         attack = self.plan.attack
         # A network may resist a single step only, and best of all when it has collapsed.
-        if self.plan.threat is not None and getattr(attack, "steps", 1) == 1:
+        if self.plan.threat is not None and (attack is None or attack.one_step):
             attack = _GUARD
         return self._accuracy(self._behind(alike(self.model, self._final())), self.held, attack)
 

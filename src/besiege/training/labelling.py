@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
+from besiege.core.errors import InputError
 from besiege.core.oracle import Oracle, full_precision
 from besiege.core.threat import Access
 from besiege.core.victim import Victim
@@ -37,6 +38,11 @@ class Account:
     """
 
     def __init__(self, victim: Victim, seed: int, budget: int | None) -> None:
+        if victim.rejects:
+            raise InputError(
+                f"'{victim.name}' rejects images, and a rejection is no label that a substitute "
+                "could be trained on: steal the model without its detector"
+            )
         self.victim, self.seed, self.budget = victim, seed, budget
         # Without padding, since every image that is sent is charged.
         self.oracle = Oracle(victim, Access.DECISION, pad=False)
