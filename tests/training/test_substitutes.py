@@ -171,7 +171,7 @@ def test_a_budget_covers_what_is_held_out_too(seeds: Data, others: Data, wall: W
 
 def test_rejections_are_no_labels(seeds: Data, wall: Wall) -> None:
     wall.rejects = True
-    with pytest.raises(InputError, match="rejects images.*without its detector"):
+    with pytest.raises(InputError, match=r"rejects images.*without its detector"):
         steal(wall, seeds, "digits_mlp", rounds=1)
     assert wall.served == 0
 
