@@ -96,6 +96,50 @@ def test_the_gradient_is_that_of_the_bare_net_at_the_rebuilt_image() -> None:
     assert torch.equal(made, seen) and torch.equal(through, bare) and through.abs().max() > 0
 
 
+def slope_of(x: Tensor, layer: TotalVariation, g: Tensor, seed: int = 0) -> Tensor:
+    x = x.clone().requires_grad_(True)
+    return torch.autograd.grad(layer(x, BOX, dice(len(x), seed)), x, g)[0]
+
+
+def test_the_implicit_gradient_is_that_of_the_minimiser() -> None:
+    """Central differences of a long run along random directions, in float64."""
+    data = besiege.data.load("digits", count=6).images
+    draw = torch.Generator().manual_seed(0)
+    g, way = (torch.randn(data.shape, generator=draw) for _ in range(2))
+    layer = TotalVariation(backward="implicit")
+    kept = (dice(6).uniform((1, 8, 8)) < 0.5).double()
+    ends = [
+        minimised(data.double() + step * way.double(), kept, 0.03, 5000) for step in (0.01, -0.01)
+    ]
+    wanted = ((ends[0] - ends[1]) / 0.02 * g).sum((1, 2, 3))
+    found = (slope_of(data, layer, g) * way).sum((1, 2, 3)).double()
+    blind = (slope_of(data, TotalVariation(), g) * way).sum((1, 2, 3)).double()
+    assert float((found - wanted).norm() / wanted.norm()) < 0.25
+    assert float((found - wanted).norm()) < 0.25 * float((blind - wanted).norm())
+
+
+def test_the_implicit_gradient_spares_dropped_pixels_and_keeps_the_sum() -> None:
+    """A brighter image makes an equally brighter minimiser, so gradients sum to what comes in."""
+    x = besiege.data.load("digits", count=6).images
+    g = torch.rand(x.shape, generator=torch.Generator().manual_seed(1))
+    slope = slope_of(x, TotalVariation(backward="implicit"), g)
+    kept = dice(6).uniform((1, 8, 8)) < 0.5
+    assert (slope[~kept] == 0).all() and (slope[kept] != 0).any()
+    assert torch.allclose(slope.sum((1, 2, 3)), g.sum((1, 2, 3)), rtol=1e-2)
+
+
+def test_the_implicit_gradient_changes_no_image_and_does_not_depend_on_the_batch() -> None:
+    x = besiege.data.load("digits", count=11).images
+    layer = TotalVariation(backward="implicit")
+    assert torch.equal(layer(x, BOX, dice(11)), TotalVariation()(x, BOX, dice(11)))
+    assert not layer.has_surrogate and TotalVariation().has_surrogate
+    g, rows = torch.rand(x.shape, generator=torch.Generator().manual_seed(2)), dice(11)
+    whole = slope_of(x, layer, g)
+    one = x[3:4].clone().requires_grad_(True)
+    alone = torch.autograd.grad(layer(one, BOX, Dice(rows.key[3:4])), one, g[3:4])[0]
+    assert torch.equal(alone, whole[3:4])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

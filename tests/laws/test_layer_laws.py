@@ -28,6 +28,7 @@ TEXTS = [
     "crop_rescale(size=9)",
     "crop_rescale(size=(7, 8), how='nearest')",
     "tvm",
+    "tvm(backward='implicit')",
     "nlm",
     "nlm(search=5, patch=1, strength=9.0)",
     "resize_pad",
