@@ -239,8 +239,21 @@ def _family(cell: BoardCell) -> tuple[object, ...]:
 def _at_points(
     cell: BoardCell, left: Mask, x: Numbers, known: Mask, measure: Measure, joined: bool = False
 ) -> Iterator[Line]:
-    """The curves of all models by the samples that are left at each point, ``[m, points, n]``."""
+    """The curves of all models of a cell by the samples left at each point, ``[m, points, n]``."""
     among = known & cell.correct if measure == "success" else known
+    return points_of(cell.models, left, x, among, measure, joined=joined)
+
+
+def points_of(
+    names: Sequence[str],
+    left: Mask,
+    x: Numbers,
+    among: Mask,
+    measure: Measure,
+    *,
+    joined: bool = False,
+) -> Iterator[Line]:
+    """Curves by the samples that are left at each point, ``[m, points, n]``; see `lines_of`."""
     models = np.flatnonzero(among.any(1)).tolist()
     if not models:
         return
@@ -249,7 +262,7 @@ def _at_points(
     found: Bands = share_bands(held[models], x, among[models], resampling=resampling)
     for place, m in enumerate(models):
         band = found.lowest[place], found.highest[place], int(found.count[place])
-        yield Line(cell.models[m], x, found.value[place], x, *band, joined)
+        yield Line(names[m], x, found.value[place], x, *band, joined)
 
 
 # Against strength.

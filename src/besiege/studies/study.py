@@ -238,4 +238,8 @@ def _joined(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-STUDIES: Registry[Study] = Registry("study", ("besiege.studies.digits",), group="besiege.studies")
+STUDIES: Registry[Study] = Registry(
+    "study",
+    ("besiege.studies.digits", "besiege.studies.realsafe.realsafe"),
+    group="besiege.studies",
+)

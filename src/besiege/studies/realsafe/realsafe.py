@@ -1,0 +1,60 @@
+"""The study ``realsafe``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from besiege.studies.choosing import Size
+from besiege.studies.realsafe.figures import figures
+from besiege.studies.realsafe.findings import CLAIMS
+from besiege.studies.realsafe.tables import TABLES, readings
+from besiege.studies.study import STUDIES, Study
+
+_SLOW = {"score*": (100, 5000), "decision*": (50, 5000), "score*, averaged": (25, 5000)}
+
+STUDIES.add(
+    "realsafe",
+    Study(
+        "realsafe",
+        "RealSafe: 15 attacks at four levels of knowledge",
+        "Dong et al. 2020, Benchmarking adversarial robustness on image classification",
+        Path(__file__).parent,
+        CLAIMS,
+        TABLES,
+        figures,
+        readings,
+        sizes={
+            "smoke": Size("50 images, 1,000 queries: shows that everything runs", 50, 1000),
+            "bench": Size(
+                "500 images; 100 with 5,000 queries for score attacks, 50 for decision attacks, 25 "
+                "for attacks averaged over draws",
+                500,
+                5000,
+                _SLOW,
+            ),
+            "paper": Size("10,000 images and 20,000 queries", 10_000, 20_000),
+        },
+        tags={
+            "defense": {
+                "randomised": ("*+resize_pad*", "*+randmix*", "*+noise*", "*cifar10-rse*"),
+                "transformation": ("*+jpeg*", "*+bits*"),
+                "adversarial training": ("*pgd-at*", "*trades*", "*_adv", "*_adv4", "*_pgd"),
+                "certified": ("*_kw*",),
+                "none": ("*natural", "*resnet[0-9][0-9]", "public:imagenet_*[0-9]"),
+            }
+        },
+        only={"*, averaged": ("defense", "randomised")},
+        # An iterate, and a pair of probes for each direction.
+        steps={
+            "nes@realsafe-code": 101,
+            "nes@realsafe-strength": 501,
+            "spsa@realsafe-code": 101,
+            "spsa@realsafe-code-l2": 101,
+            "spsa@realsafe-strength": 501,
+            "spsa@realsafe-strength-l2": 501,
+            "spsa@realsafe-strength-imagenet": 501,
+            "spsa@realsafe-strength-imagenet-l2": 501,
+            "nattack@realsafe": 101,
+        },
+    ),
+)

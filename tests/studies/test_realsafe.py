@@ -1,0 +1,354 @@
+"""RealSafe: answers of boards made for them, tables recomputed from exported rows, its files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.studies.realsafe_boards import NAMES, Sizes, board, cell, sizes
+
+from besiege.bench.benchmark import read_benchmark
+from besiege.bench.board import Board, BoardCell
+from besiege.core.errors import UnknownNameError
+from besiege.metrics.crossings import crossing
+from besiege.metrics.paired import Difference, paired_interval
+from besiege.studies.answers import Answer
+from besiege.studies.realsafe.figures import CIFAR10, IMAGENET
+from besiege.studies.realsafe.printed import TABLE_3
+from besiege.studies.realsafe.reading import (
+    TRANSFER,
+    UNTARGETED,
+    WHITE,
+    distances,
+    family,
+)
+from besiege.studies.realsafe.tables import must_agree
+from besiege.studies.study import STUDIES
+
+STUDY = STUDIES.get("realsafe")
+N = 600
+
+
+def answer(name: str, board: Board) -> Answer:
+    """The answer to one claim."""
+    return next(one for one in STUDY.answers(board) if one.id == name)
+
+
+def white(count: int, medians: dict[str, float], norm: str = "linf", **spreads: float) -> BoardCell:
+    found = {
+        f"minimal({attack}@realsafe)": {
+            m: sizes(count, x * k, spread=spreads.get(m.replace("-", "_"), 0.5))
+            for m, x in medians.items()
+        }
+        for attack, k in (("fgsm", 1.3), ("bim", 1.0), ("mim", 1.05), ("deepfool", 1.1))
+    }
+    return cell(f"white {norm} untargeted", found, norm=norm)
+
+
+# F1
+
+
+@pytest.mark.parametrize(
+    ("count", "spread", "verdict"), [(N, 1.2, "yes"), (4000, 0.5, "no"), (25, 0.8, "cannot tell")]
+)
+def test_f1_rankings_cross(count: int, spread: float, verdict: str) -> None:
+    """Curves of the same median and another spread cross; a factor on all distances does not."""
+    factor = 1.0 if spread != 0.5 else 1.5
+    mine = white(count, {"pgd-at": 0.1, "trades": 0.1 * factor}, trades=spread)
+    found = answer("F1", board([mine]))
+    assert found.verdict == verdict
+    if verdict == "yes":
+        assert (
+            "pgd-at and trades under" in found.caveat and "The order changes near" in found.caveat
+        )
+
+
+def test_f1_is_a_band_of_the_difference_curve() -> None:
+    """With one attack only, the effect is that of one crossing."""
+    mine = white(N, {"pgd-at": 0.1, "trades": 0.1}, trades=1.2)
+    found = answer("F1", board([mine])).effect
+    one, other = (mine.distance[mine.models.index(m)] for m in ("pgd-at", "trades"))
+    x = np.linspace(0, 0.4, 31)[1:]
+    alone = [crossing(a, b, x, level=STUDY.level) for a, b in zip(one, other, strict=True)]
+    assert found is not None
+    assert found.value == max(min(c.value.max(), -c.value.min()) for c in alone)
+    # Four pairs together are judged by a wider band than one.
+    assert found.low <= max(min(c.low.max(), -c.high.min()) for c in alone)
+
+
+# F2
+
+
+@pytest.mark.parametrize(
+    ("count", "trained", "verdict"), [(N, 3.0, "yes"), (N, 0.5, "no"), (40, 1.05, "cannot tell")]
+)
+def test_f2_training_has_the_largest_worst_case(count: int, trained: float, verdict: str) -> None:
+    cells = [
+        white(count, {"natural": m, "pgd-at": trained * m}, norm)
+        for norm, m in (("linf", 0.1), ("l2", 0.5))
+    ]
+    found = answer("F2", board(cells))
+    assert found.verdict == verdict
+    # The finding is about both norms.
+    assert answer("F2", board(cells[:1])).verdict == "not run"
+
+
+def test_f2_is_a_no_where_one_norm_is_lost() -> None:
+    cells = [
+        white(N, {"natural": 0.1, "pgd-at": 0.4}),
+        white(N, {"natural": 1, "pgd-at": 0.3}, "l2"),
+    ]
+    assert answer("F2", board(cells)).verdict == "no"
+
+
+# F3
+
+
+def f3(count: int, under_nes: float, averaged: bool = True, robust: float = 0.15) -> Board:
+    """Randomised: weak white box; under NES as given. Adversarially trained: the same in both."""
+    base = {"pgd-at": robust, "pads": 0.02}
+    fixed = {"pgd-at": sizes(count, robust), "pads": sizes(count, under_nes, 1)}
+    nes = {"nes@realsafe-strength": fixed, "spsa@realsafe-strength": fixed}
+    ones = {a: {m: np.ones(count) for m in f} for a, f in nes.items()}
+    cells = [
+        white(count, base),
+        cell("score linf untargeted, strength", nes, access="score", first=ones, search=False),
+    ]
+    if averaged:
+        wide = {"averaged(nes(sigma=0.05), 10)": {"pads": sizes(count, 0.01)}}
+        name = "score linf untargeted, averaged"
+        cells.append(cell(name, wide, access="score", search=False))
+    return board(cells)
+
+
+@pytest.mark.parametrize(
+    ("count", "nes", "verdict"), [(N, 0.5, "yes"), (N, 0.05, "no"), (30, 0.17, "cannot tell")]
+)
+def test_f3_randomised_models_keep_more_under_queries(count: int, nes: float, verdict: str) -> None:
+    found = answer("F3", f3(count, nes))
+    assert found.verdict == verdict
+    assert "leaves" in found.caveat and "no robustness" in found.caveat
+
+
+def test_f3_says_nothing_without_the_averaged_attacks() -> None:
+    assert answer("F3", f3(N, 0.5, averaged=False)).verdict == "not run"
+
+
+def test_f3_compares_with_models_that_are_better_white_box_only() -> None:
+    assert answer("F3", f3(N, 0.5, robust=0.001)).verdict == "not run"
+
+
+# F4
+
+
+@pytest.mark.parametrize(
+    ("count", "factor", "verdict"), [(N, 1.5, "yes"), (N, 0.7, "no"), (30, 1.1, "cannot tell")]
+)
+def test_f4_transformations_help_a_little(count: int, factor: float, verdict: str) -> None:
+    found = answer("F4", board([white(count, {"natural": 0.08, "jpeg": 0.08 * factor})]))
+    assert found.verdict == verdict
+    assert "Under the worst of all: jpeg" in found.caveat
+
+
+def test_f4_needs_the_bare_net() -> None:
+    assert answer("F4", board([white(N, {"jpeg": 0.1, "pgd-at": 0.1})])).verdict == "not run"
+
+
+# F5
+
+
+def f5(count: int, gain: float, data: str) -> Board:
+    """MIM and DIM need budgets smaller by a factor than BIM does, on transferred images."""
+    cells = [white(count, {"natural": 0.05})]
+    for eps in (0.05, 0.1, 0.2):
+        found = {
+            f"{attack}@realsafe": {"natural": sizes(count, 0.1 * factor)}
+            for attack, factor in (("bim", 1.0), ("mim", gain), ("dim", gain))
+        }
+        name = f"transfer linf untargeted, {eps}"
+        cells.append(cell(name, found, source="zoo:p", eps=eps, search=False))
+    return board(cells, data)
+
+
+@pytest.mark.parametrize(
+    ("data", "count", "gain", "verdict"),
+    [
+        ("cifar10", N, 1.2, "yes"),
+        ("cifar10", N, 0.8, "no"),
+        ("cifar10", 60, 1.0, "cannot tell"),
+        ("imagenet-sample", N, 0.8, "yes"),
+        ("imagenet-sample", N, 1.2, "no"),
+        ("imagenet-sample", 30, 0.95, "cannot tell"),
+    ],
+)
+def test_f5_boosters_of_transfer(data: str, count: int, gain: float, verdict: str) -> None:
+    """Another claim on CIFAR-10, that they do not help, than on ImageNet."""
+    assert answer("F5", f5(count, gain, data)).verdict == verdict
+
+
+# F6
+
+
+def f6(count: int, nattack: float, never: int = 0, late: int = 0) -> Board:
+    """NATTACK by its distance; images that nothing breaks at any size, or after 50 steps only."""
+    first = white(count, {"natural": 0.05, "pgd-at": 0.1})
+    first.distance[:, :, :never] = np.inf
+    steps = np.where(np.arange(count) < late, 90, 5)
+    fixed = {f"{a}@realsafe-strength": {m: np.full(count, 0.05) for m in ("natural", "pgd-at")}
+             for a in ("bim", "mim")}  # fmt: skip
+    taken = {a: dict.fromkeys(found, steps) for a, found in fixed.items()}
+    strong = cell("white linf untargeted, strength", fixed, first=taken, search=False)
+    found = {
+        f"minimal({a}@realsafe-code)": {
+            m: sizes(count, x * k) for m, x in (("natural", 0.05), ("pgd-at", 0.1))
+        }
+        for a, k in (("nes", 1.2), ("spsa", 1.1), ("nattack", nattack))
+    }
+    return board([first, strong, cell("score linf untargeted", found, access="score")])
+
+
+@pytest.mark.parametrize(
+    ("count", "nattack", "never", "late", "verdict"),
+    [
+        (2000, 0.9, 0, 0, "yes"),
+        (2000, 2.0, 0, 0, "no"),
+        (2000, 0.9, 200, 0, "no"),
+        (2000, 0.9, 0, 200, "no"),
+        (50, 0.9, 0, 0, "cannot tell"),
+    ],
+)
+def test_f6_nothing_is_left_fifty_steps_are_enough_nattack_leads(
+    count: int, nattack: float, never: int, late: int, verdict: str
+) -> None:
+    found = answer("F6", f6(count, nattack, never, late))
+    assert found.verdict == verdict
+    assert "Local optimality on natural: nes" in found.caveat
+
+
+# What is recomputed.
+
+
+def test_a_transferred_distance_is_that_of_the_smallest_budget_that_fooled_the_model() -> None:
+    mine = f5(50, 1.0, "cifar10")
+    found = distances(mine, TRANSFER, "bim", "linf", UNTARGETED)
+    true = sizes(50, 0.1)
+    assert np.array_equal(found.ends[0], np.where(true <= 0.2, true, np.inf))
+
+
+def test_an_image_wrong_when_clean_has_distance_0_and_one_never_broken_infinity() -> None:
+    ends: Sizes = np.array([0.0, 0.05, 0.2, np.inf])
+    one = {"bim@realsafe": {"natural": ends}}
+    grid = [cell(f"transfer linf untargeted, {e}", one, source="zoo:p", eps=e, search=False)
+            for e in (0.1, 0.3)]  # fmt: skip
+    mine = board([cell("white linf untargeted", one), *grid])
+    for knowledge in (WHITE, TRANSFER):
+        found = distances(mine, knowledge, "bim", "linf", UNTARGETED)
+        assert found.ends.tolist() == [[0.0, 0.05, 0.2, np.inf]]
+        assert found.held(0.1).tolist() == [[False, False, True, True]]
+    rows = STUDY.table("table3", mine).numbers
+    assert rows["median"].tolist() == [0.125, 0.125] and rows["accuracy"].tolist() == [0.5, 0.5]
+    shown = STUDY.table("success", mine).numbers
+    assert shown["of_correct"][0] == 1 / 3 and shown["of_all"][0] == 1 / 4
+
+
+@pytest.mark.parametrize("wrong", [(10, 8, 5, 2), (10, 11, 9, 2), (10, 8, 9, -1)])
+def test_accuracy_is_the_clean_one_times_what_no_attack_broke(wrong: tuple[int, ...]) -> None:
+    must_agree(10, 8, 5, 3)
+    with pytest.raises(AssertionError):
+        must_agree(*wrong)
+
+
+def test_f4_is_the_paired_difference_of_the_attack_where_it_is_least() -> None:
+    mine = white(N, {"natural": 0.08, "jpeg": 0.12})
+    found = answer("F4", board([mine])).effect
+    parts = []
+    for attack in (0, 1):
+        jpeg, bare = (
+            mine.distance[mine.models.index(m), attack] > 0.1 for m in ("jpeg", "natural")
+        )
+        one = Difference.of(jpeg, bare)
+        level = 1 - (1 - STUDY.level) / 2
+        parts.append((one.value, *paired_interval(one.only_first, one.only_second, N, level)))
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx(np.min(parts, 0))
+
+
+def test_printed_values_are_those_of_the_publication() -> None:
+    assert TABLE_3["white", "fgsm", "res-56"] == (0.005, 21.6)
+    assert TABLE_3["score", "nattack", "adp"] == (0.005, 2.4)
+    assert len(TABLE_3) == 11 * 8
+
+
+def test_figures_have_the_numbers_of_the_publication() -> None:
+    told = {one.number: one.title for one in (*CIFAR10, *IMAGENET)}
+    assert sorted(told) == list(range(1, 85))
+    assert told[1] == "accuracy against budget, white, linf"
+    assert told[8] == "accuracy against strength, decision, l2"
+    assert told[17] == "accuracy against budget, white, linf, targeted"
+    assert told[23] == "success rate against budget, white, linf"
+    assert told[31] == "accuracy against budget, white, l2, targeted"
+    assert told[42] == "accuracy against strength, decision, l2, targeted"
+    assert told[50] == "success rate against strength, decision, l2"
+    assert told[9] == "accuracy against budget, white, linf"
+    assert told[76] == "accuracy against strength, decision, l2, targeted"
+
+
+def test_a_figure_has_the_attacks_of_its_knowledge_as_panels() -> None:
+    mine = board([white(40, {"natural": 0.05, "pgd-at": 0.1})])
+    first = next(one for one in STUDY.figures(mine) if one.name == "1")
+    assert [panel.attack for panel in first.panels] == ["fgsm", "bim", "mim", "deepfool"]
+    line = first.panels[1].lines[1]
+    held = mine.cells[0].distance[1, 1]
+    assert line.model == "pgd-at"
+    for x in (0.03, 0.1, 0.15):
+        at = np.searchsorted(line.x, x, side="right") - 1
+        assert line.value[at] == pytest.approx((held > x).mean())
+
+
+def test_absent_models_stand_in_the_table() -> None:
+    mine = replace(board([white(10, {"natural": 0.05})]), absent={"adp": "no weights"})
+    table = STUDY.table("table3", mine)
+    assert table.columns == ("attack", *NAMES, "adp")
+    assert {row[-1] for row in table.rows} == {"absent"}
+    assert {row[2] for row in table.rows} == {"not run"}
+
+
+def test_a_board_of_nothing_answers_nothing() -> None:
+    mine = board([cell("other", {"square": {"natural": np.ones(3)}})])
+    assert {one.verdict for one in STUDY.answers(mine)} == {"not run"}
+    with pytest.raises(UnknownNameError, match="did you mean 'table3'"):
+        STUDY.table("table4", mine)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("minimal(averaged(bim@realsafe, 10), bisections=8)", "bim"),
+        ("nattack@realsafe(steps=9)", "nattack"),
+        ("spsa@realsafe-code-l2(steps=9)", "spsa"),
+        ("square", ""),
+    ],
+)
+def test_the_attack_of_a_text(text: str, name: str) -> None:
+    assert family(text) == name
+
+
+def test_every_file_has_the_15_attacks_as_presets() -> None:
+    for path in STUDY.specs.values():
+        spec = read_benchmark(path)
+        texts = {
+            (c.access or "", bool(c.substitute), a) for c in spec.cells for a in c.attacks or ()
+        }
+        white = {family(a) for access, sub, a in texts if not access and not sub}
+        moved = {family(a) for _, sub, a in texts if sub}
+        black = {family(a) for access, _, a in texts if access}
+        assert white == {"fgsm", "bim", "mim", "deepfool", "cw"}
+        assert moved == {"fgsm", "bim", "mim", "dim"}
+        assert black == {"nes", "spsa", "nattack", "zoo", "boundary", "evolutionary"}
+        assert len({*white, *(f"transfer {a}" for a in moved), *black}) == 15
+        assert all("@realsafe" in a for c in spec.cells for a in c.attacks or ()
+                   if "averaged" not in c.name)  # fmt: skip
+        for c in spec.cells:
+            if c.substitute and not c.name.endswith("strength"):
+                assert len(c.budgets) == 16 and c.threat.split()[0] in ("linf", "l2")
