@@ -20,6 +20,8 @@ from besiege.defenses import BitDepth, Defended, GaussianNoise, Pooled, RandMix,
 from besiege.defenses.counting import counted, voter
 from besiege.metrics.certificates import lower_bound
 from besiege.models import Classifier
+from besiege.training import recipe, train
+from besiege.training.fitting import build
 
 BASE = "zoo:digits-natural"
 DATA = besiege.data.load("digits", "test", count=12)
@@ -218,3 +220,37 @@ def test_what_is_refused(given: dict[str, Any], said: str) -> None:
 def test_ten_votes_are_enough_to_certify_something() -> None:
     found = certified(Smoothed(Constant(), 0.25), GREY[:2], n=10)
     assert (found.radius > 0).all() and found.radius.max() < 0.001
+
+
+@pytest.mark.slow
+def test_no_attack_breaks_what_is_certified() -> None:
+    """Accuracy under attack is above the certified curve at every radius, image by image."""
+    train_on = besiege.data.load("digits", "train")
+    plan = recipe("gaussian(epochs=10)", "digits")
+    net, _ = build("digits_mlp", train_on, 0, plan.layers)
+    train(net, train_on, plan)
+    some = besiege.data.load("digits", "test", count=60)
+    found = certified(Smoothed(net, 0.25), some.images, some.labels, ids=some.ids, n=4000)
+    curve = found.accuracy()
+    # Deployed with many draws, attacked with fewer: each answer of the attack is a mean over 100.
+    deployed, attacked = Smoothed(net, 0.25, 1000), Smoothed(net, 0.25, 11)
+    left = []
+    for radius in (0.1, 0.25, 0.4, 0.55, 0.7):
+        crafted = besiege.attack(
+            "averaged(pgd(steps=8), 100)",
+            attacked,
+            some.images,
+            some.labels,
+            ids=some.ids,
+            threat=f"l2:{radius}",
+            keep="last",
+            leave="end",
+        )
+        with deployed.held(), torch.no_grad():
+            answer = deployed(crafted.images, Dice.throw(7, some.ids)).argmax(1)
+        broken = ((answer != some.labels) & (answer != 10)).numpy()
+        assert not (broken & found.right & (found.radius >= radius)).any()
+        left.append(float((found.right & ~broken).mean()))
+        assert left[-1] >= curve.at(radius)
+    # It is an attack: with noise alone in its place most images would be left.
+    assert left[-1] < left[0] - 0.3 and curve.at(0.25) > 0.5

@@ -125,6 +125,14 @@ def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
+def test_certificates_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("certificates.md")
+    assert "noisy.safetensors+smoothed(draws=50)" in capsys.readouterr().out
+    values = names["curve"].value.tolist()
+    assert values == sorted(values, reverse=True) and values[0] > 0.5
+
+
+@pytest.mark.slow
 def test_the_smallest_change_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("smallest.md")
     said = capsys.readouterr().out

@@ -127,6 +127,11 @@ CATALOGUE: Mapping[str, Family] = MappingProxyType(
             "Cohen, Rosenfeld and Kolter, Certified Adversarial Robustness via Randomized "
             "Smoothing, ICML 2019",
         ),
+        "smoothadv": Family(
+            "adversarial training of the smoothed classifier, in l2",
+            "Salman et al., Provably Robust Deep Learning via Adversarially Trained Smoothed "
+            "Classifiers, NeurIPS 2019",
+        ),
         "pixelcnn": Family(
             "a PixelCNN for the layer pixeldefend, by its likelihood",
             "Song et al., PixelDefend: Leveraging Generative Models to Understand and Defend "

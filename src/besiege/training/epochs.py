@@ -26,6 +26,7 @@ from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.defenses.defended import Defended
 from besiege.defenses.layers import Layer
+from besiege.defenses.pooling import Pooled
 from besiege.models.classifier import Classifier
 from besiege.models.twins import alike, keep_compiled
 from besiege.training.augmentation import augmented
@@ -169,6 +170,8 @@ class Training:
             keep_compiled()
             self.asked = alike(model, torch.compile(self.module))
         self.victim = self._behind(self.asked)
+        noises = plan.objective.noises
+        self.crafted_on = Pooled(self.victim, noises, "probabilities") if noises else self.victim
         self.inner = Inner(plan, self._precision)
 
     def _behind(self, model: Classifier) -> Victim:
@@ -243,11 +246,11 @@ class Training:
 
     def craft(self, batch: Batch) -> Tensor:
         """The adversarial images of a batch, crafted on the model or on a static source."""
-        source = self.victim
+        source: Victim = self.crafted_on
         if self.sources:
             drawn = Dice.throw(self.seed, torch.tensor([batch.number])).of("source")
             chosen = int(drawn.integers(len(self.sources) + 1))
-            source = self.victim if chosen == 0 else self.sources[chosen - 1]
+            source = self.crafted_on if chosen == 0 else self.sources[chosen - 1]
         return self.inner(source, batch.x, batch.y, batch.dice, batch.epoch)
 
     def take(self, batch: Batch, crafted: Tensor) -> Step:
@@ -269,6 +272,7 @@ class Training:
             guide=None if self.guide is None else lambda x: self._guided(x, dice),
             box=self.box,
             classifies=self.plan.objective.classifies,
+            under=lambda x: self._under(x, batch.dice.of("epoch", batch.epoch)),
         )
 
     def loss(self, step: Step) -> Tensor:
@@ -282,6 +286,13 @@ class Training:
     def _ask(self, x: Tensor, dice: Dice) -> Tensor:
         with self._precision():
             return self.victim(x, dice)
+
+    def _under(self, x: Tensor, dice: Dice) -> Tensor:
+        """Logits ``[noises, rows, classes]`` under the noise that `inner` crafted with."""
+        count = self.plan.objective.noises
+        keys = [dice.of("noise").of("draw", number).key for number in range(count)]
+        many = x.repeat(count, *[1] * (x.dim() - 1))
+        return self._ask(many, Dice(torch.cat(keys))).view(count, len(x), -1)
 
     def _still(self, x: Tensor, dice: Dice) -> Tensor:
         modes = [(part, part.training) for part in self.module.modules()]

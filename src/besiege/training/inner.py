@@ -185,6 +185,8 @@ class Inner:
         aim = Aim(labels, targets, clean)
         for step in range(attack.steps):
             drawn = dice.of("victim", step) if victim.stochastic else None
+            if self.plan.objective.noises:
+                drawn = dice.of("noise")  # the same in every step, and in the loss
             with torch.enable_grad(), self.precision():
                 point = x.detach().requires_grad_(True)
                 value = attack.loss(victim(point, drawn), aim).sum()

@@ -194,16 +194,26 @@ def _must_be_attackable(
     threat = plan.threat
     if threat is None:
         return
+    stochastic = victim.stochastic or any(layer.stochastic for layer in layers)
+    if plan.objective.noises and not stochastic:
+        raise InputError(
+            f"the objective '{plan.objective}' keeps the noise of a layer while it crafts, and the "
+            "model has none: write layers=gaussian_noise(sigma=0.25)"
+        )
     for attack in (plan.attack, plan.early):
         if attack is None:
             continue
+        if plan.objective.noises and (not is_plain(attack) or victim.grid is not None):
+            raise InputError(
+                f"the attack '{attack}' would draw new noise in every step, and the objective "
+                f"'{plan.objective}' keeps it: write a plain ascent, such as pgd(steps=4)"
+            )
         if threat.norm not in attack.norms:
             known = ", ".join(sorted(map(str, attack.norms)))
             raise InputError(
                 f"the attack '{attack}' of the recipe works in {known}, but its threat is "
                 f"'{threat}': give another threat or another attack"
             )
-        stochastic = victim.stochastic or any(layer.stochastic for layer in layers)
         if stochastic and attack.draws == 1 and not is_plain(attack):
             raise InputError(
                 f"the attack '{attack}' of the recipe needs several draws of a stochastic model: "

@@ -66,6 +66,8 @@ class Step:
         The range of pixel values.
     classifies : bool
         Whether the network is a classifier.
+    under : callable, optional
+        Logits of images, ``[noises, rows, classes]``, under the noise they were crafted with.
     """
 
     x: Tensor
@@ -81,6 +83,7 @@ class Step:
     guide: Callable[[Tensor], Tensor] | None = None
     box: tuple[float, float] = (0.0, 1.0)
     classifies: bool = True
+    under: Callable[[Tensor], Tensor] | None = None
 
     @cached_property
     def seen(self) -> Tensor:
@@ -97,11 +100,18 @@ class Step:
         """Logits of every member for the crafted images, computed once."""
         return self.each(self.crafted)
 
+    @cached_property
+    def noisy(self) -> Tensor:
+        """Logits of the crafted images under each noise, computed once."""
+        assert self.under is not None
+        return self.under(self.crafted)
+
     def correct(self) -> Tensor:
         """How many of the images that were trained on are classified correctly, if any can be."""
         if not self.classifies:
             return self.y.new_zeros(())
-        answer = self.members.softmax(2).mean(0) if "members" in vars(self) else self.seen
+        several = next((one for one in ("members", "noisy") if one in vars(self)), None)
+        answer = self.seen if several is None else vars(self)[several].softmax(2).mean(0)
         return (answer.argmax(1) == self.y).sum()
 
 
@@ -124,6 +134,9 @@ class Objective:
     classifies: ClassVar[bool] = True
     """Whether it trains a classifier; otherwise a network of a layer, without labels."""
     guide: str | None = None
+    noises: int = 0
+    """Draws of the layers' noise that stay while an image is crafted; 0 for new ones in each step.
+    """
 
     __post_init__ = check_fields
 
@@ -200,6 +213,29 @@ class Trades(Objective):
     def __call__(self, step: Step) -> Tensor:
         usual = functional.cross_entropy(step.clean, step.y)
         return usual + self.beta * divergence(step.clean, step.seen).mean()
+
+
+@objective("smoothadv")
+@dataclass(frozen=True)
+class SmoothAdv(Objective):
+    """Adversarial training of a smoothed classifier (Salman et al. 2019).
+
+    An image is crafted against the mean probability over `noises` draws of the layers' noise, which
+    stay the same through the steps of the attack: it maximises ``-log mean_j p_y(x' + n_j)``. The
+    loss is the mean cross-entropy of the same noisy images, ``mean_j CE(x' + n_j)``.
+
+    Parameters
+    ----------
+    noises : int
+        Draws of noise of each image. With fresh noise in each step many more would be needed.
+    """
+
+    noises: int = whole_number(2)
+    needs_attack = True
+
+    def __call__(self, step: Step) -> Tensor:
+        every = step.noisy.float()
+        return functional.cross_entropy(every.flatten(0, 1), step.y.repeat(len(every)))
 
 
 @objective("mart")

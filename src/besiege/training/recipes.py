@@ -178,6 +178,11 @@ class Recipe:
                 f"'{self.objective}' takes the gradient of images that '{self.update}' changes "
                 "itself: combine it with update=plain"
             )
+        if self.objective.noises and (self.sources or not self.update.crafts):
+            raise ValueError(
+                f"'{self.objective}' keeps the noise that its attack saw, on the model itself: "
+                "combine it with update=plain and without sources"
+            )
         if not self.objective.classifies and (self.threat or self.held_out or self.layers):
             raise ValueError(
                 f"'{self.objective}' trains no classifier, which could be attacked, chosen by its "

@@ -16,7 +16,7 @@ from typing import Any
 from besiege.attacks.ascent import Ascent, fgsm, llc, pgd, rfgsm
 from besiege.attacks.attack import parse
 from besiege.attacks.losses import Divergence
-from besiege.attacks.pieces import Beside, Constant, Signs, Uniform
+from besiege.attacks.pieces import Beside, Constant, Origin, Signs, Uniform
 from besiege.core.threat import Threat
 from besiege.defenses.noise import GaussianNoise
 from besiege.defenses.thermometer import Thermometer
@@ -31,6 +31,7 @@ from besiege.training.objectives import (
     Pairing,
     Reach,
     Reconstruction,
+    SmoothAdv,
     Trades,
 )
 from besiege.training.radii import HalfNormal
@@ -194,6 +195,15 @@ def _trades(setting: Setting) -> dict[str, Any]:
     return _adversarial(setting, attack=attack, objective=Trades(beta), **slots)
 
 
+def _smoothadv(setting: Setting) -> dict[str, Any]:
+    """Salman et al. (2019): steps of twice the budget over their number, from the image itself."""
+    steps = 4
+    attack = replace(pgd, steps=steps, start=Origin(), schedule=Constant(2 / steps))
+    far = replace(setting, threat="l2:1.0" if setting.data == "mnist" else "l2:0.5")
+    slots = {"objective": SmoothAdv(2), "layers": (GaussianNoise(0.25),)}
+    return _one_step(far, attack) | slots
+
+
 def _igr(setting: Setting) -> dict[str, Any]:
     # DEEPSEC's weights of 316 and 10 are of batches of 100 and 32: 3.16 and 0.31 per example.
     weight = {"mnist": 3.16, "cifar10": 0.31}.get(setting.data, 1.0)
@@ -262,6 +272,7 @@ _FAMILIES: Mapping[str, Callable[[Setting], dict[str, Any] | None]] = MappingPro
         "mmc": lambda setting: {"objective": Centres()},
         "thermometer": _thermometer,
         "gaussian": lambda setting: {"layers": (GaussianNoise(0.25),)},
+        "smoothadv": _smoothadv,
         "pixelcnn": _pixelcnn,
         "reformer": _reformer,
     }
