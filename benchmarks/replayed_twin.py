@@ -19,7 +19,7 @@ from besiege.cli.replay import sentence
 from besiege.report import write_page
 
 SOURCE, TWIN = "public:cifar10_resnet20", "zoo:cifar10-natural"
-ATTACKS = "deepfool@deepsec, cw(steps=100, rounds=5)"
+ATTACKS = "deepfool@deepsec, cw(steps=40, rounds=4)"
 
 
 def main() -> None:
