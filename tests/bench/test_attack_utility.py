@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ NATURAL = "zoo:digits-natural"
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("utility") / "run"
-    how = {"threat": "linf:0.1", "count": 30, "curve": False, "examine": "none"}
+    how: dict[str, Any] = {"threat": "linf:0.1", "count": 30, "curve": False, "examine": "none"}
     evaluate(NATURAL, "digits", attacks="fgsm, fgsm(loss=margin)", shard=13, out=folder, **how)
     return folder
 
@@ -79,7 +80,7 @@ def test_a_labels_only_model_has_distances_and_no_probabilities(tmp_path: Path) 
         examine="none",
         out=tmp_path / "run",
     )
-    clean = besiege.open(tmp_path / "run").rows  # type: ignore[union-attr]
+    clean = besiege.open(tmp_path / "run").rows
     (one,) = found.figures.attack_utility
     assert one.count and one.l2 is not None
     if np.isnan(clean["confidence"]).all():

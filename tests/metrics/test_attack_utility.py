@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from besiege.core.errors import InputError
-from besiege.metrics import attack_utility
+from besiege.metrics import attack_utility, similarity
 from besiege.metrics.attack_utility import (
     Cost,
     certain,
@@ -102,7 +102,7 @@ def test_the_likeness_has_each_form_at_its_place() -> None:
     generator = np.random.default_rng(2)
     clean = generator.random((5, 3, 10, 10))
     moved = np.clip(clean + generator.normal(0, 0.03, clean.shape), 0, 1)
-    found, sizes = likeness(clean, moved), attack_utility.similarity
+    found, sizes = likeness(clean, moved), similarity
     assert found.ald["l2"] == pytest.approx(np.sqrt(((moved - clean) ** 2).sum((1, 2, 3))).mean())
     assert found.ald_relative["linf"] == pytest.approx(
         (np.abs(moved - clean).max((1, 2, 3)) / clean.max((1, 2, 3))).mean()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,7 +132,7 @@ def test_a_black_image_has_no_relative_distance() -> None:
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clean, adversarial = pairs((7, 3, 10, 10))
-    ways = (ssim, psd, lambda x, y: distance(x, y, "l2"))
+    ways: list[Callable[..., Array]] = [ssim, psd, partial(distance, norm="l2")]
     whole = [way(clean, adversarial) for way in ways]
     monkeypatch.setattr(similarity, "_BLOCK", 2 * 300)
     for way, found in zip(ways, whole, strict=True):
@@ -138,6 +140,12 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         alone = [way(clean[i : i + 1], adversarial[i : i + 1])[0] for i in range(7)]
         assert np.array_equal(np.array(alone), found)
         assert len(way(clean[:0], adversarial[:0])) == 0
+
+
+def wrong(way: Callable[..., Array], *values: Any) -> Array:
+    """Calls a function with the images, which come last here, and wrong words."""
+    *words, images = values
+    return way(images, images, *words)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +156,10 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda x: ssim(x, x, window=4), "odd window"),
         (lambda x: ssim(x, x, 0.0), "range above 0"),
         (lambda x: psd(x[:, :, :1], x[:, :, :1]), "two pixels"),
-        (lambda x: psd(x, x, "both"), "choose 'code' or 'paper'"),
+        (partial(wrong, psd, "both"), "choose 'code' or 'paper'"),
         (lambda x: distance(x, x[:1], "l2"), "no pairs"),
         (lambda x: distance(x, x, "l3"), "choose one of l0, l2, linf"),
-        (lambda x: distance(x, x, "l2", "root"), "choose 'plain' or 'relative'"),
+        (partial(wrong, distance, "l2", "root"), "choose 'plain' or 'relative'"),
     ],
 )
 def test_bad_input_is_refused_with_what_would_do(ask: Any, words: str) -> None:

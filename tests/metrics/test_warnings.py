@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from besiege.core.errors import Finding
 from besiege.metrics import Evidence, Rate, Rows, Trial
 from besiege.metrics.comparing import COMPARING, Comparison, Outline, compared
+from besiege.metrics.evidence import Origin
 from besiege.metrics.figures import robust_rate
 from besiege.metrics.warnings import RULES, findings, w24_precision
 
@@ -578,3 +580,75 @@ def test_w21_without_a_budget_compares_with_evaluations_that_had_one() -> None:
         beside("l2:0.02", 0.02, l2=0.02, linf=0.05),
     ):
         assert "W21" not in among(case, beside=[quiet])
+
+
+def ascents(left: dict[float, int], **more: Any) -> list[Trial]:
+    """Attacks that differ in their step size only, by the number of images they leave."""
+    return [
+        trial(
+            f"pgd({size})",
+            N - count,
+            series=json.dumps({"name": "pgd", "schedule": {"name": "constant", "size": size}}),
+            **more,
+        )
+        for size, count in left.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "fires"),
+    [
+        ({0.1: 40, 0.25: 30, 2.0: 20}, "larger"),
+        ({0.1: 20, 0.25: 30, 2.0: 40}, "smaller"),
+        ({0.1: 40, 0.25: 20, 2.0: 30}, ""),
+        ({0.1: 30, 0.25: 20, 2.0: 20}, ""),
+        ({0.1: 20, 0.25: 40}, ""),
+    ],
+)
+def test_the_best_value_lies_inside_its_grid(left: dict[float, int], fires: str) -> None:
+    found = [one for one in findings(evidence(*ascents(left))) if one.id == "W29"]
+    assert [fires] * bool(fires) == [f"{one.advice.split('a ')[1].split()[0]}" for one in found]
+    if found:
+        assert "schedule.size" in found[0].seen
+
+
+def test_steps_are_no_grid_and_neither_are_attacks_that_differ_twice() -> None:
+    rising = [
+        replace(one, steps=steps)
+        for steps, one in zip((10, 20, 40), ascents({0.1: 60, 0.2: 40, 0.3: 20}), strict=True)
+    ]
+    assert "W29" not in ids(evidence(*rising))
+    assert "W29" not in ids(evidence(*ascents({0.1: 40, 0.25: 30, 2.0: 20}), chained=True))
+
+
+CE = frozenset({"cross_entropy"})
+
+
+@pytest.mark.parametrize(
+    ("others", "fires"),
+    [
+        ([], True),
+        ([{"losses": frozenset({"cross_entropy/10"})}], True),
+        ([{"losses": frozenset({"margin"})}], False),
+        ([{"losses": frozenset()}], False),
+        ([{"access": "score"}], False),
+        ([{"access": "transfer", "losses": frozenset({"margin"})}], True),
+    ],
+)
+def test_attacks_of_one_family(others: list[dict[str, Any]], fires: bool) -> None:
+    more = [trial(f"other{n}", 180, **about) for n, about in enumerate(others)]
+    case = evidence(trial("pgd", 180, losses=CE), *more)
+    assert ("W34" in ids(case)) == fires
+    assert "W34" not in ids(replace(case, eps=None))
+
+
+def test_replayed_images_do_not_stand_without_an_attack_on_the_model() -> None:
+    away = Origin("another", "pgd", "", False)
+    replayed = trial("transfer(another, pgd)", 20, access="transfer", given=True, origin=away)
+    elsewhere = trial("dim", 20, access="transfer")
+    assert "W32" in ids(evidence(replayed, elsewhere))
+    assert "W32" not in ids(evidence(replayed, elsewhere, SOUND))
+    home = replace(replayed, origin=away._replace(same=True, through="bits"))
+    assert "W32" not in ids(evidence(home, elsewhere))
+    (found,) = (one for one in findings(evidence(replayed, elsewhere)) if one.id == "W32")
+    assert found.level == "stop" and "transfer(another, pgd)" in found.seen

@@ -41,6 +41,8 @@ WORTH_COMPILING = 4e7
 Compiling a ResNet for CIFAR-10 takes 40 s on an H200 and saves a third of the attacks' time, which
 is 30 s for the 1.1e7 passes of the suite ``standard`` on 1,000 images: four times as many pay.
 """
+Images = tuple[Column, Column, Column | None]
+"""Ids, images, and targets."""
 Told = Callable[[float, int, float], None]
 """Called during a task with the share that is done, the claimed successes, and the seconds."""
 Telling = Callable[[Sequence[Task]], Told | None]
@@ -73,7 +75,8 @@ class Context:
     fresh : callable, optional
         Returns a copy of the victim that was never queried.
     given : dict
-        Images made elsewhere, and the ids of their samples, by digest.
+        Images made elsewhere by digest: the ids of their samples, the images, and the classes they
+        were aimed at, where these do not follow from the samples.
     trainings : dict
         Trainings by the keys of their tasks. The untrained models are victims of the same keys.
     """
@@ -87,7 +90,7 @@ class Context:
     threat: Threat | None
     how: Machine
     fresh: Callable[[], Victim] | None = None
-    given: Mapping[str, tuple[Column, Column]] = field(default_factory=dict)
+    given: Mapping[str, Images] = field(default_factory=dict)
     trainings: Mapping[str, Training] = field(default_factory=dict)
     telling: Telling = lambda tasks: None
     watching: Watching = lambda tasks: None

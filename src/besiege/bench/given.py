@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from besiege.bench.context import Context
+from besiege.bench.context import Context, Images
 from besiege.bench.exports.images import chosen_images
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
@@ -22,6 +22,7 @@ from besiege.core.errors import DataError, InputError, StoreError, ThreatError
 from besiege.core.samples import Samples
 from besiege.core.threat import Goal, Threat
 from besiege.data.arrays import as_pixels, as_whole, read_arrays
+from besiege.metrics.evidence import Origin
 from besiege.metrics.rows import Column, places
 
 _FITS = (Goal.UNTARGETED, Goal.RANDOM, Goal.GIVEN)
@@ -46,6 +47,12 @@ class Given:
         The classes and the clean images of these samples, where known, for comparison.
     threat : str, optional
         The threat they were made for, where known: only evaluations against it take them.
+    origin : Origin, optional
+        Where they come from, if an attack of a run made them.
+    targets : array, optional
+        The classes they were aimed at, which goals need whose targets an attack saw.
+    layer : str
+        What decides the images of the layer that they pass, if any.
     """
 
     name: str
@@ -54,6 +61,9 @@ class Given:
     labels: Column | None = None
     clean: Column | None = None
     threat: str | None = None
+    origin: Origin | None = None
+    targets: Column | None = None
+    layer: str = ""
 
 
 def read_given(path: Path) -> list[Given]:
@@ -93,8 +103,8 @@ def _of_run(folder: Path) -> list[Given]:
     for plan in run.current:
         rows, images, clean = chosen_images(store, plan)
         if rows.count:
-            about = {"ids": rows["sample"], "labels": rows["label"], "clean": clean}
-            found.append(Given(plan.model.name, images, threat=plan.threat, **about))
+            ids, labels = rows["sample"], rows["label"]
+            found.append(Given(plan.model.name, images, ids, labels, clean, plan.threat))
     if not found:
         raise StoreError(f"{folder} has no adversarial images: no attack of it broke an image")
     base = folder.resolve().name
@@ -110,7 +120,7 @@ class Placed:
     """Images as part of a plan, and the live images by digest."""
 
     replay: Replay
-    arrays: Mapping[str, tuple[Column, Column]]
+    arrays: Mapping[str, Images]
 
 
 def place(plan: Plan, given: Given, context: Context) -> Placed:
@@ -127,20 +137,25 @@ def place(plan: Plan, given: Given, context: Context) -> Placed:
         here = np.flatnonzero(where >= 0)
         rows = where[here]
         _must_be_the_same(plan, given, rows, samples, here)
-        mine = ids[rows], np.ascontiguousarray(pixels[rows])
+        aims = None if given.targets is None else given.targets[rows]
+        mine = ids[rows], np.ascontiguousarray(pixels[rows]), aims
         digest = _digest(*mine) if len(rows) else ""
         digests.append(digest)
         if digest:
             arrays[digest] = mine
     counts = [len(arrays[digest][0]) if digest else 0 for digest in digests]
-    spec = _spec(plan, given.name, digests, len(ids))
-    return Placed(Replay(attack=spec, images=tuple(digests), counts=tuple(counts)), arrays)
+    through = "" if given.origin is None else given.origin.through
+    spec = _spec(plan, given, digests, len(ids))
+    replay = Replay(
+        attack=spec, images=tuple(digests), counts=tuple(counts), through=through, layer=given.layer
+    )
+    return Placed(replay, arrays)
 
 
 def must_fit(plan: Plan, given: Given) -> None:
     """Refuse goals whose targets are not known, and images that were made for another threat."""
     threat = Threat.parse(plan.threat)
-    if threat.goal not in _FITS:
+    if threat.goal not in _FITS and given.targets is None:
         raise ThreatError(
             f"the goal {threat.goal} chooses a class from the model's answers for each image, "
             "which images made elsewhere were not aimed at: import them into an evaluation of "
@@ -216,25 +231,33 @@ def _must_be_the_same(
             )
 
 
-def _digest(ids: Column, images: Column) -> str:
-    parts = (np.ascontiguousarray(ids, "<i8"), np.ascontiguousarray(images, "<f4"))
+def _digest(ids: Column, images: Column, targets: Column | None) -> str:
+    parts = [np.ascontiguousarray(ids, "<i8"), np.ascontiguousarray(images, "<f4")]
+    parts += [] if targets is None else [np.ascontiguousarray(targets, "<i8")]
     return key_of({"arrays": [hashlib.sha256(part.tobytes()).hexdigest() for part in parts]})
 
 
-def _spec(plan: Plan, name: str, digests: list[str], count: int) -> AttackSpec:
+def _spec(plan: Plan, given: Given, digests: list[str], count: int) -> AttackSpec:
     """The images as an attack of the plan; those that it has already keep their name."""
-    whole = key_of({"shards": digests})
+    origin = given.origin
+    through = {} if origin is None or not origin.through else {"through": given.layer}
+    whole = key_of({"shards": digests, **through})
     known = {replay.attack.text: replay.attack.source for replay in plan.replays}
     taken = [text for text, digest in known.items() if digest != whole]
-    number, text = 1, f"replay({name})"
+    base = f"replay({given.name})" if origin is None else str(origin)
+    number, text = 1, base
     while text in taken:
         number += 1
-        text = f"replay({name}, {number})"
+        text = f"{base.removesuffix(')')}, {number})"
     text = next((text for text, digest in known.items() if digest == whole), text)
     return AttackSpec(
         text=text,
-        described=f"{count:,} images made elsewhere, judged like those of every attack",
-        spelled={"name": "replay", "images": whole},
+        described=_described(origin, count),
+        spelled={
+            "name": "replay",
+            "images": whole,
+            **({} if origin is None else {"origin": origin._asdict()}),
+        },
         threat=str(replace(Threat.parse(plan.threat), written=None)),
         keep="first",
         leave="end",
@@ -246,3 +269,10 @@ def _spec(plan: Plan, name: str, digests: list[str], count: int) -> AttackSpec:
         passes=1,
         source=whole,
     )
+
+
+def _described(origin: Origin | None, count: int) -> str:
+    if origin is None:
+        return f"{count:,} images made elsewhere, judged like those of every attack"
+    words = f"{count:,} successes of '{origin.attack}' on {origin.model}"
+    return f"{words}, through {origin.passed}" if origin.through else words

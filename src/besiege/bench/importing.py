@@ -114,8 +114,8 @@ def import_images(
     how = how or Machine()
     store, run = open_run(folder)
     given = read_given(Path(source))
-    plans = _chosen(run, model, threat)
-    prepared = prepare([(_asked(plan), None) for plan in plans], store.folder, run, how)
+    plans = chosen_plans(run, model, threat)
+    prepared = prepare([(asked_again(plan), None) for plan in plans], store.folder, run, how)
     work, left_out = [], []
     problems: list[InputError | ThreatError] = []
     for plan, fresh, resolved in zip(plans, prepared.plans, prepared.resolved, strict=True):
@@ -137,14 +137,14 @@ def import_images(
     taken: list[Imported] = []
     with store.writing(), Claims(store) as claims:
         for plan, context, found in work:
-            plan = _judged(store, plan, context, found, claims)
+            plan = add_images(store, plan, context, found, claims)
             name = run.title_of(plan)
             taken += [replace(one, model=name) for one in _changes(store, plan, found)]
     write_figures(store.folder)
     return Import(tuple(taken), tuple(left_out))
 
 
-def _chosen(run: Run, model: str | None, threat: str | None) -> list[Plan]:
+def chosen_plans(run: Run, model: str | None, threat: str | None) -> list[Plan]:
     """The evaluations of a model and a threat; an error with near matches without any."""
     # Another request may have the same answer: it takes the images, too.
     plans = list({plan.name: plan for plan in run.current}.values())
@@ -165,7 +165,7 @@ def _chosen(run: Run, model: str | None, threat: str | None) -> list[Plan]:
     return plans
 
 
-def _asked(plan: Plan) -> Request:
+def asked_again(plan: Plan) -> Request:
     """The request of a plan as it can be made again: a suite lists its attacks itself."""
     listed = plan.request.attacks if plan.request.suite is None else None
     return plan.request.model_copy(update={"attacks": listed})
@@ -189,7 +189,7 @@ def _placed(
     return found, why
 
 
-def _judged(
+def add_images(
     store: Store, plan: Plan, context: Context, found: Sequence[Placed], claims: Claims
 ) -> Plan:
     """Store the images, add them to the plan, and judge them; the plan with them.

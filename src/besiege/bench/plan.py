@@ -149,12 +149,12 @@ class Plan(Value):
 
     def replaying(self, replays: Sequence[Replay]) -> Plan:
         """The plan with these images made elsewhere, too; those it has stay, and come first."""
-        known = {replay.images: replay for replay in self.replays}
+        known = {replay.content: replay for replay in self.replays}
         for replay in replays:
-            if replay.images not in known:
+            if replay.content not in known:
                 # Other images may have come from a file of the same name.
                 texts = {one.attack.text for one in known.values()}
-                known[replay.images] = replay.named_apart(texts)
+                known[replay.content] = replay.named_apart(texts)
         return self.model_copy(update={"replays": tuple(known.values())})
 
     def stages(self) -> list[Stage]:

@@ -19,7 +19,7 @@ from besiege.core.errors import Finding
 from besiege.core.threat import Access, Goal, Norm, Threat
 from besiege.metrics import warnings
 from besiege.metrics.distances import BEST, IN_ALL
-from besiege.metrics.evidence import Calibrated, Evidence, Trial
+from besiege.metrics.evidence import Calibrated, Evidence, Origin, Trial
 from besiege.metrics.rows import Column, Rows
 
 if TYPE_CHECKING:
@@ -221,6 +221,7 @@ def _trial(stage: Stage, rows: Rows, plan: Plan) -> Trial:
         stage.given,
         draws_in(spec.spelled),
         spec.spelled["name"] == OBLIVIOUS,
+        Origin(**spec.spelled["origin"]) if stage.given and "origin" in spec.spelled else None,
     )
 
 

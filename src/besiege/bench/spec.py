@@ -287,12 +287,20 @@ class Replay(Value):
     """Images that were made elsewhere, which are judged like those of an attack.
 
     For every shard ``images`` has the digest of its images, empty without any, and ``counts`` their
-    number.
+    number. ``through`` is the layer that they pass before they are judged, if any, and ``layer``
+    what decides the images it makes.
     """
 
     attack: AttackSpec
     images: tuple[str, ...]
     counts: tuple[int, ...]
+    through: str = ""
+    layer: str = ""
+
+    @property
+    def content(self) -> tuple[tuple[str, ...], str]:
+        """What is judged, as a key: equal images through the same layer are the same replay."""
+        return self.images, self.layer
 
     def named_apart(self, texts: Collection[str]) -> Replay:
         """The same images under a text that is none of these."""

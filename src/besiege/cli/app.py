@@ -51,6 +51,7 @@ _COMMANDS = {
         "made apart.",
         "export": "Write the results of a run into a file for other programs.",
         "import": "Judge adversarial images made elsewhere as part of a run.",
+        "replay": "Judge a run's successful images on another model, or after a transformation.",
     },
     _LOOK: {
         "spec": "Check the file of a benchmark, or show what it would run.",

@@ -144,12 +144,11 @@ def _unknown(rows: Rows) -> str:
             "records of an earlier release do not have the probabilities of the true and the "
             "second class: evaluate into another folder"
         )
-    gone = int(
-        sum(np.isnan(rows[name].astype(np.float64)) for name in CERTAINTY).astype(bool).sum()
-    )
+    known = np.stack([rows[name].astype(np.float64) for name in CERTAINTY])
+    gone = int(np.isnan(known).any(0).sum())
     if gone == 0:
         return ""
-    if np.isnan(rows["confidence"].astype(np.float64)).all():
+    if np.isnan(known[0]).all():
         return (
             "the model returns labels only, so its probabilities are not known: evaluate it with "
             "access to scores"

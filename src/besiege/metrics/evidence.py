@@ -15,6 +15,36 @@ from besiege.metrics.rows import Rows, places
 Mask = NDArray[np.bool_]
 
 
+class Origin(NamedTuple):
+    """Where replayed images come from.
+
+    Attributes
+    ----------
+    model, attack : str
+        The model they were made on, and the attack.
+    through : str
+        The layer that they passed since then, if any.
+    same : bool
+        Whether they were made on the model that they are judged on.
+    """
+
+    model: str
+    attack: str
+    through: str
+    same: bool
+
+    def __str__(self) -> str:
+        what = [self.attack] if self.same else [self.model, self.attack]
+        what += [self.through] if self.through else []
+        return f"{'replay' if self.same else 'transfer'}({', '.join(what)})"
+
+    @property
+    def passed(self) -> str:
+        """The layer as tables name it: DEEPSEC compressed with another encoder."""
+        guetzli = self.through.partition("(")[0].strip() == "jpeg"
+        return f"{self.through} (not Guetzli)" if guetzli else self.through
+
+
 @dataclass(frozen=True, eq=False)
 class Trial:
     """One attack and its judged rows.
@@ -62,6 +92,8 @@ class Trial:
         The number of draws of a stochastic model over which it averages every answer.
     oblivious : bool
         Whether it ignores the defense: it was crafted on the undefended model.
+    origin : Origin, optional
+        Where the images of a replay come from.
     """
 
     text: str
@@ -82,6 +114,7 @@ class Trial:
     given: bool = False
     draws: int = 1
     oblivious: bool = False
+    origin: Origin | None = None
 
     @property
     def partial(self) -> bool:

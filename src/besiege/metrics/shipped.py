@@ -12,6 +12,7 @@ from besiege.metrics.examination import ACTIVE, examination_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.rejection import rejection_figures
+from besiege.metrics.replayed import replay_figures
 from besiege.metrics.stochastic import chance_figures
 from besiege.metrics.values import Draws, EvaluationFigures, Stage
 
@@ -128,6 +129,12 @@ SHIPPED = (
         attack_utility_figures,
         26,
         Section("What successful images look like", "attack_utility.html"),
+    ),
+    Figure(
+        "replays",
+        replay_figures,
+        27,
+        Section("Replayed images, beside attacks on this model", "replays.html"),
     ),
     Figure("cascade", _cascade, 30, Section("First attack to break each image", "cascade.html")),
     Figure("chance", _chance, 40, Section("Stochastic model", "chance.html"), _chance_row),

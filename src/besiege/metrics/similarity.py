@@ -38,7 +38,7 @@ def to_unit(images: NDArray[np.generic], box: tuple[float, float]) -> NDArray[np
     [[[[0.0, 1.0]]]]
     """
     low, high = box
-    return (images.astype(np.float64) - low) / (high - low)
+    return np.asarray((images.astype(np.float64) - low) / (high - low))
 
 
 def distance(
@@ -83,14 +83,16 @@ def distance(
         if form == "plain":
             return size
         whole = _norm(x, norm)
-        return np.divide(size, whole, out=np.full(len(size), np.nan), where=whole > 0)
+        return np.asarray(
+            np.divide(size, whole, out=np.full(len(size), np.nan), where=whole > 0), np.float64
+        )
 
     return _each(clean, adversarial, one)
 
 
 def levels(images: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Values from 0 to 1 as the nearest of 256 levels; halves go to the even one, as in numpy."""
-    return np.rint(np.clip(images, 0, 1) * 255.0).astype(np.uint8)
+    return np.asarray(np.rint(np.clip(images, 0, 1) * 255.0).astype(np.uint8))
 
 
 def _norm(change: Numbers, norm: str) -> Numbers:

@@ -244,6 +244,39 @@ class AttackUtility:
 
 
 @dataclass(frozen=True)
+class ReplayFigures:
+    """What images do that were made on another model, or passed a transformation since then.
+
+    Attributes
+    ----------
+    text : str
+        What tables call them: ``transfer(MODEL, ATTACK)`` or ``replay(ATTACK, LAYER)``.
+    model, attack, through : str
+        The model they were made on, the attack, and the layer they passed, if any.
+    same : bool
+        Whether they were made on the model that judges them.
+    still : Rate, optional
+        The share that still reaches the goal, of all replayed images, whatever their distance.
+    right : Rate, optional
+        The share that the model classifies correctly. It is no robustness.
+    adaptive : Rate, optional
+        The share of the same samples that withstands every attack on the model itself.
+    same_attack : Rate, optional
+        The same for the one attack that made the images, run on this model.
+    """
+
+    text: str
+    model: str
+    attack: str
+    through: str
+    same: bool
+    still: Rate | None
+    right: Rate | None
+    adaptive: Rate | None
+    same_attack: Rate | None
+
+
+@dataclass(frozen=True)
 class Shares:
     """What a model that may reject images does with a set of images: three shares that sum to 1.
 
@@ -600,6 +633,7 @@ class EvaluationFigures:
     next_steps: tuple[NextStep, ...] = ()
     rejection: Rejections | None = None
     attack_utility: tuple[AttackUtility, ...] = ()
+    replays: tuple[ReplayFigures, ...] = ()
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property

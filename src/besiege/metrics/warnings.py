@@ -15,6 +15,7 @@ from besiege.core import rules
 from besiege.core.errors import Finding, Level
 from besiege.core.threat import Norm
 from besiege.metrics.calibration import w26_calibration
+from besiege.metrics.choices import w29_edge_of_grid, w34_one_family
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate, count_for
@@ -28,6 +29,7 @@ from besiege.metrics.kinds import (
     w49_lost_in_transfer,
     w50_made_elsewhere,
 )
+from besiege.metrics.replayed import w32_not_adaptive
 from besiege.metrics.searches import w21_consistency
 
 TOLERANCE = 0.005
@@ -391,7 +393,10 @@ RULES: Sequence[Rule] = (
     w26_calibration,
     w27_denominators,
     w28_budget,
+    w29_edge_of_grid,
+    w32_not_adaptive,
     w33_not_adaptive,
+    w34_one_family,
     w35_above_clean,
     w39_few_classes,
     w42_small_probes,

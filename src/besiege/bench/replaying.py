@@ -1,0 +1,205 @@
+"""Replays: successes of one evaluation, judged on another model or through a transformation.
+
+What another model withstands of images that were not made on it says nothing about an attacker who
+knows it. Therefore the model is attacked itself, in the same way, before it is shown such images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from besiege.bench.claims import Claims
+from besiege.bench.context import context_of
+from besiege.bench.given import Given, Placed, must_fit, place
+from besiege.bench.image_pairs import by_record, originals_of, stored_pixels
+from besiege.bench.importing import add_images, asked_again, chosen_plans
+from besiege.bench.opening import read_evaluations
+from besiege.bench.overview import open_run
+from besiege.bench.plan import Plan
+from besiege.bench.preparing import prepare
+from besiege.bench.reading import gather
+from besiege.bench.recorded import must_answer_as_recorded
+from besiege.bench.results import write_figures
+from besiege.bench.run import Run
+from besiege.bench.single import measure
+from besiege.bench.spec import Machine
+from besiege.bench.store import Store
+from besiege.core.errors import ChangedError, InputError, StoreError, UnknownNameError, near
+from besiege.core.threat import Goal, Threat
+from besiege.defenses.layers import LANGUAGE
+from besiege.metrics.evidence import Evidence, Origin, Trial
+from besiege.metrics.values import ReplayFigures
+
+_SEEN = (Goal.LEAST_LIKELY, Goal.SECOND)
+"""Goals whose targets follow from what the attack saw of the model it was run on."""
+
+
+def replay(
+    folder: Path | str,
+    *,
+    on: str | None = None,
+    through: str = "",
+    model: str | None = None,
+    threat: str | None = None,
+    attack: str | None = None,
+    how: Machine | None = None,
+) -> tuple[ReplayFigures, ...]:
+    """Judge the successes of a run's attacks on another model, or through a transformation.
+
+    A model that was not evaluated in the run is evaluated first, with the same attacks on the same
+    samples: what it withstands of images made on another model stands beside that.
+
+    Parameters
+    ----------
+    folder : path
+        The run folder, which has the images and receives the verdicts.
+    on : str, optional
+        The model that judges the images; by default the one they were made on.
+    through : str
+        A layer that the images pass first, such as ``jpeg(quality=90)`` or
+        ``pil_blur(radius=0.5)``.
+    model, threat, attack : str, optional
+        Only images made on this model, against this threat, by this attack.
+    how : Machine, optional
+        Where it is computed.
+
+    Returns
+    -------
+    tuple of ReplayFigures
+        What the images do, one for each attack.
+    """
+    how = how or Machine()
+    passed = LANGUAGE.read(through) if through else None
+    layer = "" if passed is None else str(passed)
+    store, run = open_run(folder)
+    plans = chosen_plans(run, model, threat)
+    if on is not None and model is None:
+        plans = [plan for plan in plans if not _is(run, plan, on)] or plans
+    _must_change(run, plans, on, layer)
+    sources = [(plan, _own(store, plan, attack)) for plan in plans]
+    if on is not None:
+        _evaluate(store.folder, run, plans, on, how)
+        store, run = open_run(folder)
+    texts: list[tuple[str, str]] = []
+    for plan, (evidence, trials) in sources:
+        judge = plan if on is None else _evaluated(run, plan, on)
+        assert judge is not None, "it was evaluated"
+        same = judge.model.digest == plan.model.digest
+        name = run.title_of(plan)
+        given = [
+            replace(
+                _given(store, plan, evidence, trial, Origin(name, trial.text, layer, same)),
+                layer="" if passed is None else passed.identity(),
+            )
+            for trial in trials
+        ]
+        _add(store, run, judge, given, how)
+        texts += [(judge.name, str(one.origin)) for one in given]
+    write_figures(store.folder)
+    return tuple(_found(folder, texts))
+
+
+def _is(run: Run, plan: Plan, name: str) -> bool:
+    return name in (plan.model.name, plan.request.model, run.title_of(plan))
+
+
+def _must_change(run: Run, plans: list[Plan], on: str | None, layer: str) -> None:
+    """Refuse images that are shown, as they are, to the model that they were made on."""
+    same = [plan for plan in plans if on is None or _is(run, plan, on)]
+    if same and not layer:
+        raise InputError(
+            f"the images of '{run.title_of(same[0])}' were judged on it already: name a "
+            "transformation that they pass first (--through 'jpeg(quality=90)') or another model "
+            "(--on MODEL)"
+        )
+
+
+def _own(store: Store, plan: Plan, attack: str | None) -> tuple[Evidence, list[Trial]]:
+    """The attacks of a plan that broke something; without guards, images made elsewhere, transfers.
+
+    An attack that is not among them is refused with near matches.
+    """
+    evidence = gather(store, plan).evidence
+    own = [t for t in evidence.attacks if t.access != "transfer"]
+    names = [trial.text for trial in own]
+    if attack is not None and attack not in names:
+        raise UnknownNameError(f"no attack on {plan.title} is '{attack}': {near(attack, names)}")
+    some = [t for t in own if attack in (None, t.text) and evidence.broken(t).any()]
+    if not some:
+        raise StoreError(
+            f"no attack on {plan.title} broke an image, so that there is nothing to replay: "
+            "finish the run, or use a larger budget or stronger attacks"
+        )
+    return evidence, some
+
+
+def _evaluated(run: Run, plan: Plan, on: str) -> Plan | None:
+    """The evaluation of a model against the same threat on the same samples, if there is one."""
+    for one in run.current:
+        alike = one.threat == plan.threat and one.data.digest == plan.data.digest
+        if alike and one.shards == plan.shards and _is(run, one, on):
+            return one
+    return None
+
+
+def _evaluate(folder: Path, run: Run, plans: list[Plan], on: str, how: Machine) -> None:
+    """Attack the model itself, in the same way on the same samples, where that was not done."""
+    lacking = [plan for plan in plans if _evaluated(run, plan, on) is None]
+    requests = [
+        (plan.request.model_copy(update={"model": on, "command": ""}), None) for plan in lacking
+    ]
+    if requests:
+        measure(requests, out=folder, how=how)
+
+
+def _given(store: Store, plan: Plan, evidence: Evidence, trial: Trial, origin: Origin) -> Given:
+    """The successes of an attack as images made elsewhere."""
+    rows = trial.rows.where(evidence.broken(trial))
+    originals = originals_of(evidence, rows)
+    order = np.argsort(originals["record"].astype(str), kind="stable")
+    rows, originals = rows.where(order), originals.where(order)
+    parts = [stored_pixels(some, store) for some in by_record(rows, originals)]
+    return Given(
+        str(origin),
+        np.concatenate(parts),
+        rows["sample"],
+        rows["label"],
+        threat=plan.threat,
+        origin=origin,
+        targets=rows["target"] if Threat.parse(plan.threat).goal in _SEEN else None,
+    )
+
+
+def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -> None:
+    """Add images to the evaluation of a model, and judge them."""
+    prepared = prepare([(asked_again(plan), None)], store.folder, run, how)
+    (fresh,), (resolved,) = prepared.plans, prepared.resolved
+    if fresh.name != plan.name:
+        raise ChangedError(
+            f"the model '{plan.model.name}', its data or its attacks changed since the evaluation "
+            f"against {plan.threat}: evaluate it again first"
+        )
+    context = context_of(store, resolved, plan, how)
+    placed: list[Placed] = []
+    for one in given:
+        must_fit(plan, one)
+        placed.append(place(plan, one, context))
+    must_answer_as_recorded(store, plan, context)
+    with store.writing(), Claims(store) as claims:
+        add_images(store, plan, context, placed, claims)
+
+
+def _found(folder: Path | str, texts: list[tuple[str, str]]) -> Iterator[ReplayFigures]:
+    """The figures of replays, by the names of their evaluations and their texts."""
+    known = {
+        (each.figures.name, one.text): one
+        for each in read_evaluations(folder)
+        for one in each.figures.replays
+    }
+    for key in texts:
+        if key in known:
+            yield known[key]
