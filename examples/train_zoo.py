@@ -94,6 +94,33 @@ def _losses(threat: str) -> tuple[str, ...]:
     return tuple(f"pgd(steps=20, loss={loss}) {threat}" for loss in losses)
 
 
+def _families() -> dict[str, Model]:
+    """Natural networks in five families: sizes differ within a family, the recipe does not."""
+    nets = {
+        "densenet22": "densenet(depth=22)",
+        "densenet40": "densenet(depth=40)",
+        "densenet64": "densenet(depth=64)",
+        "inception-1": "inception_cifar(blocks=1, width=32)",
+        "inception-2": "inception_cifar(blocks=2, width=48)",
+        "inception-3": "inception_cifar(blocks=3, width=48)",
+        "mobile-0.25": "mobile_cifar(multiplier=0.25)",
+        "mobile-0.5": "mobile_cifar(multiplier=0.5)",
+        "mobile-0.75": "mobile_cifar(multiplier=0.75)",
+        "vgg11": "vgg(depth=11, width=12)",
+        "vgg13": "vgg(depth=13, width=12)",
+        "vgg19": "vgg(depth=19, width=12)",
+    }
+    # Without batch norm the usual rate of 0.2 diverges.
+    plain = {f"plain{depth}": f"plain_cnn(depth={depth}, width=24)" for depth in (3, 6, 9)}
+    found = {
+        f"cifar10-{name}": _cifar("natural(epochs=25)", net, "", "") for name, net in nets.items()
+    }
+    slower = {
+        name: _cifar("natural(epochs=25, rate=0.02)", net, "", "") for name, net in plain.items()
+    }
+    return found | {f"cifar10-{name}": model for name, model in slower.items()}
+
+
 _STEPS = tuple(f"pgd(steps={steps}) linf:8/255" for steps in (10, 50, 200))
 _LONGER = (
     "pgd(steps=20, schedule=constant(step=0.25)) linf:8/255",
@@ -161,6 +188,7 @@ MODELS = {
         "<= 2",
     ),
     "cifar10-pixelcnn": _cifar("pixelcnn(epochs=30)", "pixelcnn(in_channels=3)", "", ""),
+    **_families(),
 }
 
 

@@ -172,14 +172,15 @@ def law_of(
         frontier_of(-misses, mean), np.asarray(frontier_of(-many_misses, many).mean(0))
     )
     every, on = np.ones(len(mean), bool), frontier.member
-    lines = [_line(misses, mean, many_misses, many, some, level) for some in (on, every)]
+    along, through = (_line(misses, mean, many_misses, many, some, level) for some in (on, every))
     return Law(
         misses,
         mean,
         frontier,
-        *lines,
+        along,
+        through,
         None if len(mean) < LEAST else spearman(misses, mean, seed=seed),
-        _why_not(misses, on, lines),
+        _why_not(misses, on, along, through),
     )
 
 
@@ -243,12 +244,12 @@ def _least_squares(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
     return slope, y.mean(-1) - slope * x.mean(-1)
 
 
-def _why_not(error: Numbers, on: Mask, lines: list[Line | None]) -> str:
-    if None not in lines:
+def _why_not(error: Numbers, on: Mask, along: Line | None, through: Line | None) -> str:
+    if along is not None and through is not None:
         return ""
     if len(error) < LEAST:
         return f"A line needs {LEAST} models at least, and there are {len(error)}."
-    if lines[1] is None:
+    if through is None:
         return "All models have the same error: there is nothing to fit a line to."
     return (
         f"A line needs {LEAST} models at least, and {on.sum()} are on the frontier: the others are "

@@ -9,9 +9,13 @@ from torch import nn
 
 from besiege.models import (
     autoencoders,
+    dense,
+    depthwise,
+    inception,
     joint,
     mobile,
     pixelcnn,
+    plain,
     preact,
     residual,
     small,
@@ -23,7 +27,10 @@ from besiege.models.catalogue import CATALOGUE
 
 _MADE = {
     name: made
-    for home in (residual, preact, wide, vgg, small, squeeze, mobile, joint, autoencoders, pixelcnn)
+    for home in (
+        *(residual, preact, wide, vgg, plain, dense, depthwise, inception, small, squeeze, mobile),
+        *(joint, autoencoders, pixelcnn),
+    )
     for name, made in vars(home).items()
 }
 

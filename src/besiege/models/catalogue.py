@@ -117,6 +117,29 @@ CATALOGUE: Mapping[str, Architecture] = MappingProxyType(
             "width=64, noise=None, classes=10, in_channels=3, size=32",
             _32,
         ),
+        "vgg": Architecture(
+            "VGG with batch norm, 11, 13, 16 or 19 layers",
+            f"depth=13, width=16, {_SIZED_RESIDUAL}",
+            _32,
+        ),
+        "plain_cnn": Architecture(
+            "plain convolutions without batch norm, in three stages",
+            f"depth=6, width=32, {_SIZED_RESIDUAL}",
+            _32,
+        ),
+        "densenet": Architecture(
+            "DenseNet-BC, 40 layers, 0.18 M parameters", f"depth=40, growth=12, {_RESIDUAL}", _32
+        ),
+        "mobile_cifar": Architecture(
+            "depthwise and 1x1 convolutions as in MobileNet v1, for small images",
+            f"multiplier=1.0, {_RESIDUAL}",
+            _32,
+        ),
+        "inception_cifar": Architecture(
+            "parallel branches as in Inception v1, for small images",
+            f"blocks=2, width=48, {_RESIDUAL}",
+            _32,
+        ),
         "joint": Architecture(
             "several networks trained as one (ADP): the mean of their probabilities",
             "of='resnet20', members=3, classes=None, in_channels=None, size=None",
