@@ -24,6 +24,7 @@ from typing import NamedTuple
 # A script finds its neighbours, not its package: the root makes it one.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.defense_mutants import SLIPS as DEFENSES
+from benchmarks.smoothing_mutants import SLIPS as SMOOTHING
 from benchmarks.training_mutants import SLIPS as TRAINING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -199,7 +200,10 @@ MUTANTS = (
         "(at.origin + (1.0 - overshoot) * total)",
         ("tests/attacks/test_deepfool.py",),
     ),
-    *(Mutant(what, file, old, new, (test,)) for what, file, old, new, test in TRAINING + DEFENSES),
+    *(
+        Mutant(what, file, old, new, (test,))
+        for what, file, old, new, test in TRAINING + DEFENSES + SMOOTHING
+    ),
 )
 
 

@@ -58,7 +58,7 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "eat: only static sources",
         "training/epochs.py",
-        "source = self.victim if chosen == 0 else self.sources[chosen - 1]",
+        "source = self.crafted_on if chosen == 0 else self.sources[chosen - 1]",
         "source = self.sources[chosen % len(self.sources)]",
         "tests/training/test_slots.py::test_a_source_is_drawn_for_every_batch_and_never_changes",
     ),
