@@ -25,6 +25,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.defense_mutants import SLIPS as DEFENSES
 from benchmarks.detector_mutants import SLIPS as DETECTORS
+from benchmarks.smoothing_mutants import SLIPS as SMOOTHING
 from benchmarks.training_mutants import SLIPS as TRAINING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -202,7 +203,7 @@ MUTANTS = (
     ),
     *(
         Mutant(what, file, old, new, (test,))
-        for what, file, old, new, test in TRAINING + DEFENSES + DETECTORS
+        for what, file, old, new, test in TRAINING + DEFENSES + DETECTORS + SMOOTHING
     ),
 )
 

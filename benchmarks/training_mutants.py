@@ -58,7 +58,7 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "eat: only static sources",
         "training/epochs.py",
-        "source = self.victim if chosen == 0 else self.sources[chosen - 1]",
+        "source = self.crafted_on if chosen == 0 else self.sources[chosen - 1]",
         "source = self.sources[chosen % len(self.sources)]",
         "tests/training/test_slots.py::test_a_source_is_drawn_for_every_batch_and_never_changes",
     ),
@@ -371,10 +371,10 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
         "tests/training/test_objectives.py::test_reach_trains_for_distance_and_pulls_errors_back",
     ),
     (
-        "denoise: softmax over the wrong axis",
+        "denoise: the weights of queries and keys exchanged",
         "models/denoising.py",
-        "scores.softmax(2)",
-        "scores.softmax(1)",
+        "_attention(theta, phi, flat, scale)",
+        "_attention(phi, theta, flat, scale)",
         "tests/models/test_denoising.py::test_the_gaussian_mean_is_weighted_over_positions",
     ),
     (

@@ -42,6 +42,7 @@ SHARED = {
     "gaussian": ["recipe", "piece"],
     "mart": ["recipe", "objective"],
     "pixelcnn": ["architecture", "recipe"],
+    "smoothadv": ["recipe", "objective"],
     "thermometer": ["recipe", "defense"],
     "trades": ["recipe", "objective"],
 }

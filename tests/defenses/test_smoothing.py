@@ -70,6 +70,10 @@ def test_of_a_hundred_votes_67_pass_and_66_abstain() -> None:
     votes = torch.tensor([[33.0, 67, 0], [66, 34, 0], [67, 33, 0], [50, 50, 0]])
     last = abstention((votes + 1e-3).log(), votes, *asked(100, 0.001))
     assert (last > votes.log().amax(1)).tolist() == [False, True, False, True]
+    # Counts decide, not their logarithms: these say that 66 to 34 is clear and 67 to 33 is not.
+    off = torch.tensor([[67.5, 33.0, 1], [66.0, 34.0, 1]]).log()
+    last = abstention(off, votes[1:3], *asked(100, 0.001))
+    assert (last > off.amax(1)).tolist() == [True, False]
 
 
 def test_the_last_column_is_the_largest_exactly_where_the_test_abstains() -> None:

@@ -127,7 +127,7 @@ def test_a_defense_of_ones_own_runs(place: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_certificates_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = run("certificates.md")
-    assert "noisy.safetensors+smoothed(draws=50)" in capsys.readouterr().out
+    assert "noisy.safetensors+smoothed(sigma=0.25, draws=50)" in capsys.readouterr().out
     values = names["curve"].value.tolist()
     assert values == sorted(values, reverse=True) and values[0] > 0.5
 
