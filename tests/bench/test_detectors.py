@@ -62,6 +62,14 @@ def test_forced_rejection_leaves_no_success(tmp_path: Path) -> None:
     assert figures is not None and figures.clean.rejected.value == 1
 
 
+@pytest.mark.parametrize("threshold", [math.inf, 0.2, -math.inf])
+def test_records_are_used_again_whatever_is_rejected(tmp_path: Path, threshold: float) -> None:
+    first = rows_of(guarded(threshold), "pgd(steps=2)", tmp_path / "run")
+    more = rows_of(guarded(threshold), "pgd(steps=2), fgsm", tmp_path / "run")
+    mine = more.rows.where(more.rows["attack"] == "pgd(steps=2)")
+    assert_array_equal(mine["record"], first.rows["record"])
+
+
 def _command(detector: Path, folder: Path) -> list[str]:
     model = f"{MODEL}+detector('{detector}')"
     words = ["--data", "digits", "--count", "60", "--threat", "linf:0.1", "--attacks", ATTACKS]

@@ -35,7 +35,9 @@ def must_answer_as_recorded(store: Store, plan: Plan, context: Context) -> None:
         once, again = (Oracle(victim).logits(images) for _ in range(2))
     if differ(once, again):  # an undeclared stochastic model: W14 reports it
         return
-    confidence, prediction = torch.softmax(once.double(), 1).max(1)
+    # Records hold the class, also of an image that is rejected.
+    classes = once[:, :-1] if victim.rejects else once
+    confidence, prediction = torch.softmax(classes.double(), 1).max(1)
     others = float((prediction.cpu().numpy() != rows["prediction"]).mean())
     change = np.abs(confidence.cpu().numpy() - rows["confidence"])
     apart = float(np.nanmean(change)) if np.isfinite(change).any() else 0.0
