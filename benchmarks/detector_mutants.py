@@ -151,7 +151,7 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
         "core/refusal.py",
         'return bool(getattr(loss, "unfolded", False))',
         "return False",
-        "tests/attacks/test_opgd.py::test_losses_see_all_columns",
+        "tests/core/test_refusal.py::test_a_loss_that_is_unfolded_sees_every_column",
     ),
     (
         "detector: the judge takes rejected images as successes",

@@ -39,6 +39,8 @@ def page(runs: Sequence[str]) -> Iterator[str]:
     for run in runs:
         found = besiege.open(run)
         for one in found if isinstance(found, besiege.Evaluations) else [found]:
+            if not one.complete:  # an earlier list of attacks, which was given up
+                continue
             yield ""
             yield from table(one)
 

@@ -380,8 +380,8 @@ SLIPS: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "denoise: no division by the root of the channels",
         "models/denoising.py",
-        " / math.sqrt(self.theta.out_channels)",
-        "",
+        "1 / math.sqrt(self.theta.out_channels)",
+        "1.0",
         "tests/models/test_denoising.py::test_the_gaussian_mean_is_weighted_over_positions",
     ),
     (

@@ -96,6 +96,14 @@ def test_a_run_is_resumed_unless_rejections_changed(tmp_path: Path) -> None:
         rows_of(victim, "pgd(steps=2)", tmp_path / "run")
 
 
+@pytest.mark.parametrize("threshold", [math.inf, 0.2, -math.inf])
+def test_records_are_used_again_whatever_is_rejected(tmp_path: Path, threshold: float) -> None:
+    first = rows_of(guarded(threshold), "pgd(steps=2)", tmp_path / "run")
+    more = rows_of(guarded(threshold), "pgd(steps=2), fgsm", tmp_path / "run")
+    mine = more.rows.where(more.rows["attack"] == "pgd(steps=2)")
+    assert_array_equal(mine["record"], first.rows["record"])
+
+
 def _command(detector: Path, folder: Path) -> list[str]:
     model = f"{MODEL}+detector('{detector}')"
     words = ["--data", "digits", "--count", "60", "--threat", "linf:0.1", "--attacks", ATTACKS]

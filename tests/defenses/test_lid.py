@@ -255,6 +255,9 @@ def test_negatives_are_clean_and_noisy_and_folds_keep_an_image_together(
     count = len(material.kept)
     assert len(features) == 3 * count and int(wanted.sum()) == count
     assert torch.equal(folds, (torch.arange(count) % 5).repeat(3))
+    # The last third is that of noisy images, each with features of its own.
+    clean, noise = features[count : 2 * count], features[2 * count :]
+    assert bool((clean != noise).any(1).all())
     # Scaled by the range of the images it is fitted on, and of no others.
     assert float(features.amin()) == 0 and float(features.amax()) == 1
     assert set(made) == {"weight", "bias"}

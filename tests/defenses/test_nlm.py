@@ -75,6 +75,15 @@ def test_lab_is_cie_lab_and_goes_back() -> None:
     assert gap.abs().max() <= 8 and gap.abs().mean() < 2
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pixel_values_are_rounded_to_whole_levels_first(channels: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    levels = torch.randint(20, 236, (2, channels, 9, 8), generator=generator).float()
+    beside = levels + 0.8 * torch.rand(levels.shape, generator=generator) - 0.4
+    once, again = (NonLocalMeans(5, 3, 20.0)(x / 255, BOX, dice(2)) for x in (levels, beside))
+    assert torch.equal(once, again)
+
+
 def test_flat_images_stay_and_the_gradient_is_that_of_the_bare_net() -> None:
     flat = torch.full((1, 1, 9, 9), 100 / 255)
     assert torch.equal(NonLocalMeans()(flat, BOX, dice(1)), flat)

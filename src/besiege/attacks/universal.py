@@ -227,10 +227,10 @@ def fit_universal(
     with victim.held(), full_precision(victim.device):
         oracle = Oracle(victim, threat.access)
         images = images.to(victim.device).contiguous()
-        answers = oracle.logits(images).argmax(1)
+        answers, kept = _classes(oracle, images)
         if labels is not None:
-            right = answers == labels.to(victim.device)
-            images, answers = images[right], answers[right]
+            kept &= answers == labels.to(victim.device)
+        images, answers = images[kept], answers[kept]
         if not len(images):
             raise InputError("no image is left to fit a perturbation on")
         ids = torch.arange(len(images), device=images.device)
@@ -256,7 +256,10 @@ def _form(form: str | UAP, given: UAP, threat: Threat) -> UAP:
 
 
 def fooling(uap: UAP, victim: Victim, images: Tensor, threat: str | Threat) -> float:
-    """The fooling rate: the fraction of images whose class changes, correct or not."""
+    """The fooling rate: the fraction of images whose class changes, correct or not.
+
+    Of a victim that may reject images, those that are rejected do not count as fooled.
+    """
     threat = Threat.parse(threat) if isinstance(threat, str) else threat
     if uap.tensor is None:
         raise InputError("this uap holds no perturbation yet: fit one with fit_universal")
@@ -264,5 +267,15 @@ def fooling(uap: UAP, victim: Victim, images: Tensor, threat: str | Threat) -> f
         oracle, images = Oracle(victim, Access.DECISION), images.to(victim.device)
         around = ball(threat.norm, images, threat.radius, victim.box, victim.grid)
         moved = around.project(images + uap.tensor.to(images))
-        changed = oracle.logits(moved).argmax(1) != oracle.logits(images).argmax(1)
-        return float(changed.double().mean())
+        before, _ = _classes(oracle, images)
+        after, accepted = _classes(oracle, moved)
+        return float(((after != before) & accepted).double().mean())
+
+
+def _classes(oracle: Oracle, images: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes answered, and which images are accepted: all, unless the victim may reject."""
+    logits = oracle.logits(images)
+    if not oracle.victim.rejects:
+        return logits.argmax(1), torch.ones(len(images), dtype=torch.bool, device=logits.device)
+    top, classes = logits[:, :-1].max(1)
+    return classes, logits[:, -1] <= top

@@ -41,9 +41,10 @@ def must_answer_as_recorded(store: Store, plan: Plan, context: Context) -> None:
     apart = _change(certainty.confidence.cpu().numpy(), rows["confidence"])
     if victim.rejects:
         # The scale of suspicion is arbitrary: it is measured by its spread over these images.
-        suspicion = Rejection.of(victim, once[None]).suspicion.cpu().numpy()
-        spread = float(np.std(rows["suspicion"])) or 1.0
-        apart = max(apart, _change(suspicion, rows["suspicion"]) / spread)
+        suspicion, before = Rejection.of(victim, once[None]).suspicion, rows["suspicion"]
+        finite = before[np.isfinite(before)]
+        spread = float(np.std(finite)) if len(finite) else 0.0
+        apart = max(apart, _change(suspicion.cpu().numpy(), before) / (spread or 1.0))
     if max(others, apart) > _APART:
         raise ChangedError(
             f"the model '{plan.model.name}' answers images otherwise than when they were recorded "

@@ -132,7 +132,8 @@ def _classes(substitute: Victim, images: Tensor) -> int:
     """The substitute's number of classes; an error where it does not accept the images."""
     try:
         with substitute.held(), full_precision(substitute.device):
-            return int(Oracle(substitute).logits(images.to(substitute.device)).shape[1])
+            columns = Oracle(substitute).logits(images.to(substitute.device)).shape[1]
+            return int(columns) - substitute.rejects
     except VictimError as problem:
         cause = problem.__cause__
         if cause is not None and not isinstance(cause, RuntimeError):

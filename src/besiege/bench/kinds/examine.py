@@ -101,7 +101,8 @@ def _stage(plan: Plan, kind: str, needs: tuple[str, ...]) -> Stage:
         "shard": plan.shards[0].digest,
         "threat": plan.threat,
         "how": plan.request.examine,
-        "revision": REVISION,
+        # Models that reject images are examined differently since then: only their keys change.
+        "revision": REVISION + plan.model.rejects,
         **({"after": list(needs)} if needs else {}),
     }
     return Stage(kind, ((Task(kind, about, needs),),), (min(SAMPLES, plan.shards[0].count),))
