@@ -1,4 +1,4 @@
-"""Defenses, ignored and attacked, before CIFAR-10 and ImageNet models: tables of docs/adaptive.md.
+"""Defenses, ignored and attacked, before models of three data sets: tables of docs/adaptive.md.
 
     python benchmarks/adaptive_table.py --out runs/adaptive              # evaluate, then print
     python benchmarks/adaptive_table.py --out runs/adaptive --read       # print what is there
@@ -18,6 +18,7 @@ import argparse
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -146,10 +147,34 @@ IMAGENET = tuple(
         ("+randmix@realsafe", "clean 52.4 (RealSafe, Inception v3)"),
     )
 )
+SMALL = "zoo:digits-natural"
+DIGITS = tuple(
+    Row(f"{SMALL}{layer}", 397, 397, averaged=100 if drawn else 0)
+    for layer, drawn in (
+        ("", False),
+        ("+jpeg(quality=50)", False),
+        ("+bits(depth=1)", False),
+        ("+median", False),
+        ("+resize_pad(least=0.75)", True),
+        ("+crop_rescale(size=6)", True),
+        ("+randmix+pooled(draws=10)", False),
+        ("+jitter(radius=0.1)+pooled(draws=100, of='votes')", False),
+        ("+reform('zoo:digits-autoencoder')", False),
+        ("+pixeldefend('zoo:digits-pixelcnn', eps=0.15)", False),
+    )
+)
+"""Minutes on a CPU: every kind of defense on images of 8x8."""
 SETS = {
+    "digits": (DIGITS, "linf:0.15", "digits"),
     "cifar10": (CIFAR, "linf:8/255", "cifar10"),
     "imagenet": (IMAGENET, "linf:16/255", "imagenet-sample"),
 }
+
+
+@cache
+def digest_of(text: str) -> str:
+    """The digest of a model: records know it by any text."""
+    return load(text).digest()
 
 
 def missing(row: Row) -> bool:
@@ -179,13 +204,13 @@ def evaluated(row: Row, given: argparse.Namespace, threat: str, data: str) -> No
 # The table, from the records.
 
 
-def cells(row: Row, victim: Victim, found: list[Evaluation]) -> list[str]:
+def cells(row: Row, digest: str, found: list[Evaluation]) -> list[str]:
     """One line of the table; empty where nothing was evaluated."""
-    mine = [one for one in found if one.figures.model.name == victim.name and one.complete]
+    mine = [one for one in found if one.figures.model.digest == digest and one.complete]
     suites = [one for one in mine if one.figures.suite == "adaptive"]
     suite = max(suites, key=lambda one: one.clean.count, default=None)
     singles: dict[str, str] = {}
-    for one in mine:
+    for one in sorted(mine, key=lambda one: one.clean.count):  # the most images last
         if one.figures.suite is None:
             for text, rate in one.by_attack.items():
                 singles[text] = f"{rate} / {rate.count:,}"
@@ -239,10 +264,10 @@ def printed(rows: tuple[Row, ...], found: list[Evaluation], threat: str) -> None
         if missing(row):
             print(f"| `{row.text}` | not there yet: `zoo:{row.zoo}`" + " |" * (len(HEAD) - 1))
             continue
-        victim = load(row.text)
-        if line := cells(row, victim, found):
+        digest = digest_of(row.text)
+        if line := cells(row, digest, found):
             print("| " + " | ".join(line) + " |")
-            used += [one for one in found if one.figures.model.name == victim.name]
+            used += [one for one in found if one.figures.model.digest == digest]
     facts = provenance(1)
     days = sorted({(one.figures.made or "")[:10] for one in used})
     commits = sorted({(one.figures.commit or "unknown")[:7] for one in used})
@@ -255,10 +280,10 @@ def printed(rows: tuple[Row, ...], found: list[Evaluation], threat: str) -> None
 # RealSafe's findings (Dong et al. 2020), from the same records.
 
 
-def withstood(found: list[Evaluation], model: str, attack: str) -> dict[int, bool]:
+def withstood(found: list[Evaluation], digest: str, attack: str) -> dict[int, bool]:
     """Whether each image withstood an attack that ran on every image; empty without a record."""
     for one in found:
-        if (one.figures.model.name, one.figures.suite) != (model, None) or not one.complete:
+        if (one.figures.model.digest, one.figures.suite) != (digest, None) or not one.complete:
             continue
         texts = [text for text in one.by_attack if attack in (text, text.partition("(")[0])]
         if texts:
@@ -271,7 +296,10 @@ def withstood(found: list[Evaluation], model: str, attack: str) -> dict[int, boo
 
 def compared(found: list[Evaluation], pair: tuple[str, str], attacks: tuple[str, str]) -> str:
     """Two models on the images that both have records of, in a sentence; empty without any."""
-    both = [withstood(found, model, attack) for model, attack in zip(pair, attacks, strict=True)]
+    both = [
+        withstood(found, digest_of(model), attack)
+        for model, attack in zip(pair, attacks, strict=True)
+    ]
     common = sorted(both[0].keys() & both[1].keys())
     if not common:
         return ""
@@ -302,7 +330,7 @@ def answers(found: list[Evaluation]) -> None:
         "bits@realsafe",
         "median",
     ):
-        name = load(f"{NET}+{layer}").name
+        name = f"{NET}+{layer}"
         for attack in (*FIRST_ORDER, PGD, SQUARE):
             if told := compared(found, (name, NET), (attack, attack)):
                 print(f"- F4, {attack}: does `{layer}` stand more than no defense? {told}")
@@ -317,7 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", choices=list(SETS), default="cifar10")
+    parser.add_argument("--rows", choices=sorted(SETS), default="cifar10")
     parser.add_argument("--only", nargs="+", help="models, or parts of their layers")
     parser.add_argument("--count", type=int, help="images at most")
     parser.add_argument("--alone", type=int, help="images at most of Square on every image")

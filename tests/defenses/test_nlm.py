@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,18 @@ def test_it_is_the_loop_over_pixels(search: int, patch: int, strength: float) ->
     assert np.abs(made[0, 0].numpy() - expected).max() < 1.01
     assert (np.abs(made[0, 0].numpy() - expected) < 0.01).mean() > 0.98
     assert np.abs(expected - grey[0]).max() > 0.5  # something was averaged
+
+
+def test_weights_below_the_threshold_of_opencv_do_not_count() -> None:
+    """168 pixels that differ by 100 levels: of weight exp(-7) each they would move one by 13."""
+    x = torch.zeros(1, 1, 15, 15)
+    x[..., 7, 7] = 100 / 255
+    made = {
+        strength: float(255 * NonLocalMeans(13, 1, strength)(x, BOX, dice(1))[0, 0, 7, 7])
+        for strength in (37.8, 39.0)
+    }
+    assert math.exp(-((100 / 37.8) ** 2)) < 0.001 < math.exp(-((100 / 39) ** 2))
+    assert round(made[37.8]) == 100 and round(made[39.0]) < 85
 
 
 def test_colours_are_averaged_in_lab_lightness_apart() -> None:
