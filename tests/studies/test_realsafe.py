@@ -247,7 +247,7 @@ def test_an_image_wrong_when_clean_has_distance_0_and_one_never_broken_infinity(
         assert found.ends.tolist() == [[0.0, 0.05, 0.2, np.inf]]
         assert found.held(0.1).tolist() == [[False, False, True, True]]
     rows = STUDY.table("table3", mine).numbers
-    assert rows["median"].tolist() == [0.125, 0.125] and rows["accuracy"].tolist() == [0.5, 0.5]
+    assert rows["median"].tolist() == [0.05, 0.05] and rows["accuracy"].tolist() == [0.5, 0.5]
     shown = STUDY.table("success", mine).numbers
     assert shown["of_correct"][0] == 1 / 3 and shown["of_all"][0] == 1 / 4
 
