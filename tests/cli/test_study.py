@@ -85,7 +85,7 @@ def test_a_claim_that_was_not_run_is_incomplete(besiege: Besiege, tmp_path: Path
     assert besiege("run", str(place), "--count", "5", "--out", "part").code == 0
     told = besiege("study", "digits", "--run", "part")
     assert told.code == 3 and "D1  not run" in told.out
-    assert "no cell of this run is 'white linf'" in " ".join(told.out.split())
+    assert "No cell of this run is 'white linf'" in " ".join(told.out.split())
     shutil.rmtree("part")
     assert besiege("study", "digits", "--run", "part").code == 2
 
