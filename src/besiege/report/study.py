@@ -25,6 +25,7 @@ def study_page(study: Study, board: Board) -> str:
     lines += ["", "## Reading these figures", "", *(f"- {one}" for one in readings)] * bool(
         readings
     )
+    lines += _commands(study)
     if board.absent:
         lines += ["", "## Absent", ""]
         lines += [f"- {_text(name)}: {_text(why)}" for name, why in board.absent.items()]
@@ -32,6 +33,19 @@ def study_page(study: Study, board: Board) -> str:
         lines += ["", "## Left out", ""]
         lines += sorted({f"- {_text(m)}: {_text(why)}" for _, m, why in board.unfit})
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands(study: Study) -> Iterator[str]:
+    """How to run the study on every data set, in parts that resume."""
+    if not study.sizes:
+        return
+    yield from ("", "## Run it", "")
+    yield from (f"- `--size {name}`: {size.about}." for name, size in study.sizes.items())
+    yield from ("", "A folder takes the parts one after the other, and each resumes:", "")
+    for data in study.specs:
+        for part in study.parts or ("*",):
+            words = f"--data {data} --size SIZE --only '{part}' --out {study.name}-{data}"
+            yield f"    besiege study {study.name} {words}"
 
 
 def _made(board: Board) -> Iterator[str]:

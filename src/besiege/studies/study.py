@@ -106,6 +106,8 @@ class Study:
         For patterns of cells the tag and value of the models that belong there.
     steps : mapping
         The queries of one step of attacks whose tries are limited through ``steps=``.
+    parts : tuple of str
+        Patterns of cells that are run one after the other where the whole takes too long.
     """
 
     name: str
@@ -120,6 +122,7 @@ class Study:
     tags: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     only: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, Path]:
