@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from besiege.bench.board import Board
@@ -9,6 +10,9 @@ from besiege.bench.display import Grid
 from besiege.report.formats import listed
 from besiege.studies.answers import Answer
 from besiege.studies.study import Study
+
+_FOLDER = re.compile(r"--out \S*/(?=[^\s/]+(\s|$))")
+"""Where a run folder was, which is nobody else's."""
 
 
 def study_page(study: Study, board: Board) -> str:
@@ -25,6 +29,9 @@ def study_page(study: Study, board: Board) -> str:
     lines += ["", "## Reading these figures", "", *(f"- {one}" for one in readings)] * bool(
         readings
     )
+    if study.differs:
+        lines += ["", "## What differs from the publication", ""]
+        lines += [f"- {one}" for one in study.differs]
     lines += _commands(study)
     if board.absent:
         lines += ["", "## Absent", ""]
@@ -59,7 +66,7 @@ def _made(board: Board) -> Iterator[str]:
     yield f"{size_in_words(board)}"
     yield ""
     for command in [*dict.fromkeys(one.command for one in found if one.command)][:8]:
-        yield f"    {command}"
+        yield f"    {_FOLDER.sub('--out ', command)}"
     if not board.figures.complete:
         yield ""
         yield "**This run is not complete.** Missing records never count as robust."

@@ -108,6 +108,8 @@ class Study:
         The queries of one step of attacks whose tries are limited through ``steps=``.
     parts : tuple of str
         Patterns of cells that are run one after the other where the whole takes too long.
+    differs : tuple of str
+        What differs from the publication, as sentences.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Study:
     only: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, Path]:
