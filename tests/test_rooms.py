@@ -76,7 +76,12 @@ READING = (
     *("besiege.bench.reading", "besiege.bench.results", "besiege.report"),
     *("besiege.bench.evaluations", "besiege.bench.opening", "besiege.bench.exports.images"),
     *("besiege.metrics.bands", "besiege.metrics.crossings", "besiege.metrics.ranks"),
-    *("besiege.metrics.strength", "besiege.studies.digits", "besiege.report.site.writing"),
+    *(
+        "besiege.metrics.strength",
+        "besiege.studies.digits",
+        "besiege.studies.realsafe.realsafe",
+        "besiege.report.site.writing",
+    ),
     *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),
     *("besiege.bench.exports.tables", "besiege.report.paper", "besiege.bench.board"),
     *("besiege.report.site", "besiege.report.site.serving"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.conftest import Besiege
 
@@ -83,7 +85,7 @@ def test_a_claim_that_was_not_run_is_incomplete(besiege: Besiege, tmp_path: Path
     assert besiege("run", str(place), "--count", "5", "--out", "part").code == 0
     told = besiege("study", "digits", "--run", "part")
     assert told.code == 3 and "D1  not run" in told.out
-    assert "no cell of this run is 'white linf'" in " ".join(told.out.split())
+    assert "No cell of this run is 'white linf'" in " ".join(told.out.split())
     shutil.rmtree("part")
     assert besiege("study", "digits", "--run", "part").code == 2
 
@@ -94,3 +96,100 @@ def test_a_claim_that_was_not_run_is_incomplete(besiege: Besiege, tmp_path: Path
 def test_wrong_input_is_told(besiege: Besiege, words: tuple[str, ...], said: str) -> None:
     told = besiege("study", *words)
     assert told.code == 2 and said in told.err
+
+
+# A study with several data sets.
+
+WHITE = ("--data", "digits", "--size", "smoke", "--count", "6", "--only", "white linf untargeted")
+
+
+@pytest.fixture(scope="module")
+def realsafe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cell of RealSafe on a few images."""
+    folder = tmp_path_factory.mktemp("realsafe") / "run"
+    assert main(["study", "realsafe", *WHITE, "--out", str(folder)]) == 3  # claims are not run
+    return folder
+
+
+def test_a_study_is_run_by_one_command_and_not_again(
+    besiege: Besiege, realsafe: Path, tmp_path: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (realsafe / "records").rglob("*.parquet")}
+    told = besiege("study", "realsafe", *WHITE, "--out", str(realsafe))
+    assert told.code == 3 and "nothing is left to do" in told.flat
+    flat = " ".join(told.out.split())
+    assert "Table 3: median distance and accuracy" in flat and "F1 not run" in flat
+    after = {path: path.stat().st_mtime_ns for path in (realsafe / "records").rglob("*.parquet")}
+    assert before == after and before
+
+
+def test_a_part_is_added_to_a_run(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "grown"
+    shutil.copytree(realsafe, folder)
+    words = [*WHITE[:-1], "white linf untargeted, strength", "--out", str(folder)]
+    assert besiege("study", "realsafe", *words).code == 3
+    names = [cell.name for cell in board_of(folder).cells]
+    assert names == ["white linf untargeted", "white linf untargeted, strength"]
+
+
+def test_table_3_as_a_file_is_recomputed_from_exported_rows(
+    besiege: Besiege, realsafe: Path, tmp_path: Path
+) -> None:
+    assert besiege("export", str(realsafe), "t.csv", "--table", "table3").code == 0
+    assert besiege("export", str(realsafe), "rows.csv").code == 0
+    assert besiege("export", str(realsafe), "t.md", "--table", "table3").code == 0
+    table = list(csv.DictReader((tmp_path / "t.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    (one,) = (r for r in table if (r["attack"], r["model"]) == ("bim", "natural"))
+    attack = "minimal(bim@realsafe, bisections=10, tolerance=0.01)"
+    mine = [r for r in rows if r["attack"] == attack and r["model"] == "natural"]
+    assert len(mine) == int(one["images"]) == 6
+    sizes = sorted(
+        0.0 if r["correct"] == "false" else float(r["linf"]) if r["success"] == "true" else np.inf
+        for r in mine
+    )
+    assert float(one["median"]) == sizes[2]  # half of the images are broken within it
+    assert float(one["accuracy"]) == sum(size > 0.15 * (1 + 1e-6) for size in sizes) / 6
+    assert "| white bim |" in (tmp_path / "t.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("export", "RUN", "t.csv", "--table", "table4"), "did you mean 'table3'"),
+        (("export", "RUN", "t.npz", "--table", "table3"), "cannot hold a table"),
+        (("export", "RUN", "t.csv", "--table", "table3", "--board"), "two tables"),
+        (("study", "realsafe", "--run", "RUN", "--size", "smoke"), "--run only reads"),
+        (("study", "--size", "smoke"), "which study?"),
+        (("study", "realsafe", "--size", "smoke"), "several data sets"),
+        (("study", "realsafe", "--data", "digits", "--queries", "50"), "less than one step"),
+        (
+            ("study", "realsafe", "--data", "digits", "--models", "zoo:cifar10-natural", "--show"),
+            "normalises 3 channels",
+        ),
+        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
+    ],
+)
+def test_wrong_input_of_a_study_is_told_before_any_work(
+    besiege: Besiege, realsafe: Path, words: tuple[str, ...], said: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("BESIEGE_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("BESIEGE_OFFLINE", "1")
+    told = besiege(*(str(realsafe) if word == "RUN" else word for word in words))
+    assert told.code == 2 and said in told.flat
+    assert not (tmp_path / "besiege-runs").exists()
+
+
+def test_the_page_of_a_study_and_its_site(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
+    besiege("study", "realsafe", "--run", str(realsafe), "--page", "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "# RealSafe: 15 attacks" in page and "| **F1** The order" in page
+    assert "## Table 3: median distance" in page and "Size, on digits: 6 images" in page
+    assert str(tmp_path) not in page.replace(str(realsafe), "")
+    assert besiege("report", str(realsafe)).code in (0, 4)
+    site = realsafe / "site"
+    assert "Figure 1: accuracy against budget" in (site / "study.html").read_text()
+    assert (site / "study" / "figure-1.html").is_file()
+    assert "study.html" in (site / "index.html").read_text()

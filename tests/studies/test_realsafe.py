@@ -10,6 +10,7 @@ from tests.studies.realsafe_boards import NAMES, Sizes, board, cell, sizes
 
 from besiege.bench.benchmark import read_benchmark
 from besiege.bench.board import Board, BoardCell
+from besiege.bench.sweeps import Sweep
 from besiege.core.errors import UnknownNameError
 from besiege.metrics.crossings import crossing
 from besiege.metrics.paired import Difference, paired_interval
@@ -247,7 +248,7 @@ def test_an_image_wrong_when_clean_has_distance_0_and_one_never_broken_infinity(
         assert found.ends.tolist() == [[0.0, 0.05, 0.2, np.inf]]
         assert found.held(0.1).tolist() == [[False, False, True, True]]
     rows = STUDY.table("table3", mine).numbers
-    assert rows["median"].tolist() == [0.125, 0.125] and rows["accuracy"].tolist() == [0.5, 0.5]
+    assert rows["median"].tolist() == [0.05, 0.05] and rows["accuracy"].tolist() == [0.5, 0.5]
     shown = STUDY.table("success", mine).numbers
     assert shown["of_correct"][0] == 1 / 3 and shown["of_all"][0] == 1 / 4
 
@@ -304,6 +305,74 @@ def test_a_figure_has_the_attacks_of_its_knowledge_as_panels() -> None:
     for x in (0.03, 0.1, 0.15):
         at = np.searchsorted(line.x, x, side="right") - 1
         assert line.value[at] == pytest.approx((held > x).mean())
+
+
+def figure(number: str, mine: Board) -> dict[str, Sweep]:
+    """The panels of a figure, by their attacks."""
+    (found,) = (one for one in STUDY.figures(mine) if one.name == number)
+    return {panel.attack: panel for panel in found.panels}
+
+
+def test_a_strength_curve_is_the_share_not_broken_after_so_many_steps() -> None:
+    count = 30
+    taken = np.arange(count) % 12 + 1
+    broken = np.arange(count) % 3 != 0
+    distance = {"bim@realsafe-strength": {"natural": np.where(broken, 0.05, np.inf)}}
+    first = {"bim@realsafe-strength": {"natural": taken}}
+    name = "white linf untargeted, strength"
+    mine = board(
+        [
+            white(count, {"natural": 0.05}),
+            cell(name, distance, first=first, search=False),
+        ]
+    )
+    (line,) = figure("2", mine)["bim"].lines
+    for x in (1, 5, 11):
+        at = np.searchsorted(line.x, x, side="right") - 1
+        assert line.value[at] == pytest.approx(1 - (broken & (taken <= x)).mean())
+
+
+def test_transfer_against_strength_has_a_point_for_each_number_of_steps() -> None:
+    found = {
+        f"bim@realsafe-strength(steps={k})": {"natural": np.where(np.arange(20) < k, 0.05, np.inf)}
+        for k in (1, 3, 10)
+    }
+    name = "transfer linf untargeted, strength"
+    moved = cell(name, found, source="zoo:p", search=False)
+    (line,) = figure("4", board([white(20, {"natural": 0.05}), moved]))["bim"].lines
+    assert line.x.tolist() == [0, 1, 3, 10]
+    assert line.value.tolist() == pytest.approx([1.0, 0.95, 0.85, 0.5])
+
+
+def test_targeted_success_under_both_denominators() -> None:
+    """Two of ten are misclassified when clean, three reach their class within the budget."""
+    ends = np.array([0, 0, 0.05, 0.1, 0.08, 0.2, 0.3, np.inf, np.inf, np.inf])
+    one = {"minimal(bim@realsafe)": {"natural": ends}}
+    aimed = cell("white linf targeted", one, goal="targeted:random")
+    rows = STUDY.table("success", board([aimed])).numbers
+    assert (rows["broken"][0], rows["of_correct"][0], rows["of_all"][0]) == (3, 3 / 8, 3 / 10)
+
+
+def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
+    a = np.array([0.05, 0.2, 0.2, 0.3])
+    b = np.array([0.2, 0.05, 0.2, 0.3])
+    found = {"minimal(bim@realsafe)": {"natural": a}, "minimal(mim@realsafe)": {"natural": b}}
+    scores = {"minimal(nes@realsafe-code(steps=9))": {"natural": np.array([1, 1, 0.05, 1])}}
+    mine = board(
+        [
+            cell("white linf untargeted", found),
+            cell("score linf untargeted", scores, access="score"),
+            cell("white l2 untargeted", {"cw@realsafe": {"natural": a * 0}}, norm="l2"),
+        ]
+    )
+    rows = STUDY.table("worst", mine).numbers
+    left = dict(
+        zip(zip(rows["norm"], rows["knowledge"], strict=True), rows["accuracy"], strict=True)
+    )
+    assert left["linf", "white"] == 0.5 and left["linf", "score"] == 0.75
+    assert left["linf", "all"] == 0.25 and left["l2", "white"] == 0.0
+    # A black-box success where no white-box attack has one: W08.
+    assert any("break 1 of 4 images" in one for one in STUDY.readings(mine))
 
 
 def test_absent_models_stand_in_the_table() -> None:

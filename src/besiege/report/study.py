@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from besiege.bench.board import Board
@@ -9,6 +10,9 @@ from besiege.bench.display import Grid
 from besiege.report.formats import listed
 from besiege.studies.answers import Answer
 from besiege.studies.study import Study
+
+_FOLDER = re.compile(r"--out \S*/(?=[^\s/]+(\s|$))")
+"""Where a run folder was, which is nobody else's."""
 
 
 def study_page(study: Study, board: Board) -> str:
@@ -25,6 +29,10 @@ def study_page(study: Study, board: Board) -> str:
     lines += ["", "## Reading these figures", "", *(f"- {one}" for one in readings)] * bool(
         readings
     )
+    if study.differs:
+        lines += ["", "## What differs from the publication", ""]
+        lines += [f"- {one}" for one in study.differs]
+    lines += _commands(study)
     if board.absent:
         lines += ["", "## Absent", ""]
         lines += [f"- {_text(name)}: {_text(why)}" for name, why in board.absent.items()]
@@ -32,6 +40,19 @@ def study_page(study: Study, board: Board) -> str:
         lines += ["", "## Left out", ""]
         lines += sorted({f"- {_text(m)}: {_text(why)}" for _, m, why in board.unfit})
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands(study: Study) -> Iterator[str]:
+    """How to run the study on every data set, in parts that resume."""
+    if not study.sizes:
+        return
+    yield from ("", "## Run it", "")
+    yield from (f"- `--size {name}`: {size.about}." for name, size in study.sizes.items())
+    yield from ("", "A folder takes the parts one after the other, and each resumes:", "")
+    for data in study.specs:
+        for part in study.parts or ("*",):
+            words = f"--data {data} --size SIZE --only '{part}' --out {study.name}-{data}"
+            yield f"    besiege study {study.name} {words}"
 
 
 def _made(board: Board) -> Iterator[str]:
@@ -45,7 +66,7 @@ def _made(board: Board) -> Iterator[str]:
     yield f"{size_in_words(board)}"
     yield ""
     for command in [*dict.fromkeys(one.command for one in found if one.command)][:8]:
-        yield f"    {command}"
+        yield f"    {_FOLDER.sub('--out ', command)}"
     if not board.figures.complete:
         yield ""
         yield "**This run is not complete.** Missing records never count as robust."

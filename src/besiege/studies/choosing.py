@@ -91,8 +91,7 @@ def chosen(study: Study, choice: Choice) -> tuple[Benchmark, Path]:
     if (choice.count, choice.queries) != (None, None):
         benchmark = limited(study, benchmark, choice.count, choice.queries)
     asked = with_cells(benchmark, choice.only)
-    content = asked.model_dump(mode="json", exclude_defaults=True)
-    return benchmark_of(content, f"the study '{study.name}' as asked"), path
+    return _sound(asked, f"the study '{study.name}' as asked"), path
 
 
 def spec_of(study: Study, data: str | None) -> Path:
@@ -190,7 +189,7 @@ def joined(before: Benchmark, now: Benchmark) -> Benchmark:
     tags = {tag: {**before.tags.get(tag, {}), **values} for tag, values in now.tags.items()}
     pairs = dict.fromkeys((*before.compare.pairs, *now.compare.pairs))
     models = {**before.models, **now.models}
-    return now.model_copy(
+    both = now.model_copy(
         update={
             "models": models,
             "tags": {**before.tags, **tags},
@@ -199,6 +198,12 @@ def joined(before: Benchmark, now: Benchmark) -> Benchmark:
             "absent": {name: why for name, why in now.absent.items() if name not in models},
         }
     )
+    return _sound(both, "the run with what is added")
+
+
+def _sound(benchmark: Benchmark, source: str) -> Benchmark:
+    """The benchmark, read again: its problems are those of a file."""
+    return benchmark_of(benchmark.model_dump(mode="json", exclude_defaults=True), source)
 
 
 # Models.

@@ -69,10 +69,13 @@ class Table:
         Its name in ``besiege export RUN FILE --table NAME``.
     make : callable
         From a board to the table. An `UnknownNameError` means that the board has nothing for it.
+    long : bool
+        Whether it has too many rows for a terminal; pages fold it.
     """
 
     name: str
     make: Callable[[Board], Grid]
+    long: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,10 @@ class Study:
         For patterns of cells the tag and value of the models that belong there.
     steps : mapping
         The queries of one step of attacks whose tries are limited through ``steps=``.
+    parts : tuple of str
+        Patterns of cells that are run one after the other where the whole takes too long.
+    differs : tuple of str
+        What differs from the publication, as sentences.
     """
 
     name: str
@@ -117,6 +124,8 @@ class Study:
     tags: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     only: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, Path]:
@@ -197,10 +206,13 @@ class Study:
             raise UnknownNameError(f"no table of the study '{self.name}' is '{name}': {have}")
         return self.tables[names.index(name)].make(board)
 
-    def shown(self, board: Board) -> dict[str, Grid]:
-        """The tables by their names, without those that the board has nothing for."""
+    def shown(self, board: Board, *, long: bool = False) -> dict[str, Grid]:
+        """The tables by their names, without those that the board has nothing for.
+
+        `long` ones are other tables than those that are not.
+        """
         found = {}
-        for one in self.tables:
+        for one in (each for each in self.tables if each.long == long):
             with suppress(UnknownNameError):
                 found[one.name] = one.make(board)
         return found
@@ -226,7 +238,8 @@ def _answer(claim: Claim, found: Measured | str) -> Answer:
     nothing = Answer(claim.id, claim.text, "not run", claim.smallest, claim.denied)
     nothing = replace(nothing, paper=claim.paper)
     if isinstance(found, str):
-        return replace(nothing, caveat=_joined(f"{found}.", claim.caveat))
+        why = found[:1].upper() + found[1:]
+        return replace(nothing, caveat=_joined(f"{why}.", claim.caveat))
     verdict, needed = decide(found.low, found.high, claim.smallest, denied=claim.denied), None
     if verdict == "cannot tell":
         needed = found.needed or images_needed(found, claim.smallest, claim.denied)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from besiege.bench.sweeps import Sweep
+from besiege.report.site.choices import token
 from besiege.report.site.panels import panel
 from besiege.report.site.view import Page, Site, unit_of
 from besiege.report.study import size_in_words
@@ -19,7 +20,8 @@ def study_pages(site: Site) -> Iterator[Page]:
         return
     board = site.board
     drawn = {
-        f"study/figure-{number}.html": one for number, one in enumerate(study.figures(board), 1)
+        f"study/figure-{token(one.name or str(number))}.html": one
+        for number, one in enumerate(study.figures(board), 1)
     }
     answers = study.answers(board)
     values: dict[str, Any] = {
@@ -28,6 +30,7 @@ def study_pages(site: Site) -> Iterator[Page]:
         "answers": [{"it": one, "effect": _effect(one)} for one in answers],
         "level": f"{100 * study.level:.4g} %",
         "tables": study.shown(board),
+        "folded": study.shown(board, long=True),
         "readings": study.readings(board),
         "figures": drawn,
     }

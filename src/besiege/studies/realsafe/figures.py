@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ from besiege.studies.realsafe.reading import (
     UNTARGETED,
     WHITE,
     WORDS,
+    Ends,
     by_steps,
     cells_of,
     distances,
@@ -109,26 +111,35 @@ def _note(one: Declared) -> str:
 
 
 def _panels(board: Board, one: Declared) -> Iterator[Sweep]:
-    draw = _over_budgets if one.against == "budget" else _STRENGTH[one.knowledge]
+    if one.against == "budget":
+        yield from _over_budgets(board, one)
+        return
+    ways = [_STRENGTH[one.knowledge], *([_by_steps] if one.knowledge == WHITE else [])]
     for attack in ORDER[one.knowledge]:
-        try:
-            yield draw(board, one, attack)
-        except UnknownNameError:
-            if one.knowledge == WHITE and one.against == "strength":
-                try:
-                    yield _by_steps(board, one, attack)
-                except UnknownNameError:
-                    continue
+        for draw in ways:
+            with suppress(UnknownNameError):
+                yield draw(board, one, attack)
+                break
 
 
-def _over_budgets(board: Board, one: Declared, attack: str) -> Sweep:
-    found = distances(board, one.knowledge, attack, one.norm, one.goal)
-    among = found.known & found.correct if one.measure == "success" else found.known
+def _over_budgets(board: Board, one: Declared) -> Iterator[Sweep]:
+    """All attacks on one axis, so that panels compare."""
+    found: dict[str, Ends] = {}
+    for attack in ORDER[one.knowledge]:
+        with suppress(UnknownNameError):
+            found[attack] = distances(board, one.knowledge, attack, one.norm, one.goal)
+    end = max((_end(board, each) for each in found.values()), default=1.0)
+    for attack, each in found.items():
+        among = each.known & each.correct if one.measure == "success" else each.known
+        lines = tuple(lines_of(each.models, each.ends, among, end, one.measure))
+        yield Sweep(each.cell, attack, "budget", one.measure, "size", end, lines)
+
+
+def _end(board: Board, found: Ends) -> float:
+    """Where an axis holds nearly all perturbations, and the standard budget."""
     broken = found.ends[found.known & np.isfinite(found.ends)]
-    eps = board.cells[found.cell].eps or 0.0
-    end = max(_ROOM * quantile(broken, _SHARE) if len(broken) else 0.0, 1.5 * eps) or 1.0
-    lines = tuple(lines_of(found.models, found.ends, among, end, one.measure))
-    return Sweep(found.cell, attack, "budget", one.measure, "size", end, lines)
+    most = _ROOM * quantile(broken, _SHARE) if len(broken) else 0.0
+    return max(most, 1.5 * (board.cells[found.cell].eps or 0.0)) or 1.0
 
 
 def _first_hits(board: Board, one: Declared, attack: str) -> Sweep:

@@ -250,4 +250,8 @@ def readings(board: Board) -> list[str]:
     return found
 
 
-TABLES = (Table("table3", table_3), Table("worst", worst_cases), Table("success", success))
+TABLES = (
+    Table("table3", table_3),
+    Table("worst", worst_cases),
+    Table("success", success, long=True),
+)
