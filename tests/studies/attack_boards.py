@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ def attacked(name: str, left: Mapping[str, Mapping[str, NDArray[np.bool_]]]) -> 
     held = np.stack([np.stack([by[attack] for attack in attacks]) for by in left.values()])
     count = held.shape[2]
     cell = searched("white linf", np.ones((len(MODELS), count)))
-    spent = {one: np.ones(held.shape, np.int32) for one in COUNTED}
+    spent: dict[str, Any] = {one: np.ones(held.shape, np.int32) for one in COUNTED}
     spent["queries_used"] = spent.pop("queries")
     whole = np.ones((len(left), count), bool)
     cell = replace(
@@ -33,7 +34,7 @@ def attacked(name: str, left: Mapping[str, Mapping[str, NDArray[np.bool_]]]) -> 
         evaluations=tuple(range(len(left))),
         correct=whole,
         known=whole,
-        robust=held.all(1),
+        robust=np.asarray(held.all(1)),
         covered=np.ones(held.shape, bool),
         left=held,
         success=~held,

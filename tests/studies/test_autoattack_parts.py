@@ -146,6 +146,7 @@ def test_losses_that_were_not_run_are_left_out() -> None:
 def listed_in(spec: Path) -> list[str]:
     """The attacks of the only cell of a specification."""
     (cell,) = read_benchmark(spec).cells
+    assert cell.attacks is not None
     return list(cell.attacks)
 
 

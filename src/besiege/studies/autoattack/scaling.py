@@ -86,19 +86,17 @@ def scaling(board: Board, model: str, cell: str = CELL, *, level: float = LEVEL)
         The level of the interval of `Scaling.masked`.
     """
     found = board.cell(cell)
-    forms = [
-        {
-            n: left_rate(found, model, ascent(n, form))
-            for n in DIVISORS
-            if ascent(n, form) in found.attacks
-        }
-        for form in (False, True)
-    ]
+
+    def by_divisor(stable: bool) -> dict[int, Rate]:
+        texts = {n: ascent(n, stable) for n in DIVISORS}
+        return {n: left_rate(found, model, t) for n, t in texts.items() if t in found.attacks}
+
+    usual = by_divisor(stable=False)
     margin = left_rate(found, model, MARGIN) if MARGIN in found.attacks else None
     masked = None
-    if {1, DIVISORS[-1]} <= forms[0].keys():
+    if {1, DIVISORS[-1]} <= usual.keys():
         masked = masked_by_scale(board, model=model, cell=cell, level=level)
-    return Scaling(*forms, margin, masked)
+    return Scaling(usual, by_divisor(stable=True), margin, masked)
 
 
 def masked_by_scale(
