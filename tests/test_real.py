@@ -73,6 +73,25 @@ def test_transfer_needs_all_steps_and_leaving_at_success_is_the_trap() -> None:
     assert fooled["success"] <= 0.3
 
 
+def test_the_utility_of_fgsm_is_as_deepsec_printed_it() -> None:
+    """Table III, FGSM at 0.1 on another ResNet-20: PSD 277 within 3 %, Linf exactly the budget."""
+    found = besiege.evaluate(
+        "public:cifar10_resnet20",
+        "cifar10",
+        threat="linf:0.1",
+        attacks="fgsm@deepsec-cifar10",
+        count=200,
+        curve=False,
+        examine="none",
+    )
+    (one,) = found.figures.attack_utility
+    assert one.psd == pytest.approx(277, rel=0.03) and one.linf == pytest.approx(0.1, abs=1e-8)
+    assert one.l0 == pytest.approx(0.993, abs=0.003) and one.l2 == pytest.approx(5.42, abs=0.03)
+    assert one.ass is not None and one.ass_published is not None
+    assert 0.005 < one.ass - one.ass_published < 0.05
+    assert one.psd_paper is not None and one.psd_paper > 20 * 277
+
+
 @pytest.mark.slow
 def test_both_curves_of_the_robust_cifar_model_equal_a_script(tmp_path: Path) -> None:
     model = "zoo:cifar10-pgd-at"

@@ -7,7 +7,8 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from besiege.core.errors import InputError
-from besiege.metrics.detection import auc, auc_interval, roc
+from besiege.metrics.detection import auc, auc_bootstrap, auc_interval, roc
+from besiege.metrics.resampling import Resampling
 
 Scores = tuple[np.ndarray, np.ndarray]
 
@@ -166,3 +167,30 @@ def test_the_same_scores_give_the_same_interval_in_any_order() -> None:
     assert auc_interval(positive, negative) == auc_interval(positive, negative)
     turned = auc_interval(positive[::-1], negative[::-1])
     assert turned.low == pytest.approx(auc_interval(positive, negative).low, abs=1e-12)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_bootstrap_is_that_of_resampled_scores(paired: bool) -> None:
+    generator = np.random.default_rng(3)
+    clean = generator.normal(size=60).round(1)
+    above = (clean + generator.normal(0.5, 1, 60)).round(1)
+    found = auc_bootstrap(above, clean, paired=paired, resamples=200)
+    ours = Resampling.of(60, 200, 0).weights.astype(int)
+    theirs = ours if paired else Resampling.of(60, 200, 1).weights.astype(int)
+    areas = [
+        auc(np.repeat(above, mine), np.repeat(clean, other))
+        for mine, other in zip(ours, theirs, strict=True)
+    ]
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(areas, (0.025, 0.975))))
+    assert found.value == auc(above, clean) and found.low < found.value < found.high
+
+
+def test_the_bootstrap_agrees_with_delong_and_keeps_exact_ends() -> None:
+    generator = np.random.default_rng(4)
+    above, below = generator.normal(0.7, 1, 400), generator.normal(0, 1, 300)
+    drawn, closed = auc_bootstrap(above, below), auc_interval(above, below)
+    assert drawn.low == pytest.approx(closed.low, abs=0.01)
+    assert drawn.high == pytest.approx(closed.high, abs=0.01)
+    assert auc_bootstrap([2, 3], [0, 1]) == auc_interval([2, 3], [0, 1])
+    flipped = auc_bootstrap(-above, -below)
+    assert flipped.value == pytest.approx(1 - drawn.value) and flipped.reversed

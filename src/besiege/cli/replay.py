@@ -32,7 +32,7 @@ def replay_(
     /,
     *,
     on: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    through: Annotated[str, Parameter(metavar="LAYER")] = "",
+    through: Annotated[str | None, Parameter(metavar="LAYER")] = None,
     model: Annotated[str | None, Parameter(metavar="NAME")] = None,
     threat: Annotated[str | None, Parameter(metavar="THREAT")] = None,
     attack: Annotated[str | None, Parameter(metavar="ATTACK")] = None,
@@ -67,7 +67,7 @@ def replay_(
 
     prepare(device, None)
     which = {"model": model, "threat": threat, "attack": attack}
-    found = replay(run, on=on, through=through, how=Machine(device), **which)
+    found = replay(run, on=on, through=through or "", how=Machine(device), **which)
     if as_json:
         screen.print_json([asdict(one) for one in found])
         return FINE

@@ -39,9 +39,10 @@ def w26_calibration(evidence: Evidence) -> Iterator[Finding]:
                 f"the detector finds the misclassified images of '{trial.text}' less suspicious "
                 f"than their clean images: area under the ROC curve {area.value:.2f} "
                 f"[{area.low:.2f}, {area.high:.2f}], below one half.",
-                "Its score follows something else than an attack, often low confidence: images "
-                "that are misclassified with high confidence pass. Quote its detection rate of no "
-                "other attack without this one.",
+                "Its sign is flipped for these images, which does not mean that they are hard to "
+                "detect. Its score follows something else than an attack, often low confidence: "
+                "images that are misclassified with high confidence pass. Quote its detection rate "
+                "of no other attack without this one.",
                 "note",
             )
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from besiege.core.errors import InputError
 from besiege.metrics.intervals import clopper_pearson
 from besiege.metrics.paired import normal_quantile
+from besiege.metrics.resampling import RESAMPLES, Resampling
 from besiege.metrics.values import Auc
 
 Numbers = NDArray[np.float64]
@@ -126,6 +127,62 @@ def auc_interval(
     middle = np.log(value / (1 - value))
     low, high = (float(1 / (1 + np.exp(-(middle + side)))) for side in (-width, width))
     return Auc(value, low, high, count)
+
+
+def auc_bootstrap(
+    positive: ArrayLike,
+    negative: ArrayLike,
+    *,
+    paired: bool = False,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Auc:
+    """The area under the ROC curve with a bootstrap interval (percentiles of resampled images).
+
+    Images are drawn with replacement, adversarial and clean ones apart, or together where the
+    scores at one place are of the same image. It assumes no shape of the distribution, as DeLong's
+    interval does (`auc_interval`); of areas of 0 or 1 it has no width, and the exact interval of
+    `auc_interval` stands in.
+
+    Parameters
+    ----------
+    positive, negative, paired, level
+        As in `auc_interval`.
+    resamples, seed : int
+        Number of resamples, and the seed that they are drawn from.
+
+    Examples
+    --------
+    >>> found = auc_bootstrap([3, 2, 5, 4, 1], [2, 1, 0, 3, 1])
+    >>> found.value, found.low < found.value < found.high
+    (0.8, True)
+    """
+    exact = auc_interval(positive, negative, paired=paired, level=level)
+    if exact.value in (0.0, 1.0):
+        return exact
+    above, below = _scores(positive, negative)
+    ours = Resampling.of(len(above), resamples, seed).weights
+    theirs = ours if paired else Resampling.of(len(below), resamples, seed + 1).weights
+    # Weighted counts on the common scale of all different scores: no pair is formed.
+    values, where = np.unique(np.concatenate([above, below]), return_inverse=True)
+    order = np.argsort(where[len(above) :], kind="stable")
+    starts = np.searchsorted(where[len(above) :][order], np.arange(len(values) + 1))
+    areas = np.empty(resamples)
+    for block in (slice(begin, begin + _ROWS) for begin in range(0, resamples, _ROWS)):
+        running = np.cumsum(theirs[block][:, order], 1, dtype=np.float64)
+        running = np.pad(running, ((0, 0), (1, 0)))
+        lower = running[:, starts[:-1]]
+        middle = (lower + running[:, starts[1:]]) / 2
+        mine = where[: len(above)]
+        areas[block] = (ours[block] * middle[:, mine]).sum(1) / (len(above) * len(below))
+    tail = (1 - level) / 2
+    low, high = np.quantile(areas, (tail, 1 - tail))
+    return Auc(exact.value, float(low), float(high), len(above))
+
+
+_ROWS = 64
+"""Resamples at once: a few megabytes for thousands of images."""
 
 
 def _variance(placements: Numbers) -> float:

@@ -1,0 +1,1 @@
+"""AutoAttack's two sub-studies (Croce and Hein 2020): the scale of logits, and step sizes."""
