@@ -203,3 +203,15 @@ PUBLIC: Mapping[str, PublicWeights] = MappingProxyType(
     }
     | _LARGE
 )
+
+
+def side_of(text: str) -> int | None:
+    """The side of the images that a public model takes, for models of one side.
+
+    Examples
+    --------
+    >>> side_of("public:imagenet_squeezenet1.1"), side_of("zoo:digits-natural")
+    (227, None)
+    """
+    entry = PUBLIC.get(text.removeprefix("public:")) if text.startswith("public:") else None
+    return None if entry is None else entry.crop
