@@ -128,7 +128,7 @@ def test_networks_for_imagenet_have_the_stated_top_1_and_top_5(name: str) -> Non
 def test_gradients_of_networks_for_imagenet_are_those_of_finite_differences(name: str) -> None:
     """In float64, along a random direction: differences over several lengths agree."""
     victim, data = load(f"public:{name}"), images_of("imagenet-sample")
-    module, side = victim.module.double(), PUBLIC[name].crop
+    module, side = victim.module.double(), PUBLIC[name].crop or 0
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(1, 3, side, side, generator=generator, dtype=torch.float64)
     x = 0.5 * x + 0.25 * data.images[:1, :, :side, :side].double()
