@@ -14,6 +14,7 @@ from torch import Tensor
 
 import besiege
 from besiege.bench.benchmark import Benchmark, benchmark_of
+from besiege.bench.board import board_of
 from besiege.bench.comparison import compare_runs
 from besiege.bench.expanding import beside, declared
 from besiege.bench.run import read_run
@@ -344,3 +345,58 @@ def test_only_declared_pairs_are_compared(tmp_path: Path) -> None:
     assert run is not None and run.benchmark is not None
     every = run.model_copy(update={"benchmark": spec(models=models, cells=cells)}).compared()
     assert every is not None and len(every) == 6, "all pairs of three models in two cells"
+
+
+LARGE = """
+name = "large"
+data = "imagenet-sample"
+count = 6
+[models]
+small = "public:imagenet_squeezenet1.1"
+mobile = "public:imagenet_mobilenet_v2_1.0+bits(depth=4)"
+[[cells]]
+name = "own"
+threat = "linf:0.1"
+attacks = ["fgsm"]
+crop = "model"
+examine = "none"
+[[cells]]
+name = "other"
+threat = "linf:0.1"
+attacks = ["fgsm"]
+models = ["mobile"]
+"""
+
+
+def test_every_model_may_get_the_images_at_its_own_side() -> None:
+    found = declared(benchmark_of(tomllib.loads(LARGE)), Path())
+    crops = {(one.cell, one.model): one.request.crop for one in found.entries}
+    assert crops == {("own", "small"): "227", ("own", "mobile"): "224", ("other", "mobile"): None}
+    assert {one.request.data for one in found.entries} == {"imagenet-sample"}
+
+
+def test_data_of_a_benchmark_may_have_a_side() -> None:
+    text = LARGE.replace('"imagenet-sample"', '"imagenet-sample(crop=224)"')
+    with pytest.raises(InputError, match=r"own.*\.crop: the data .*crop=224.* have a side already"):
+        declared(benchmark_of(tomllib.loads(text)), Path())
+    plain = text.replace('crop = "model"\n', "")
+    found = declared(benchmark_of(tomllib.loads(plain)), Path())
+    assert {(one.request.data, one.request.crop) for one in found.entries} == {
+        ("imagenet-sample", "224")
+    }
+
+
+def test_a_model_of_unknown_side_is_named() -> None:
+    text = LARGE.replace("public:imagenet_squeezenet1.1", "zoo:digits-natural")
+    with pytest.raises(InputError, match=r"the side of 'small' is not known: leave crop out"):
+        declared(benchmark_of(tomllib.loads(text)), Path())
+
+
+@pytest.mark.slow
+def test_rows_of_models_of_two_sides_pair(tmp_path: Path) -> None:
+    """Image files keep their ids, whatever is cropped from them."""
+    text = LARGE.replace("+bits(depth=4)", "").partition('[[cells]]\nname = "other"')[0]
+    measure(declared(benchmark_of(tomllib.loads(text)), Path()), out=tmp_path)
+    (cell,) = board_of(tmp_path).cells
+    assert cell.models == ("small", "mobile") and len(cell.samples) == 6
+    assert cell.known.all() and cell.covered.all()

@@ -259,3 +259,22 @@ def test_other_company_is_no_chance(tmp_path: Path) -> None:
     model(samples.images[1:])
     assert "W14" not in {f.id for f in predict_clean(model, samples).findings}
     assert model.ledger is not None and not model.ledger.distrusted
+
+
+def test_the_place_of_the_target_class() -> None:
+    """1 for the predicted class; of equal scores the first class leads, as it does for argmax."""
+    victim = affine(torch.eye(4), torch.zeros(4))
+    images = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.4, 0.4, 0.2, 0.4], [0.1, 0.1, 0.1, 0.9]])
+    samples = Samples.of(images.view(3, 1, 1, 4), torch.tensor([0, 0, 3]))
+    targets = torch.tensor([2, 3, 1])
+    aimed = Samples(samples.images, samples.labels, samples.ids, targets)
+    crafted = besiege.evaluation.judging.Claims(
+        samples.images, torch.zeros(3, dtype=torch.bool), targets
+    )
+    found = judge(victim, crafted, aimed, Threat.parse("linf:0.1 targeted:given"))
+    assert found.rank is not None and found.rank.tolist() == [3, 3, 3]
+    assert torch.equal(found.rank == 1, found.reached)
+    assert judge(victim, crafted, samples, Threat.parse("linf:0.1")).rank is None
+    victim.access = Access.DECISION
+    hidden = judge(victim, crafted, aimed, Threat.parse("linf:0.1 targeted:given decision"))
+    assert hidden.rank is None

@@ -135,3 +135,18 @@ def test_rank_correlations() -> None:
     assert spearman([1, 1, 1], [1, 2, 3]).p == 1
     with pytest.raises(InputError, match="3 pairs"):
         spearman([1, 2], [1, 2])
+
+
+def test_medians_count_failures_as_infinite() -> None:
+    wrong, sizes = simulated(7, 401)
+    holes = sizes.copy()
+    holes[:, ::4] = np.inf
+    law = law_of(wrong, holes, median=True)
+    assert law.distortion.tolist() == [np.sort(row)[200] for row in holes]
+    assert law.of_all is not None and law.of_all.slope[1] < law.of_all.slope[0]
+    known = ~wrong
+    some = law_of(wrong, holes, known, median=True)
+    assert some.distortion[1] == np.sort(holes[1][known[1]])[(known[1].sum() - 1) // 2]
+    holes[2, :300] = np.inf
+    none = law_of(wrong, holes, median=True)
+    assert none.of_all is None and none.distortion[2] == np.inf and "withstood" in none.why

@@ -104,6 +104,60 @@ def test_the_whole_test_set_gives_the_published_accuracy(name: str) -> None:
     assert abs(count_right(name, count) - count / 100 * PUBLIC[name].clean) <= 2 + 1e-6
 
 
+LARGE = sorted(name for name, entry in PUBLIC.items() if entry.classes == 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_networks_for_imagenet_have_the_stated_top_1_and_top_5(name: str) -> None:
+    """On all 1,000 images, within 0.1 points; a minute each."""
+    victim, data = load(f"public:{name}"), images_of("imagenet-sample")
+    right = torch.zeros(2)
+    with torch.no_grad():
+        for part in data.shards(50):
+            five = victim(part.images).topk(5).indices == part.labels[:, None]
+            right += torch.tensor([five[:, 0].sum(), five.any(1).sum()])
+    first, among = (right / len(data) * 100).tolist()
+    entry = PUBLIC[name]
+    assert entry.top5 is not None
+    assert abs(first - entry.clean) <= 0.1 + 1e-4 and abs(among - entry.top5) <= 0.1 + 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_gradients_of_networks_for_imagenet_are_those_of_finite_differences(name: str) -> None:
+    """In float64, along a random direction: differences over several lengths agree."""
+    victim, data = load(f"public:{name}"), images_of("imagenet-sample")
+    module, side = victim.module.double(), PUBLIC[name].crop or 0
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(1, 3, side, side, generator=generator, dtype=torch.float64)
+    x = 0.5 * x + 0.25 * data.images[:1, :, :side, :side].double()
+    move = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+
+    def height(at: torch.Tensor) -> torch.Tensor:
+        mean, std = (
+            torch.tensor(one, dtype=torch.float64).view(1, -1, 1, 1)
+            for one in (PUBLIC[name].mean, PUBLIC[name].std)
+        )
+        logits: torch.Tensor = module((at - mean) / std)
+        return logits[0, 7] - logits[0, 100]
+
+    x.requires_grad_(True)
+    (slope,) = torch.autograd.grad(height(x), x)
+    along = float((slope * move).sum())
+    with torch.no_grad():
+        for length in (1e-6, 1e-7):
+            difference = float(height(x + length * move) - height(x - length * move)) / 2 / length
+            assert difference == pytest.approx(along, rel=1e-3)
+
+
+def test_networks_for_imagenet_have_a_family_and_a_published_accuracy() -> None:
+    assert {PUBLIC[name].family for name in LARGE} == {"SqueezeNet", "MobileNet", "EfficientNet"}
+    for entry in (PUBLIC[name] for name in LARGE):
+        assert entry.published is not None and entry.published[0] < entry.clean
+    assert PUBLIC["cifar10_resnet20"].family == "ResNet" and not PUBLIC["mnist_lenet_adv"].family
+
+
 def test_altered_public_weights_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,9 @@ class Cell(Value):
         As in `besiege.evaluate`; seed and count are by default those of the benchmark.
     clever : str, optional
         CLEVER scores of the images besides, such as ``clever(batches=100)``.
+    crop : {"model"}, optional
+        Each model gets the images cropped to its own side. Images keep their ids, so that models of
+        all sizes are compared on the same ones. By default the benchmark's data say the size.
     """
 
     name: str = Field(min_length=1, max_length=80)
@@ -77,6 +80,7 @@ class Cell(Value):
     access: Literal["gradient", "score", "decision"] | None = None
     examine: Literal["full", "short", "none"] = "short"
     clever: str | None = None
+    crop: Literal["model"] | None = None
 
     @field_validator("attacks", "models", mode="before")
     @classmethod

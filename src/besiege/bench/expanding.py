@@ -16,6 +16,7 @@ from besiege.core.errors import BesiegeError
 from besiege.core.text import short
 from besiege.core.threat import Access, Threat
 from besiege.data.catalogue import CATALOGUE
+from besiege.models.public import side_of
 from besiege.training.fitting import read_architecture
 from besiege.training.recipes import recipe
 
@@ -166,6 +167,9 @@ def _cell(
     if len(problems) > before:
         return
     listed = benchmark.models if cell.models is None else cell.models
+    sides = {model: _side(benchmark, cell, model, problems, place) for model in listed}
+    if len(problems) > before:
+        return
     for model in (one for one in listed if one in benchmark.models):
         for budget, text, attacks in asked:
             for seed in benchmark.seeds(cell):
@@ -188,10 +192,30 @@ def _cell(
                     ),
                     examine=cell.examine,
                     clever=clever_of(cell.clever or False),
+                    **({} if sides[model] is None else {"crop": sides[model]}),
                 )
                 if request.data not in CATALOGUE:
                     request = request.model_copy(update={"data": str(base / request.data)})
                 yield Entry(cell.name, model, budget, seed, request)
+
+
+def _side(
+    benchmark: Benchmark, cell: Cell, model: str, problems: list[str], place: str
+) -> str | None:
+    """The side of the images that a model gets; None where the benchmark's data say it."""
+    if cell.crop is None or model not in benchmark.models:
+        return None
+    text = benchmark.models[model]
+    name = text.partition("+")[0].strip() if isinstance(text, str) else ""
+    found = side_of(name)
+    if found is None:
+        problems.append(
+            f"{place}.crop: the side of '{model}' is not known: leave crop out, and write the side "
+            "with the data, such as imagenet-sample(crop=224)"
+        )
+    elif "crop=" in benchmark.data.replace(" ", ""):
+        problems.append(f"{place}.crop: the data '{benchmark.data}' have a side already")
+    return None if found is None else str(found)
 
 
 def _model(benchmark: Benchmark, name: str, base: Path) -> str:

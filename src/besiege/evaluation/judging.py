@@ -132,6 +132,10 @@ class Verdicts:
         Whether the clean image is accepted and classified correctly.
     rejection : Rejection
         Whether the victim rejects the image.
+    rank : Tensor, optional
+        The place of the target class among all classes, 1 for the predicted one; None without
+        targets, and for a victim that returns labels only. Of a stochastic victim by its mean
+        probabilities.
     forwards : int
         Forward passes of the judge, which are not part of the attack's cost.
     findings : tuple of Finding
@@ -149,6 +153,7 @@ class Verdicts:
     success: Tensor
     correct: Tensor
     rejection: Rejection
+    rank: Tensor | None
     forwards: int
     findings: tuple[Finding, ...]
 
@@ -294,6 +299,7 @@ def judge(
             success,
             correct,
             Rejection.of(victim, scores),
+            _rank(victim, scores, aimed),
             2 * many * len(samples)
             + (0 if victim.stochastic else min(AGAIN, len(samples)))
             + again,
@@ -311,6 +317,17 @@ def answered(victim: Victim, scores: Tensor, labels: Tensor) -> tuple[Certainty,
     if victim.access is Access.DECISION:  # its scores only encode the label
         certainty = Certainty(*(torch.full_like(part, torch.nan) for part in certainty))
     return certainty, prediction
+
+
+def _rank(victim: Victim, scores: Tensor, targets: Tensor | None) -> Tensor | None:
+    """The place of each target by ``[draws, rows, columns]``; of equal scores the first leads."""
+    if targets is None or victim.access is Access.DECISION:  # its scores only encode the label
+        return None
+    scores = scores[:, :, : _classes(victim, scores)]
+    every = scores[0] if len(scores) == 1 else torch.softmax(scores.double(), 2).mean(0)
+    own = every.gather(1, targets[:, None])
+    before = torch.arange(every.shape[1], device=every.device) < targets[:, None]
+    return 1 + ((every > own) | ((every == own) & before)).sum(1)
 
 
 def _classes(victim: Victim, scores: Tensor) -> int:

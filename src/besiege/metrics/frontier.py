@@ -118,8 +118,9 @@ def frontier_of(accuracy: ArrayLike, distortion: ArrayLike) -> Mask:
     [True, True, False]
     """
     x, y = np.asarray(accuracy, np.float64), np.asarray(distortion, np.float64)
-    across, other = x[..., :, None] - x[..., None, :], y[..., :, None] - y[..., None, :]
-    dominates = (across >= 0) & (other >= 0) & ((across > 0) | (other > 0))
+    # Compared, not subtracted: medians may be infinite.
+    (x1, x2), (y1, y2) = ((v[..., :, None], v[..., None, :]) for v in (x, y))
+    dominates = (x1 >= x2) & (y1 >= y2) & ((x1 > x2) | (y1 > y2))
     return np.asarray(~dominates.any(-2))
 
 
@@ -131,6 +132,7 @@ def law_of(
     level: float = LEVEL,
     seed: int = 0,
     error: ArrayLike | None = None,
+    median: bool = False,
 ) -> Law:
     """The frontier of some models, and the line of distortion on ln(error).
 
@@ -148,6 +150,9 @@ def law_of(
         Seed of resamples and permutations.
     error : array of shape (models,), optional
         Error rates known otherwise, such as published ones; `wrong` is not used then.
+    median : bool
+        Whether a model's distortion is its median over all known images, infinite where no
+        perturbation was found, instead of the mean over those where one was.
 
     Examples
     --------
@@ -161,13 +166,18 @@ def law_of(
     sizes = np.asarray(distortion, np.float64)
     if sizes.ndim != 2:
         raise InputError("distortions are a table of models and images")
-    there = known_images(known, sizes.shape) & np.isfinite(sizes)
+    there = known_images(known, sizes.shape) & ~np.isnan(sizes)
+    there &= median | np.isfinite(sizes)
     if not there.any(1).all():
         raise InputError("a model has no distortion on any image: leave it out")
     drawn = Resampling.of(sizes.shape[1], resamples_of(level), seed)
     misses, many_misses = _errors(wrong, error, drawn, sizes.shape)
-    mean = np.where(there, sizes, 0).sum(1) / there.sum(1)
-    many = _means(drawn, np.where(there, sizes, 0), there)
+    if median:
+        once = Resampling(np.ones((1, sizes.shape[1]), np.float32))
+        (mean,), many = medians(once, sizes, there), medians(drawn, sizes, there)
+    else:
+        mean = np.where(there, sizes, 0).sum(1) / there.sum(1)
+        many = _means(drawn, np.where(there, sizes, 0), there)
     frontier = Frontier(
         frontier_of(-misses, mean), np.asarray(frontier_of(-many_misses, many).mean(0))
     )
@@ -214,11 +224,26 @@ def _means(drawn: Resampling, values: Numbers, known: Mask) -> Numbers:
     return np.where(np.isfinite(found), found, whole)
 
 
+def medians(drawn: Resampling, sizes: Numbers, known: Mask) -> Numbers:
+    """The smallest size that half of the known images need, ``[resamples, models]``.
+
+    Infinite where more than half need more than was found, and where no known image was drawn.
+    """
+    found = np.empty((len(drawn.weights), len(sizes)))
+    for place, (row, there) in enumerate(zip(sizes, known, strict=True)):
+        order = np.argsort(np.where(there, row, np.inf), kind="stable")
+        weight = (drawn.weights * there)[:, order].cumsum(1, dtype=np.float64)
+        half = weight[:, -1:] / 2
+        reached = (weight >= half) & (weight > 0)
+        found[:, place] = np.where(reached.any(1), row[order][reached.argmax(1)], np.inf)
+    return found
+
+
 def _line(
     error: Numbers, mean: Numbers, errors: Numbers, means: Numbers, some: Mask, level: float
 ) -> Line | None:
     """The line through some models; the same models in every resample."""
-    if some.sum() < LEAST or np.ptp(error[some]) == 0:
+    if some.sum() < LEAST or np.ptp(error[some]) == 0 or not np.isfinite(mean[some]).all():
         return None
     slope, intercept = _least_squares(np.log(error[some]), mean[some])
     slopes, intercepts = _least_squares(np.log(errors[:, some]), means[:, some])
@@ -236,6 +261,8 @@ def _line(
 
 def _least_squares(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
     """Slope and intercept along the last axis."""
+    # A resample with an infinite median has the largest finite one: it is still the farthest.
+    y = np.where(np.isfinite(y), y, np.where(np.isfinite(y), y, -np.inf).max())
     away = x - x.mean(-1, keepdims=True)
     width = np.square(away).sum(-1)
     slope = (away * y).sum(-1) / np.where(width > 0, width, np.nan)
@@ -249,6 +276,8 @@ def _why_not(error: Numbers, on: Mask, along: Line | None, through: Line | None)
         return ""
     if len(error) < LEAST:
         return f"A line needs {LEAST} models at least, and there are {len(error)}."
+    if through is None and np.ptp(error) > 0:
+        return "Half of the images of a model withstood every attack: its median is not known."
     if through is None:
         return "All models have the same error: there is nothing to fit a line to."
     return (
@@ -287,6 +316,14 @@ def spearman(first: ArrayLike, second: ArrayLike, *, seed: int = 0) -> Correlati
     farther = int((np.abs(other[orders] @ one) >= abs(value) * size * (1 - 1e-12)).sum())
     p = farther / factorial(count) if exact else (1 + farther) / (1 + _DRAWN)
     return Correlation(min(max(value, -1.0), 1.0), p, exact)
+
+
+def rank_correlation(first: Numbers, second: Numbers) -> float:
+    """Spearman's rank correlation of two vectors; 0 where one of them is constant."""
+    one, other = _ranks(first), _ranks(second)
+    one, other = one - one.mean(), other - other.mean()
+    size = np.sqrt(np.square(one).sum() * np.square(other).sum())
+    return float(one @ other / size) if size > 0 else 0.0
 
 
 def _ranks(values: Numbers) -> Numbers:

@@ -7,6 +7,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("resnet20", "resnet32", "resnet44", "resnet56", "resnet110"), "ResNet"),
+        **dict.fromkeys(("vgg", "vgg16"), "VGG"),
+        "plain_cnn": "plain",
+        "densenet": "DenseNet",
+        "inception_cifar": "Inception",
+        **dict.fromkeys(("mobile_cifar", "mobilenet_v1", "mobilenet_v2"), "MobileNet"),
+        "squeezenet": "SqueezeNet",
+        "efficientnet_lite0": "EfficientNet",
+    }
+)
+"""Families of architectures, as Su et al. (2018) compare them."""
+
 
 @dataclass(frozen=True)
 class PublicWeights:
@@ -33,6 +47,12 @@ class PublicWeights:
         Height and width of the centre crop that the network sees.
     options : mapping
         Further arguments of the architecture.
+    top5 : float, optional
+        Share of these test images whose class is among the five with the largest logits, in per
+        cent; measured for networks trained on ImageNet.
+    published : (float, float or None), optional
+        Accuracy on ImageNet's validation images as its source publishes it, top-1 and top-5 in per
+        cent.
     """
 
     sha256: str
@@ -46,6 +66,13 @@ class PublicWeights:
     std: tuple[float, ...] | None = None
     crop: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    top5: float | None = None
+    published: tuple[float, float | None] | None = None
+
+    @property
+    def family(self) -> str:
+        """The family of its architecture, such as ResNet; empty for small networks of no family."""
+        return FAMILIES.get(self.architecture, "")
 
     @property
     def classes(self) -> int:
@@ -142,7 +169,9 @@ _SHA256 = {
 }
 
 # The accuracy is that on imagenet-sample, of the half-precision weights computed in float32. It is
-# above that on ImageNet's validation images, since these images may be training images.
+# above that on ImageNet's validation images, since these images may be training images. Published
+# accuracies: OpenVINO's model zoo, same conversion; TensorFlow's tables of MobileNet v1 and of
+# the 8-bit MobileNet v2; the release of EfficientNet-Lite, without its top-5.
 _LARGE = {
     "imagenet_squeezenet1.1": PublicWeights(
         "fd870fec25ccca1672f519fce4521be4417e56fb22c8f85b3fb295d6388f6036",
@@ -156,6 +185,8 @@ _LARGE = {
         std=(1 / 255, 1 / 255, 1 / 255),
         crop=227,
         options={"bgr": True},
+        top5=84.4,
+        published=(58.4, 81.0),
     ),
     "imagenet_mobilenet_v1_0.75": PublicWeights(
         "978d53df4784b4fb55f0808ae75adb2bf5fd91262539939424e2f6e86e87f120",
@@ -169,6 +200,8 @@ _LARGE = {
         std=(0.5,),
         crop=224,
         options={"multiplier": 0.75},
+        top5=96.3,
+        published=(68.4, 88.2),
     ),
     "imagenet_mobilenet_v2_1.0": PublicWeights(
         "4f4e55aa153df9dee9f0a3571fb429ba24549f377efce26edd2ac897d2e5a47d",
@@ -181,6 +214,8 @@ _LARGE = {
         mean=(128 / 255,),
         std=(128 / 255,),
         crop=224,
+        top5=97.5,
+        published=(70.8, 89.9),
     ),
     "imagenet_efficientnet_lite0": PublicWeights(
         "25505e7eeed59d7a1213955022df83c5578a861e2c83040b0be357af9630a9a6",
@@ -193,6 +228,8 @@ _LARGE = {
         mean=(127 / 255,),
         std=(128 / 255,),
         crop=224,
+        top5=97.1,
+        published=(75.1, None),
     ),
 }
 
@@ -203,3 +240,15 @@ PUBLIC: Mapping[str, PublicWeights] = MappingProxyType(
     }
     | _LARGE
 )
+
+
+def side_of(text: str) -> int | None:
+    """The side of the images that a public model takes, for models of one side.
+
+    Examples
+    --------
+    >>> side_of("public:imagenet_squeezenet1.1"), side_of("zoo:digits-natural")
+    (227, None)
+    """
+    entry = PUBLIC.get(text.removeprefix("public:")) if text.startswith("public:") else None
+    return None if entry is None else entry.crop

@@ -92,6 +92,8 @@ def _result(
         **{str(norm): array(verdicts.distance[norm]) for norm in Norm},
         **draws_of(verdicts.draws, victim.stochastic),
         **rejection_of(verdicts.rejection, victim.rejects),
+        # A float: it is NaN beside records of earlier releases, which have none.
+        **({} if verdicts.rank is None else {"rank": array(verdicts.rank.double())}),
     }
     totals = {
         "rows": len(samples),

@@ -1,0 +1,194 @@
+"""S1 to S9: each says yes, no and cannot tell of boards where that is the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.studies.su.made import (
+    FAMILY,
+    MODELS,
+    answered,
+    board,
+    cell,
+    even,
+    matrix,
+    spread,
+)
+
+from besiege.core.errors import UnknownNameError
+from besiege.studies.answers import Measured, decide
+from besiege.studies.su import answers as su
+
+LEVEL = 0.95
+ERRORS = [0.05, 0.1, 0.2, 0.3, 0.45]
+
+
+def verdict(found: Measured, smallest: float = 0.02) -> str:
+    assert found.low <= found.value <= found.high and found.level == LEVEL
+    return decide(found.low, found.high, smallest)
+
+
+def law(slope: float, noise: float = 0.2, images: int = 300) -> Measured:
+    middles = [0.1 * (1 + slope * np.log(error / 0.2)) for error in ERRORS]
+    sizes, right = spread(middles, images, noise), answered(ERRORS, images)
+    return su.slope(board(cell("search", sizes, right)), "search", level=LEVEL)
+
+
+def test_s1_distortion_along_the_error() -> None:
+    assert verdict(law(0.3), 0.1) == "yes"
+    found = law(0.3)
+    assert 0.2 < found.value < 0.45 and "frontier" in found.caveat
+    assert verdict(law(-0.3), 0.1) == "no" and "all models" in law(-0.3).caveat
+    assert verdict(law(0.08, 1.0, 60), 0.1) == "cannot tell"
+
+
+def test_s1_with_two_models_or_published_errors() -> None:
+    sizes = spread([0.1, 0.2, 0.3])
+    two = cell("search", sizes[:2], answered(ERRORS[:2]), models=MODELS[:2])
+    few = su.slope(board(two), "search")
+    assert verdict(few) == "cannot tell" and "3 models at least" in few.caveat
+    three = cell("search", sizes, answered(ERRORS[:3]), models=MODELS[:3])
+    errors = dict(zip(MODELS, (0.01, 0.02, 0.04, 0.08, 0.16), strict=True))
+    given = su.slope(board(three), "search", errors)
+    assert given.value == pytest.approx(0.1 / np.log(2) / 0.2, rel=0.15)
+
+
+def test_s2_families() -> None:
+    names = (*MODELS, "v3", "d3", "m2", "m3")
+    family = {**FAMILY, "v3": "VGG", "d3": "DenseNet", "m2": "mobile", "m3": "mobile"}
+
+    def apart(middles: list[float]) -> Measured:
+        found = board(cell("search", spread(middles), models=names), family=family)
+        return su.families_apart(found, "search", level=LEVEL)
+
+    by_family = {"VGG": 0.3, "DenseNet": 0.1, "mobile": 0.03}
+    yes = apart([by_family[family[name]] * (1 + 0.02 * n) for n, name in enumerate(names)])
+    assert verdict(yes) == "yes" and "p 0.0" in yes.caveat
+    place = {"VGG": 0, "DenseNet": 0, "mobile": 0}
+    spreading = []
+    for name in names:  # each family has the same three sizes
+        spreading.append(0.1 * 3.0 ** place[family[name]])
+        place[family[name]] += 1
+    assert verdict(apart(spreading)) == "no"
+    assert verdict(apart(np.random.default_rng(4).lognormal(-2, 1, 9).tolist())) == "cannot tell"
+    few = board(cell("search", spread([0.1] * 3), models=("v1", "v2", "d1")))
+    assert verdict(su.families_apart(few, "search")) == "cannot tell"
+
+
+def test_s3_depth() -> None:
+    pairs = (("v2", "v1"), ("d2", "d1"))
+
+    def depth(gain: float, images: int = 300) -> Measured:
+        sizes = spread([0.1, 0.1 * gain, 0.2, 0.2 * gain, 0.1], images)
+        return su.deeper(board(cell("search", sizes, answered([0.1] * 5, images))), "search", pairs)
+
+    assert verdict(depth(1.2)) == "yes" and "v2 over v1 +" in depth(1.2).caveat
+    assert verdict(depth(0.8)) == "no"
+    assert verdict(depth(1.01, 30)) == "cannot tell"
+    with pytest.raises(UnknownNameError, match="v9"):
+        su.deeper(board(cell("search", spread([0.1] * 5))), "search", (("v9", "v1"),))
+
+
+def rows(vgg: float, others: float) -> NDArray[np.float64]:
+    rates = even(others)
+    rates[:2] = vgg
+    return rates
+
+
+def test_s4_stripes() -> None:
+    def stripe(vgg: float, others: float, images: int = 300) -> Measured:
+        return su.stripes(matrix(rows(vgg, others), images), ("v1", "v2"), level=LEVEL)
+
+    assert verdict(stripe(0.6, 0.3)) == "yes"
+    assert verdict(stripe(0.3, 0.6)) == "no"
+    assert verdict(stripe(0.42, 0.3, 30)) == "cannot tell"
+    with pytest.raises(UnknownNameError):
+        su.stripes(matrix(even(0.5)), ("x",))
+
+
+def test_s5_within_families() -> None:
+    names = np.array([FAMILY[name] for name in MODELS])
+    same = names[:, None] == names
+
+    def inside(within: float, across: float, images: int = 300) -> Measured:
+        given = matrix(np.where(same, within, across), images)
+        return su.within_families(given, FAMILY, level=LEVEL)
+
+    assert verdict(inside(0.9, 0.4)) == "yes"
+    assert inside(0.9, 0.4).value == pytest.approx(0.5, abs=0.05)
+    assert verdict(inside(0.4, 0.5)) == "no"
+    assert verdict(inside(0.45, 0.4, 30)) == "cannot tell"
+    alone = dict(zip(MODELS, MODELS, strict=True))
+    assert verdict(su.within_families(matrix(even(0.5)), alone)) == "cannot tell"
+
+
+def test_s6_order_and_s7_goals() -> None:
+    def order(*means: float, images: int = 300) -> Measured:
+        made = [matrix(even(one), images, seed=n) for n, one in enumerate(means)]
+        return su.in_order(made, level=LEVEL)
+
+    assert verdict(order(0.8, 0.6, 0.4)) == "yes" and "Mean transfer" in order(0.8, 0.6).caveat
+    assert verdict(order(0.8, 0.4, 0.6)) == "no"
+    assert verdict(order(0.8, 0.6, 0.58, images=60)) == "cannot tell"
+    targeted = (matrix(even(one), seed=5) for one in (0.1, 0.7))
+    above, below = (su.untargeted_above(matrix(even(0.5)), one, level=LEVEL) for one in targeted)
+    assert (verdict(above), verdict(below)) == ("yes", "no")
+    close = su.untargeted_above(matrix(even(0.5), 40), matrix(even(0.48), 40, 5), level=LEVEL)
+    assert verdict(close) == "cannot tell"
+    with pytest.raises(UnknownNameError, match="other models"):
+        su.in_order([matrix(even(0.5)), matrix(even(0.5, 3))])
+
+
+def test_s8_asymmetry() -> None:
+    def ways(there: float, back: float, images: int = 300) -> Measured:
+        rates = even(0.5)
+        rates[0, 4], rates[4, 0] = there, back
+        return su.asymmetry(matrix(rates, images), "v1", "m1", level=LEVEL)
+
+    assert verdict(ways(0.8, 0.2)) == "yes"
+    assert verdict(ways(0.2, 0.8)) == "no"
+    assert verdict(ways(0.55, 0.5, 40)) == "cannot tell"
+    with pytest.raises(UnknownNameError, match="x"):
+        su.asymmetry(matrix(even(0.5)), "v1", "x")
+
+
+def test_s9_success_at_a_high_confidence() -> None:
+    def measure(kept: list[float], images: int = 600, noise: float = 0.1) -> Measured:
+        sizes = spread([0.05, 0.1, 0.15, 0.2, 0.25], images, noise)
+        broken = np.random.default_rng(3).random((5, images)) >= np.array(kept)[:, None]
+        found = board(cell("search", sizes), cell("kappa 40", sizes, success=broken))
+        return su.no_measure(found, "kappa 40", "search", level=LEVEL)
+
+    # Failures that are rarest where the distortion is largest measure the opposite.
+    assert verdict(measure([0.9, 0.7, 0.5, 0.3, 0.1])) == "yes"
+    assert verdict(measure([0.1, 0.3, 0.5, 0.7, 0.9])) == "no"
+    assert verdict(measure([0.3, 0.35, 0.33, 0.4, 0.45], 100, 0.8)) == "cannot tell"
+
+
+def test_a_matrix_from_the_cells_of_a_board() -> None:
+    names, images = MODELS[:3], 50
+    generator = np.random.default_rng(0)
+    right = answered([0.1, 0.2, 0.3], images)
+    won = generator.random((3, 3, images)) < 0.5
+    sizes = np.full((3, images), 0.1)
+    white = cell("white", sizes, right, won[[0, 1, 2], [0, 1, 2]], names)
+    cells = []
+    for s, source in enumerate(names):
+        others = [t for t in range(3) if t != s]
+        cells.append(
+            cell(
+                f"from {source}",
+                sizes[others],
+                right[others],
+                won[s, others],
+                tuple(names[t] for t in others),
+                (source,) * 2,
+            )
+        )
+    found = su.crossed_of(board(white, *cells), {name: f"from {name}" for name in names}, "white")
+    assert found.models == names and (found.made == right).all()
+    for s in range(3):
+        for t in range(3):
+            assert (found.hit[s, t] == ((won[s, t] & right[t]) | ~right[t])).all()
+            assert (found.right[s, t] == right[t]).all()
