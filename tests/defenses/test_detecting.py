@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -20,6 +20,7 @@ from besiege.core.errors import BesiegeError, DataError, InputError, UnknownName
 from besiege.core.oracle import Oracle
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
+from besiege.data.contents import contents
 from besiege.defenses import (
     BitDepth,
     Calibration,
@@ -34,6 +35,7 @@ from besiege.defenses import (
 from besiege.defenses.detecting import (
     Detector,
     Examined,
+    Material,
     Numbers,
     calibrate,
     digest_of,
@@ -42,10 +44,12 @@ from besiege.defenses.detecting import (
     threshold_at,
 )
 from besiege.defenses.detector_files import as_ranges, from_ranges
+from besiege.defenses.lid import LID
 from besiege.models import ARCHITECTURES, Classifier, Ensemble
 from besiege.testing import VICTIM_LAWS, conform_victim
 from besiege.testing.victims import module_of
 from besiege.training import fit_detector
+from besiege.training.detectors import fooled
 
 MODEL = "zoo:digits-natural"
 TEST = besiege.data.load("digits", "test")
@@ -456,11 +460,53 @@ def test_data_without_splits_are_calibrated_on_their_last_images(tmp_path: Path)
     assert load(f"{MODEL}+detector('{out}')").rejects
 
 
+@pytest.mark.parametrize("chosen", ["last", "random"])
+def test_no_image_is_fitted_on_and_calibrated_on(
+    chosen: Literal["last", "random"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Material] = []
+
+    def noting(self: LID, victim: Victim, material: Material) -> dict[str, Tensor]:
+        found.append(material)
+        return fit(self, victim, material)
+
+    fit = LID.fit
+    monkeypatch.setattr(LID, "fit", noting)
+    data = besiege.data.load((TEST.images, TEST.labels))  # without splits: both are of one pool
+    out = tmp_path / "d.safetensors"
+    fit_detector("lid", MODEL, data, out, count=100, chosen=chosen, fit_on=397)
+    held = set(json.loads(out.with_suffix(".json").read_text())["calibration"]["contents"])
+    (material,) = found
+    used = torch.cat([material.clean, material.reference])
+    labels = torch.zeros(len(used), dtype=torch.int64)
+    others = set(contents(besiege.data.load((used, labels))))
+    assert len(held) == 100 and len(others) == len(used) == 297
+    assert not held & others
+
+
+def test_only_images_that_are_right_when_clean_are_fitted_on() -> None:
+    victim = load(MODEL)
+    labels = TEST.labels.clone()
+    labels[::2] = (labels[::2] + 1) % 10  # the model misclassifies these, clean and attacked
+    made, kept = fooled(victim, TEST.images, labels, 0.15)
+    with torch.no_grad():
+        clean, attacked = (victim(x).argmax(1) for x in (TEST.images[kept], made))
+    assert 10 <= len(kept) == len(made) < 300
+    assert bool((clean == labels[kept]).all()), "right when clean"
+    assert bool((attacked != labels[kept]).all()), "wrong when attacked"
+
+
 def test_calibration_images_may_be_random(tmp_path: Path) -> None:
     out = tmp_path / "d.safetensors"
     fit_detector("squeezing", MODEL, "digits", out, count=100, chosen="random")
     withheld = load(f"{MODEL}+detector('{out}')").withheld
-    assert withheld is not None and withheld.ids == tuple(TEST.subset(100, 0).ids.tolist())
+    assert withheld is not None and len(withheld.ids) == 100 < withheld.ids[-1] - withheld.ids[0]
+    for seed in range(4):  # a draw of its own: by chance a quarter of them are in any other draw
+        assert len({*withheld.ids} & {*TEST.subset(100, seed).ids.tolist()}) < 40
+    again = tmp_path / "again.safetensors"
+    fit_detector("squeezing", MODEL, "digits", again, count=100, chosen="random", seed=1)
+    other = load(f"{MODEL}+detector('{again}')").withheld
+    assert other is not None and len({*withheld.ids} & {*other.ids}) < 40
     with pytest.raises(InputError, match="chosen is 'first'"):
         fit_detector("squeezing", MODEL, "digits", out, chosen="first")  # type: ignore[arg-type]
 
@@ -490,8 +536,8 @@ def test_an_evaluation_leaves_out_what_it_was_calibrated_on(
         )
         rows = made.rows["sample"]
         known = set(load(text).withheld.ids)  # type: ignore[union-attr]
-        if number == 1:  # other ids, other images: nothing is withheld there
-            assert len(set(rows)) == 397
+        if number == 1:  # under another name: the pixels of each image tell
+            assert len(set(rows)) == 199 and not known & set(TEST.ids[rows].tolist())
             continue
         assert len(set(rows)) == 190 and not known & set(map(int, rows))
         assert any(one.id == "W51" for one in made.warnings)

@@ -88,7 +88,8 @@ class BoardCell:
     data : str
         The name of the data set.
     samples, labels : array ``[n]``
-        Ids, ascending, and their classes.
+        Ids, ascending, and their classes: the samples of any model. Not every model need have been
+        judged on all of them (`known`).
     models, attacks : tuple of str
         Names of the models ``[m]``, and texts of the attacks ``[a]``.
     sources : tuple of str
@@ -147,6 +148,13 @@ class BoardCell:
     def known_to(self, attack: str) -> str:
         """The same of one attack: one that ignores the defense transfers in any cell."""
         return TRANSFER if attack.startswith(f"{OBLIVIOUS}(") else self.knowledge
+
+    @property
+    def images(self) -> str:
+        """The images that the models were judged on, in words."""
+        counts = [int(row.sum()) for row in self.known if row.any()]
+        common = self.known[self.known.any(1)].all(0).sum() if counts else 0
+        return images_in_words(counts or [0], int(common))
 
     @cached_property
     def smallest(self) -> Numbers:
@@ -255,6 +263,27 @@ class Board:
     def name_of(self, text: str) -> str:
         """The name of the model of this text, such as a substitute; the text of any other model."""
         return next((model.name for model in self.models if model.text == text), text)
+
+
+def images_in_words(counts: Sequence[int], common: int) -> str:
+    """The numbers of images of several models, and how many of them all have in common.
+
+    Examples
+    --------
+    >>> images_in_words([300, 300], 300)
+    '300 images'
+    >>> images_in_words([300, 200], 100)
+    '200 to 300 images by model, 100 in common'
+    """
+    if set(counts) == {common}:
+        return f"{common:,} images"
+    least, most = min(counts), max(counts)
+    each = (
+        f"{least:,} images for each model"
+        if least == most
+        else (f"{least:,} to {most:,} images by model")
+    )
+    return f"{each}, {common:,} in common"
 
 
 # Reading a run.

@@ -13,11 +13,12 @@ from torch import nn
 from besiege.bench.shards import Read
 from besiege.bench.spec import ModelSpec, Request
 from besiege.bench.undefended import is_undefended
+from besiege.bench.withheld import calibrated_on
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, Finding
 from besiege.core.identity import noting
 from besiege.core.oracle import Oracle, full_precision
-from besiege.core.samples import Samples, Withheld
+from besiege.core.samples import Samples
 from besiege.core.threat import Access, Threat
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
@@ -92,9 +93,13 @@ def as_granted(threat: Threat, access: str | None, victim: Victim) -> Threat:
 
 
 def model_spec(
-    victim: Victim, request: Request, classes: int, data: Data | None = None
+    victim: Victim,
+    request: Request,
+    classes: int,
+    data: Data | None = None,
+    box: tuple[float, float] = (0.0, 1.0),
 ) -> ModelSpec:
-    """The description of the victim; `data` are the evaluated samples."""
+    """The description of the victim; `data` are the evaluated samples, with pixels in `box`."""
     set_on = victim.withheld
     return ModelSpec(
         name=request.model,
@@ -112,17 +117,10 @@ def model_spec(
         rejects=victim.rejects,
         nominal_rejections=victim.nominal_rejections,
         calibrated_on=0 if set_on is None else len(set_on.ids),
-        calibrated_here=_calibrated_on(set_on, data),
+        calibrated_here=(
+            0 if set_on is None or data is None else int(calibrated_on(data, set_on, box).sum())
+        ),
     )
-
-
-def _calibrated_on(withheld: Withheld | None, data: Data | None) -> int:
-    """How many of the evaluated samples the victim's detector was calibrated on."""
-    if withheld is None or data is None:
-        return 0
-    if (data.name, data.split) != (withheld.data, withheld.split):
-        return 0
-    return len({*withheld.ids} & {*data.ids.tolist()})
 
 
 def _with_surrogate(victim: Victim) -> Iterator[Layer]:
@@ -156,22 +154,6 @@ def unread(victim: Victim) -> list[Finding]:
             f"the code of this model cannot be read in full ({names[0]}).",
             "Other processes do not reuse its records: write the model in a file, with classes and "
             "plain values.",
-            "note",
-        )
-    ]
-
-
-def calibrated(victim: Victim) -> list[Finding]:
-    """Report the images that are left out of every evaluation of a victim with a detector."""
-    withheld = victim.withheld
-    if withheld is None:
-        return []
-    return [
-        Finding(
-            "W51",
-            f"its detector was calibrated on {len(withheld.ids):,} images of {withheld.data} "
-            f"({withheld.split}), which are left out of its evaluations.",
-            "Evaluate a model without the detector on the same images before comparing both.",
             "note",
         )
     ]

@@ -57,10 +57,11 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         assert radius is not None, "every norm has one then"
         check_sampling(victim, threat, radius, tuple(first.images.shape[1:]), classes)
     shards = described(data, request.shard, victim, resolved.scaled)
+    box = (0.0, 1.0) if resolved.scaled else victim.box  # of these pixels
     no_curve = _no_curve(request, threat, victim)
     return Plan(
         request=request,
-        model=model_spec(victim, request, classes, data),
+        model=model_spec(victim, request, classes, data, box),
         data=DataSpec(
             name=data.name,
             split=data.split,
@@ -73,6 +74,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
             shape=tuple(first.images.shape[1:]),
             scaled=resolved.scaled,
             standard=_standard(data.name, threat),
+            withheld=resolved.left_out,
         ),
         threat=str(threat),
         chained=resolved.chained,

@@ -24,6 +24,7 @@ from besiege.bench.spec import EXAMINING, Machine, Request
 from besiege.bench.store import Store
 from besiege.bench.training_plan import trained_text
 from besiege.bench.trainings import Training, read_training
+from besiege.bench.withheld import beside, same_data, with_others
 from besiege.core.errors import (
     AttackError,
     BesiegeError,
@@ -33,7 +34,9 @@ from besiege.core.errors import (
     StochasticError,
     ThreatError,
 )
+from besiege.core.samples import Withheld
 from besiege.core.victim import Victim
+from besiege.data.sources import is_in_box
 from besiege.models.black_box import black_box
 from besiege.models.endpoint import kept_below
 
@@ -78,11 +81,41 @@ def prepare(requests: Requests, folder: Path, run: Run | None, how: Machine) -> 
     texts = {one.model.name: trained_text(Store(folder), one.name) for one in trainings}
     read = Read({name: text for name, text in texts.items() if text is not None})
     resolved = [_resolved(request, objects, run, how, read) for request, objects in requests]
+    requests = _side_by_side(requests, resolved)
+    resolved = [
+        one if one.request.beside == request.beside else _resolved(request, objects, run, how, read)
+        for one, (request, objects) in zip(resolved, requests, strict=True)
+    ]
     for one in resolved:
         kept_below(black_box(one.victim), folder)
     plans = [plan_of(one) for one in resolved]
     _must_differ(plans)
     return Prepared([request for request, _ in requests], resolved, plans)
+
+
+def _side_by_side(requests: Requests, resolved: Sequence[ResolvedRequest]) -> Requests:
+    """The requests, of which those on the same data leave out the same calibration images."""
+    if all(one.victim.withheld is None for one in resolved):
+        return requests
+    sources = [None if objects is None else objects.data for _, objects in requests]
+    asked = [request for request, _ in requests]
+    found = list(requests)
+    for number, (request, objects) in enumerate(requests):
+        if is_in_box(sources[number]):
+            continue  # nothing is left out of the caller's own tensors
+        mine = same_data(request, sources[number])
+        alike = {
+            place: (other.model, resolved[place].victim.withheld)
+            for place, other in enumerate(asked)
+            if same_data(other, sources[place]) == mine
+        }
+        others = beside(alike)[number]
+        known = {text: held for text, held in alike.values() if held is not None and text in others}
+        found[number] = (
+            with_others(request, others),
+            replace(objects or Objects(), beside=known) if others else objects,
+        )
+    return found
 
 
 def prepare_benchmark(
@@ -111,12 +144,15 @@ def prepare_benchmark(
         name: text for name, text in declared.models.items() if name in used or declared.problems
     }
     sound = collector.load({**ready, **read.trained}, how, read) | live.keys()
+    shared = collector.beside()
     for entry in declared.entries:
         if collector.lacks(entry, sound, given_up):
             continue
 
-        def made(entry: Entry = entry) -> tuple[ResolvedRequest, Plan]:
-            one = _resolved(entry.request, _stand_ins(entry.request, live), run, how, read)
+        request = with_others(entry.request, shared[entry.cell].get(entry.model, ()))
+
+        def made(request: Request = request) -> tuple[ResolvedRequest, Plan]:
+            one = _resolved(request, _stand_ins(request, live), run, how, read)
             kept_below(black_box(one.victim), folder)
             return one, plan_of(one)
 
@@ -127,7 +163,7 @@ def prepare_benchmark(
         cell, model, budget, seed = entry.key
         entries.append(RunEntry(cell=cell, model=model, budget=budget, seed=seed, plan=plan.name))
         if plan.name not in [other.name for other in prepared.plans]:
-            prepared.requests.append(entry.request)
+            prepared.requests.append(request)
             prepared.resolved.append(resolved)
             prepared.plans.append(plan)
     collector.must_be_sound(entries)
@@ -156,6 +192,7 @@ class _Collector:
         self.problems = list(declared.problems)
         self.unfit: dict[tuple[str, str], Unfit] = {}
         self.given_up: dict[tuple[str, str], Unfit] = {}
+        self.withheld: dict[str, Withheld | None] = {}
 
     def trainings(self, how: Machine, read: Read, given_up: Mapping[str, str]) -> list[Training]:
         """The trainings that can begin."""
@@ -185,11 +222,19 @@ class _Collector:
         sound = set()
         for name, text in models.items():
             try:
-                read_victim(text, how.device, None, read)
+                self.withheld[name] = read_victim(text, how.device, None, read).withheld
                 sound.add(name)
             except BesiegeError as problem:
                 self.problems.append(f"models.{name}: {problem}")
         return sound
+
+    def beside(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """For each cell and model the models beside it whose calibration images it leaves out."""
+        cells: dict[str, dict[str, tuple[str, Withheld | None]]] = {}
+        for entry in self.declared.entries:
+            about = entry.request.model, self.withheld.get(entry.model)
+            cells.setdefault(entry.cell, {})[entry.model] = about
+        return {cell: beside(models) for cell, models in cells.items()}
 
     def attempt(self, entry: Entry, work: Callable[[], T]) -> T | None:
         """The result of some work for an evaluation; None where it has a problem."""
@@ -247,6 +292,8 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
         if old.model.digest == new.model.digest:
             what = "the data" if old.shards != new.shards else "the attacks"
             what += f' of the cell "{entry.cell}"'
+            if old.request.beside != new.request.beside:
+                what += " (its models now leave out the calibration images of other detectors)"
         raise ChangedError(
             f"{what} changed since this run was planned, and results of both would stand in one "
             "table: choose another folder, or declare the new model under another name"

@@ -89,7 +89,12 @@ def gather(store: Store, plan: Plan) -> Gathered:
         None if plan.data.standard is None else plan.data.standard * _width(plan, threat),
         undefended=is_free(plan, threat) and plan.model.undefended,
         # Without a count all samples are there, except for those of the target class.
-        total=plan.data.count if plan.request.count is None else plan.data.total,
+        total=(
+            plan.data.count
+            if plan.request.count is None
+            else plan.data.total - (plan.data.withheld or 0)
+        ),
+        withheld=plan.data.withheld or 0,
         others=others,
         stochastic=plan.model.stochastic,
         surrogates=plan.model.surrogates,
@@ -104,9 +109,30 @@ def gather(store: Store, plan: Plan) -> Gathered:
         collector.failures,
         collector.missing,
         (*collector.damaged, *plan.damage),
-        tuple(dict.fromkeys([*collector.findings, *_unrepeatable(collector.lacking)])),
+        tuple(
+            dict.fromkeys([*_left_out(plan, collector.findings), *_unrepeatable(collector.lacking)])
+        ),
         collector.judged,
     )
+
+
+def _left_out(plan: Plan, findings: Sequence[Finding]) -> Iterator[Finding]:
+    """The findings of the records, with W51: images that were left out of the data.
+
+    Only earlier releases wrote it into records, whose plans do not say how many there were.
+    """
+    about = plan.data
+    yield from (one for one in findings if one.id != "W51" or about.withheld is None)
+    if about.withheld:
+        images = "1 image" if about.withheld == 1 else f"{about.withheld:,} images"
+        yield Finding(
+            "W51",
+            f"{images} of {about.name} ({about.split}), on which a detector was calibrated, "
+            f"{'is' if about.withheld == 1 else 'are'} left out.",
+            "Models that are evaluated in one command, or in one cell of a benchmark, leave out "
+            "the same images. Compare with these; other evaluations may be of other images.",
+            "note",
+        )
 
 
 def _calibrated(plan: Plan) -> Calibrated | None:

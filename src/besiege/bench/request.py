@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from besiege.core import presets
 from besiege.core.errors import AttackError, InputError, ThreatError, near
 from besiege.core.knowledge import Knowledge
 from besiege.core.rules import FEW
-from besiege.core.samples import Samples
+from besiege.core.samples import Samples, Withheld
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
 from besiege.core.victim import Victim
@@ -61,6 +61,8 @@ class Objects:
     attacks: Attacks | None = None
     suite: Attacks | None = None
     substitute: Sequence[Model] = ()
+    beside: Mapping[str, Withheld] = field(default_factory=dict)
+    """What models beside it withhold, by their texts; others are read from theirs."""
 
     @property
     def textual(self) -> bool:
@@ -147,6 +149,9 @@ class ResolvedRequest:
         Whether the attacks are a list of ours that does not have a guard of its own.
     other : Victim, optional
         Another model of the same data, on which a guard can be crafted.
+    left_out : int, optional
+        How many images were left out because detectors were calibrated on them; None where no such
+        detector is known.
     """
 
     request: Request
@@ -161,6 +166,7 @@ class ResolvedRequest:
     fresh: Callable[[], Victim] | None = None
     guardable: bool = False
     other: Victim | None = None
+    left_out: int | None = None
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
@@ -192,7 +198,8 @@ def resolve(
     if not named:
         attacks, suite = usual(threat, not request.substitute)
         chosen, chained = read_attacks(attacks, suite, threat)
-    everything = read_data(request, given.data, victim, read)
+    withheld = _withheld(request, given, victim, device, read)
+    everything, left_out = read_data(request, given.data, victim, read, withheld)
     know_classes(victim, everything.classes, everything.labels)
     threat = settled(threat, request.goal, everything)
     data = left(everything, threat.target)
@@ -244,7 +251,23 @@ def resolve(
         fresh,
         guardable,
         at_hand(victim, data, read) if tested else None,
+        left_out,
     )
+
+
+def _withheld(
+    request: Request, given: Objects, victim: Victim, device: str | None, read: Read
+) -> list[Withheld]:
+    """What the victim was calibrated on, and the models whose images it leaves out, too."""
+    found = [] if victim.withheld is None else [victim.withheld]
+    for text in request.beside:
+        other = given.beside.get(text) or read_victim(text, device, None, read).withheld
+        if other is None:
+            raise InputError(
+                f"'{text}' has no detector that was calibrated on known images: leave --beside out"
+            )
+        found.append(other)
+    return found
 
 
 def read_threat(threat: str | Threat, goal: str | None, access: str | None) -> Threat:

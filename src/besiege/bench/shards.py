@@ -12,6 +12,7 @@ from torch import Tensor
 
 from besiege.bench.spec import Request, Shard
 from besiege.bench.store import key_of
+from besiege.bench.withheld import left_out
 from besiege.core.errors import InputError
 from besiege.core.samples import Samples, Withheld
 from besiege.core.text import side
@@ -56,9 +57,17 @@ class Read:
 
 
 def read_data(
-    request: Request, source: Any, victim: Victim | None, read: Read | None = None
-) -> Data:
+    request: Request,
+    source: Any,
+    victim: Victim | None,
+    read: Read | None = None,
+    withheld: Sequence[Withheld] = (),
+) -> tuple[Data, int | None]:
     """The samples: tensors, datasets and loaders in the victim's box, other data in [0, 1].
+
+    Images that detectors were calibrated on (`withheld`) are left out, and the number of these is
+    returned, too; None where there are no such detectors. Tensors, datasets and loaders are the
+    caller's own choice: nothing is left out of them.
 
     For a victim that receives bytes, the images are rounded to its levels first, so that it
     receives the attacked images. What is in `read` is not read again: a loader may take minutes,
@@ -74,47 +83,28 @@ def read_data(
             "channels": request.channels,
             "layout": request.layout,
         }
-    withheld = None if victim is None else victim.withheld
-    if withheld is not None:
+    left = None if not withheld else 0
+    chosen = bool(withheld) and not is_in_box(source)
+    if chosen:
         how["count"] = None  # chosen below, from the images that are left
     known = {} if read is None else read.data
     key = (request.data if source is None else id(source), *how.items())
     if key not in known:
         known[key] = load_data(request.data if source is None else source, **how)
     data = known[key]
-    if withheld is not None:
-        data = left_out(data, withheld)
+    if chosen:
+        everything, data = data, left_out(data, withheld)
+        left = len(everything) - len(data)
         data = data if request.count is None else data.subset(request.count, request.seed)
     if victim is None or is_in_box(source):
-        return data
+        return data, left
     inner = black_box(victim)
     if inner is None or not inner.as_bytes or inner.grid is None:
-        return data
+        return data, left
     steps = round((inner.box[1] - inner.box[0]) / inner.grid)
     if data.pixels is None:
-        return replace(data, images=_on_levels(data.images, steps))
-    return replace(data, images=_Levels(data.pixels, steps))  # type: ignore[arg-type]  # lazily
-
-
-def left_out(data: Data, withheld: Withheld) -> Data:
-    """The data without images that the victim was calibrated on.
-
-    The same data set is recognised by its name, or by its images where it has another one.
-    """
-    same = torch.isin(data.ids, torch.tensor(withheld.ids))
-    if not bool(same.any()):
-        return data
-    named = (data.name, data.split) == (withheld.data, withheld.split)
-    whole = int(same.sum()) == len(withheld.ids)
-    if not named and not (whole and data.take(same).digest == withheld.digest):
-        return data
-    if bool(same.all()):
-        raise InputError(
-            f"the detector was calibrated on all {len(data)} images of {data.name} ({data.split}), "
-            "so that none is left to evaluate: calibrate it on fewer, besiege detector --count N, "
-            "or evaluate on other images"
-        )
-    return data.take(~same)
+        return replace(data, images=_on_levels(data.images, steps)), left
+    return replace(data, images=_Levels(data.pixels, steps)), left  # type: ignore[arg-type]  # lazily
 
 
 def _on_levels(images: Tensor, steps: int) -> Tensor:

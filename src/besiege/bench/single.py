@@ -59,6 +59,7 @@ class Options(TypedDict, total=False):
     workers: int | None
     substitute: Model | Sequence[Model] | None
     fuse: str
+    beside: str | Sequence[str]
     examine: str
     active_test: bool | int
     clever: bool | str
@@ -120,6 +121,7 @@ def evaluate(
     workers: int | None = None,
     substitute: Model | Sequence[Model] | None = None,
     fuse: str = "logits",
+    beside: str | Sequence[str] = (),
     examine: str = "short",
     active_test: bool | int = False,
     clever: bool | str = False,
@@ -190,6 +192,9 @@ def evaluate(
         as a prior. Several models form one ensemble.
     fuse : {"logits", "probabilities", "losses"}
         Outputs of the ensemble that are averaged.
+    beside : str or sequence of str
+        Models whose detectors were calibrated on images that are left out, too, so that figures
+        compare with those of these models. Models in one call always leave out the same images.
     examine : {"short", "full", "none"}
         Examination of the model and of its evaluation, ``result.examination``: is it strong enough?
         ``"full"`` also examines black-box models, whose queries it counts.
@@ -243,6 +248,7 @@ def evaluate(
             shard=shard,
             substitute=substitute,
             fuse=fuse,
+            beside=(beside,) if isinstance(beside, str) else tuple(beside),
             examine=examine,
             active_test=active_test,
             clever=clever,
@@ -310,6 +316,15 @@ def measure(
                 prepared = prepare_benchmark(requests, store.folder, run, how)
             else:
                 prepared = prepare(requests, store.folder, run, how)
+                # A request may leave out images of models beside it: alone it is another one.
+                for number, ((alone, _), asked) in enumerate(
+                    zip(given, prepared.requests, strict=True)
+                ):
+                    if asked.beside != alone.beside:
+                        stamps[number] = None
+                    if texts:
+                        update = {"beside": asked.beside, "command": asked.command}
+                        texts[number] = texts[number].model_copy(update=update)
             if accept is not None:
                 for plan in prepared.plans:
                     accept(plan)

@@ -114,6 +114,8 @@ class Request(Value):
     """Models whose gradients replace the victim's; several form one ensemble."""
     fuse: Literal["logits", "probabilities", "losses"] = "logits"
     """Outputs that such an ensemble averages."""
+    beside: tuple[str, ...] = ()
+    """Other models whose calibration images are left out, too: those of the same table."""
     resize: str | None = None
     crop: str | None = None
     channels: int | None = None
@@ -257,6 +259,9 @@ class DataSpec(Value):
     shape: tuple[int, ...]
     scaled: bool
     """Whether pixels in [0, 1] are scaled to the victim's box."""
+    withheld: int | None = None
+    """How many images were left out because detectors were calibrated on them; None where no such
+    detector is known. Earlier releases did not write it."""
     standard: float | None
     """The usual budget for these data in the threat's norm, if there is one."""
 

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from besiege.bench.board import Board, BoardCell
+from besiege.bench.board import Board, BoardCell, Mask, images_in_words
 from besiege.core.threat import written_unit
 from besiege.metrics.comparing import Aligned
 from besiege.metrics.crossings import Crossing, along_budget
@@ -106,6 +106,9 @@ class Setting:
         The models, the most robust first; those that must not be quoted come last.
     pairs : tuple of Versus
         All pairs of models.
+    common : int
+        On how many samples the outcome of every model with an outcome is known: each pair is
+        compared on these at least.
     """
 
     norm: str
@@ -117,11 +120,24 @@ class Setting:
     cells: tuple[int, ...]
     standings: tuple[Standing, ...] = ()
     pairs: tuple[Versus, ...] = ()
+    common: int = 0
 
     @property
     def title(self) -> str:
         """Norm and budget: ``linf 8/255``, or ``linf, smallest``."""
         return f"{self.norm}, smallest" if self.eps is None else f"{self.norm} {self.eps_text}"
+
+    @property
+    def alike(self) -> bool:
+        """Whether all models were judged on the same images."""
+        counts = {one.robust.count for one in self.standings if one.robust is not None}
+        return counts == {self.common}
+
+    @property
+    def images(self) -> str:
+        """The images that the models were judged on, in words."""
+        counts = [one.robust.count for one in self.standings if one.robust is not None]
+        return images_in_words(counts or [0], self.common)
 
     def pair(self, one: str, other: str) -> Versus | None:
         """The comparison of two models, whichever is the more robust one."""
@@ -134,7 +150,35 @@ class Setting:
 
 def settings_of(board: Board) -> tuple[Setting, ...]:
     """The settings of a board with their rankings, in the order of its cells."""
-    return tuple(_ranked(board, one) for one in _settings(board))
+    return tuple(
+        _ranked(board, one, names) for one in _settings(board) for names in _meeting(board, one)
+    )
+
+
+def _meeting(board: Board, setting: Setting) -> list[list[str]]:
+    """The models of a setting in sets of which any two have images in common.
+
+    Models that were judged on different images are not ranked among each other: the figures of
+    both are of other images, and no test compares them.
+    """
+    cells = [board.cells[place] for place in setting.cells]
+    found: list[tuple[list[str], list[Mask]]] = []
+    for name in _names(board, cells):
+        mine = _worst_case(setting, cells, name)[1]
+        for names, theirs in found:
+            # Where nothing is known yet a model stays: the figures will come.
+            if all((mine & one).any() or not (mine.any() and one.any()) for one in theirs):
+                names.append(name)
+                theirs.append(mine)
+                break
+        else:
+            found.append(([name], [mine]))
+    return [names for names, _ in found]
+
+
+def _names(board: Board, cells: Sequence[BoardCell]) -> list[str]:
+    """The models of some cells, in the order of the board."""
+    return [m.name for m in board.models if any(m.name in cell.models for cell in cells)]
 
 
 def _settings(board: Board) -> list[Setting]:
@@ -150,9 +194,9 @@ def _settings(board: Board) -> list[Setting]:
     return found
 
 
-def _ranked(board: Board, setting: Setting) -> Setting:
+def _ranked(board: Board, setting: Setting, names: Sequence[str]) -> Setting:
+    """The setting with some of its models ranked."""
     cells = [board.cells[place] for place in setting.cells]
-    names = [m.name for m in board.models if any(m.name in cell.models for cell in cells)]
     found = [_worst_case(setting, cells, name) for name in names]
     aligned = Aligned(
         setting.samples, np.array([v for v, _ in found]), np.array([k for _, k in found])
@@ -169,7 +213,9 @@ def _ranked(board: Board, setting: Setting) -> Setting:
         better[names.index(pair.first), names.index(pair.second)] = pair.clear
     low, high = rank_ranges(better)
     ranked = tuple(replace(standings[m], low=int(low[m]), high=int(high[m])) for m in order)
-    return replace(setting, standings=ranked, pairs=pairs)
+    known = aligned.known[aligned.known.any(1)]
+    common = int(known.all(0).sum()) if len(known) else 0
+    return replace(setting, standings=ranked, pairs=pairs, common=common)
 
 
 def _versus(aligned: Aligned, names: Sequence[str], order: Sequence[int]) -> tuple[Versus, ...]:
@@ -217,6 +263,8 @@ def _searched(setting: Setting, cells: Sequence[BoardCell], names: Sequence[str]
     found = np.full((len(names), len(setting.samples)), np.nan)
     for cell in cells:
         for m, name in enumerate(cell.models):
+            if name not in names:
+                continue
             mine = names.index(name)
             found[mine] = np.fmin(found[mine], cell.searched[m])
     return found

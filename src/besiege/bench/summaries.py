@@ -124,7 +124,7 @@ def _computed(gathered: Gathered, store: Store) -> Summary:
     figures = EvaluationFigures(
         name=plan.name,
         model=ModelFigures(**dict(model)),
-        data=DataFigures(**dict(plan.data)),
+        data=DataFigures(**plan.data.model_dump(exclude={"withheld"})),
         threat=ThreatFigures(
             plan.threat,
             str(threat.norm),

@@ -67,7 +67,7 @@ def read_training(name: str, given: Trained, how: Machine, read: Read) -> Traini
     """A training of a benchmark, checked as far as that needs no training."""
     assert given.data is not None, "expanding a benchmark fills it in"
     asked = Request.of(model=name, data=given.data, threat="linf", split="train")
-    data = read_data(asked, None, None, read)
+    data, _ = read_data(asked, None, None, read)
     plan = recipe(given.train, data.name)
     bare, made = build(given.arch, data, given.seed, plan.layers)
     if source_of(made, Path(WEIGHTS)) is None:

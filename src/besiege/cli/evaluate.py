@@ -91,6 +91,9 @@ def evaluate(
         tuple[str, ...], Parameter(metavar="MODEL", negative="", show_default=False)
     ] = (),
     fuse: Literal["logits", "probabilities", "losses"] = "logits",
+    beside: Annotated[
+        tuple[str, ...], Parameter(metavar="MODEL", negative="", show_default=False)
+    ] = (),
     curve: Curves | None = None,
     no_curve: Flag = False,
     examine: Literal["full", "short", "none"] = "short",
@@ -151,6 +154,9 @@ def evaluate(
         judged on the victim. Several substitutes form one ensemble.
     fuse
         Outputs of the ensemble that are averaged.
+    beside
+        Model whose detector was calibrated on images that are left out, too, so that both compare;
+        models of one command always leave out the same images.
     curve
         Accuracy against the budget: short (20 steps, up to 200 images; the default), full or none.
     no_curve
@@ -216,6 +222,7 @@ def evaluate(
             shard=shard,
             substitute=substitute,
             fuse=fuse if substitute else "logits",
+            beside=beside,
             examine=examine,
             active_test=tested,
             clever=clever_of(clever or False),
@@ -394,6 +401,7 @@ def default_folder(requests: Sequence[Request]) -> Path:
         "layout": request.layout,
         "substitute": request.substitute,
         "fuse": request.substitute,
+        "beside": request.beside,
         **dict.fromkeys(EXAMINING, False),  # it is a part of the same evaluation
     }
     named = {name: value for name, value in words.items() if later.get(name, True)}

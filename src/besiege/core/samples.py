@@ -53,6 +53,21 @@ class Withheld:
 
 
 @dataclass(frozen=True)
+class WithheldImages(Withheld):
+    """The same, with a digest of the pixels of each image, in no order that matters.
+
+    Apart from `Withheld`, whose code is part of the digests of victims that were made before.
+
+    Attributes
+    ----------
+    contents : tuple of str
+        Digests of single images, as `besiege.data.contents` makes them.
+    """
+
+    contents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Samples:
     """Images with labels, ids and, for given targets, the classes to reach.
 

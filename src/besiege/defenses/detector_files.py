@@ -21,7 +21,7 @@ from torch import Tensor
 from besiege.core.errors import BesiegeError, DataError, InputError, UnknownNameError, near
 from besiege.core.files import read_file
 from besiege.core.registry import Registry
-from besiege.core.samples import Withheld
+from besiege.core.samples import Withheld, WithheldImages
 from besiege.core.text import short
 from besiege.core.victim import Victim
 from besiege.core.vocabulary import Vocabulary
@@ -125,9 +125,11 @@ def read_detected(victim: Victim, path: Path, text: str | None = None) -> Detect
         raise DataError(f"{path} lacks {', '.join(missing)}: fit the detector again")
     scalars = {name: float(tensors.pop(name)) for name in _SCALARS}
     where = card["calibration"]
-    withheld = Withheld(
-        where["data"], where["split"], tuple(from_ranges(where["ids"])), where["digest"]
-    )
+    about = where["data"], where["split"], tuple(from_ranges(where["ids"])), where["digest"]
+    # Detectors of earlier versions keep their kind of value: it may be part of a digest.
+    withheld = Withheld(*about)
+    if where.get("contents"):
+        withheld = WithheldImages(*about, tuple(where["contents"]))
     if card.get("reference") is not None and "reference" not in tensors:
         tensors["reference"] = _referenced(card["reference"], victim, path)
     try:

@@ -176,7 +176,9 @@ class Evidence:
     undefended : bool
         Whether the victim is known to have no defense, and the threat restricts only the budget.
     total : int, optional
-        The number of samples that the data set has.
+        The number of samples that the data set has, without those that are withheld.
+    withheld : int
+        Samples of the data set that were left out because a detector was calibrated on them.
     others : mapping
         Rows of other kinds of task, by stage.
     stochastic : bool
@@ -203,6 +205,7 @@ class Evidence:
     standard: float | None = None
     undefended: bool = False
     total: int | None = None
+    withheld: int = 0
     others: Mapping[str, Rows] = field(default_factory=dict)
     stochastic: bool = False
     surrogates: tuple[str, ...] = ()

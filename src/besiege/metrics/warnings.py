@@ -309,21 +309,25 @@ def w24_precision(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "W24",
             f"with {count:,} images, the robust accuracy is known to ±{100 * half:.1f} points.",
-            f"{_more_images(takes, count, evidence.total)} Telling models apart takes fewer "
-            "images: besiege compare tests them image by image.",
+            f"{_more_images(takes, count, evidence.total, evidence.withheld)} Telling models apart "
+            "takes fewer images: besiege compare tests them image by image.",
             "note",
         )
 
 
-def _more_images(takes: Mapping[int, int], count: int, total: int | None) -> str:
-    """How many images of the data set make a figure precise to so many points."""
+def _more_images(takes: Mapping[int, int], count: int, total: int | None, withheld: int = 0) -> str:
+    """How many images of the data set make a figure precise to so many points.
+
+    `total` are those that can be evaluated: without those that are withheld.
+    """
+    whose = " on which no detector was calibrated" if withheld else ""
     there = [f"{n:,} for ±{points}" for points, n in takes.items() if total is None or n <= total]
     if there:
-        rest = "" if len(there) == len(takes) else f"; the data set has {total:,}"
+        rest = "" if len(there) == len(takes) else f"; the data set has {total:,}{whose}"
         return f"A finer figure takes about {' and '.join(there)}{rest}."
     if total is not None and count < total:
-        return f"All {total:,} images of the data set give a finer figure."
-    return "These are all images of the data set."
+        return f"All {total:,} images of the data set{whose} give a finer figure."
+    return f"These are all images of the data set{whose}."
 
 
 def w27_denominators(evidence: Evidence) -> Iterator[Finding]:

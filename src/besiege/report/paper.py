@@ -125,7 +125,7 @@ def _ranking(board: Board, setting: Setting, markup: Markup) -> Results:
     )
     goal = "" if setting.goal == "untargeted" else f" {setting.goal}"
     budget = "" if minimal else f":{setting.eps_text}"
-    caption = markup.text(f"{what}; {len(setting.samples):,} images of {setting.data}")
+    caption = markup.text(f"{what}; {setting.images} of {setting.data}")
     known = " and ".join(dict.fromkeys(cell.knowledge for cell in cells))
     caption += f"; {markup.threat(setting.norm + budget + goal)}, {markup.text(known)}"
     spelled = [f"{head} is {text}" for text, head in short.items() if head != text]

@@ -19,13 +19,14 @@ from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import InputError, near
 from besiege.core.oracle import Oracle, full_precision
-from besiege.core.samples import Withheld
+from besiege.core.samples import WithheldImages
 from besiege.core.text import check_whole
 from besiege.core.threat import Access, Linf
 from besiege.core.victim import Victim
 from besiege.data import load as load_data
 from besiege.data.catalogue import CATALOGUE
-from besiege.data.dataset import Data
+from besiege.data.contents import contents
+from besiege.data.dataset import Data, rank
 from besiege.defenses.defended import load as load_victim
 from besiege.defenses.defended import split as split_layers
 from besiege.defenses.detecting import (
@@ -46,6 +47,8 @@ CALIBRATION = 2000
 """Images that a detector is calibrated on by default, but at most half of the split."""
 FITTING = 1000
 """Images that a detector is fitted on by default."""
+_STREAM = 26
+"""Keeps the draw of calibration images apart from the draws of `Data.subset`."""
 _SOLVED = 50
 """Bisections of the noise's standard deviation."""
 Chosen = Literal["last", "random"]
@@ -143,7 +146,9 @@ def fit_detector(
         _must_not_be_trained_on(victim.name, held)
     material, reference = _material(detector, victim, data, held, fit_on, seed)
     tensors = detector.fit(victim, material)
-    withheld = Withheld(held.name, held.split, tuple(held.ids.tolist()), held.digest)
+    withheld = WithheldImages(
+        held.name, held.split, tuple(held.ids.tolist()), held.digest, contents(held)
+    )
     compared = {} if reference is None else {"reference": material.reference}
     calibration = calibrate(
         victim, detector, tensors | compared, _boxed(held, victim), fpr, withheld, tick
@@ -163,7 +168,7 @@ def fit_detector(
         "threshold": calibration.threshold,
         "spread": calibration.spread,
         "gain": calibration.gain,
-        "calibration": _chosen(held),
+        "calibration": {**_chosen(held), "contents": withheld.contents},
         "reference": _chosen(reference) if reference is not None and named else None,
         "networks": [digest_of(part) for part in detector.parts],
         "fitted": len(material.kept) or len(material.clean),
@@ -217,7 +222,10 @@ def _held_out(data: Data, count: int | None, fpr: float, seed: int | None) -> Da
         )
     must_be_rate(fpr, wanted)
     if seed is not None:
-        return data.subset(wanted, seed)
+        # A stream of its own: `data.subset` would draw the images of an evaluation at this seed.
+        ids = data.ids.tolist()
+        ranked = sorted(range(len(ids)), key=lambda row: rank(_STREAM, seed, ids[row]))
+        return data.take(sorted(ranked[:wanted]))
     return data.take(torch.arange(len(data) - wanted, len(data)))
 
 

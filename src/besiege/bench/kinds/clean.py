@@ -41,7 +41,7 @@ class Clean(Kind):
         return 1.0
 
     def run(self, task: Task, context: Context) -> TaskResult:
-        from besiege.bench.model_spec import calibrated, unread
+        from besiege.bench.model_spec import unread
         from besiege.bench.tables import (
             array,
             as_bytes,
@@ -58,7 +58,6 @@ class Clean(Kind):
         samples = context.samples(task.identity["shard"])
         # Once per evaluation: a few more queries check that the victim is deterministic.
         first = [] if task.shard else unread(victim) + preflight(victim, samples)
-        first += calibrated(victim)
         clean = predict_clean(victim, samples, seed=task.identity["seed"])
         rows = {
             "sample": array(samples.ids),

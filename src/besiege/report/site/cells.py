@@ -163,7 +163,7 @@ def _views(site: Site, cell: BoardCell) -> list[dict[str, Any]]:
             "note": (
                 "The median of the smallest perturbations found; clean errors count as 0."
                 if searched
-                else f"In percent of {len(cell.samples):,} images."
+                else f"In percent of {cell.images}."
             )
             + " Outlined: the lowest of a model, and all that equal it.",
             "rows": accuracy,
@@ -172,7 +172,7 @@ def _views(site: Site, cell: BoardCell) -> list[dict[str, Any]]:
             "measure": "success-rate",
             "name": f"Success rate{budget}",
             "note": f"In percent of the images classified correctly before, {among} of "
-            f"{len(cell.samples):,} by model." + (" At any size." if searched else ""),
+            f"{cell.images}." + (" At any size." if searched else ""),
             "rows": success,
         },
     ]

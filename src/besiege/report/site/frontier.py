@@ -64,7 +64,7 @@ def _part(site: Site, setting: Setting) -> dict[str, Any]:
         for one in spots
     ]
     names = _listed([one.model for one in best])
-    text = f"{setting.title}, {len(setting.samples):,} images. Not beaten in both: {names}."
+    text = f"{setting.title}, {setting.images}. Not beaten in both: {names}."
     return {
         "title": setting.title,
         "text": text,

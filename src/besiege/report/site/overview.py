@@ -106,15 +106,14 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
     attacks = sum(len(cell.attacks) for cell in cells)
     note = (
         "Ranks are ranges: models whose order these images cannot tell share one. "
-        f"Paired tests on the same {len(setting.samples):,} images, corrected for all pairs of "
-        "this threat."
+        f"{_tested(setting)}, corrected for all pairs of this threat."
     )
     if medians:
         note += " Median size: of the smallest perturbations found by searches in this norm."
     measured = (
         "Median of the smallest perturbations; clean errors count as 0."
         if minimal
-        else f"Accuracy in percent of {len(setting.samples):,} images."
+        else f"Accuracy in percent of {setting.images}."
     )
     return {
         "title": setting.title,
@@ -131,6 +130,16 @@ def _part(site: Site, setting: Setting, linked: bool) -> dict[str, Any]:
         "groups": [_group(site, setting, cell, linked) for cell in cells],
         "together": _all_cells(site, setting) if len(cells) > 1 else "",
     }
+
+
+def _tested(setting: Setting) -> str:
+    """On which images pairs of models are tested."""
+    if setting.alike:
+        return f"Paired tests on the same {setting.common:,} images"
+    return (
+        "Paired tests on the images that both models of a pair were judged on, "
+        f"{setting.common:,} of which all models have in common"
+    )
 
 
 def sentence(site: Site, setting: Setting) -> str:
@@ -150,7 +159,7 @@ def sentence(site: Site, setting: Setting) -> str:
         median = size(first.median, unit_of(cells[0]))
         text = (
             f"Largest perturbations needed in {setting.norm}{goal}: {title}, with a median size of "
-            f"{median} under {under}, over {len(setting.samples):,} images."
+            f"{median} under {under}, over {setting.images}."
         )
     else:
         assert first.robust is not None
