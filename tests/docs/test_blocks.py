@@ -164,6 +164,14 @@ def test_transfer_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+def test_defenses_are_attacked_as_described(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("adaptive.md")
+    assert "tvm(backward='implicit')" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_asking_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("queries.md")
     assert "nattack" in capsys.readouterr().out
