@@ -39,7 +39,7 @@ def page(runs: Sequence[str]) -> Iterator[str]:
     for run in runs:
         found = besiege.open(run)
         for one in found if isinstance(found, besiege.Evaluations) else [found]:
-            if not one.complete:  # an earlier list of attacks, which was given up
+            if one.figures.rejection is not None and one.figures.rejection.together is None:
                 continue
             yield ""
             yield from table(one)
