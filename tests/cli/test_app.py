@@ -33,6 +33,7 @@ COMMANDS = (
     "history",
     "export",
     "import",
+    "replay",
     "merge",
     "compare",
     "spec",
