@@ -16,6 +16,7 @@ from besiege.bench.comparable import (
 )
 from besiege.bench.overview import open_run
 from besiege.core.errors import ComparisonError
+from besiege.core.shell import shell
 
 
 def must_meet(candidates: Sequence[Candidate], groups: Sequence[Sequence[Candidate]]) -> None:
@@ -91,15 +92,46 @@ def _other_samples(candidates: Sequence[Candidate]) -> str:
     if not all(same_data(candidates[0], one) for one in candidates):
         return f"{message}Models can only be compared on the same data set and split"
     count = in_common(candidates)
+    cause = _withheld(candidates)
     if not count:
-        return f"{message}They have no image in common: evaluate them with the same seed and count"
+        together = cause or ": evaluate them with the same seed and count"
+        return f"{message}They have no image in common{together}"
     if _same_ids(candidates):
         return (
             f"{message}Ids and labels are the same, but the images are not: files or arrays were "
             "changed. If that does not matter, pass common=True"
         )
     images = f"{count:,} image" + ("s" if count > 1 else "")
-    return f"{message}They share {images}: pass common=True to compare them on these"
+    common = "pass common=True to compare them on these"
+    if cause:
+        return f"{message}They share {images}{cause}. Or {common}"
+    return f"{message}They share {images}: {common}"
+
+
+def _withheld(candidates: Sequence[Candidate]) -> str:
+    """That some evaluations leave out the calibration images of a detector, and what to do."""
+    without = [one for one in candidates if _leaves_out(one)]
+    others = [one for one in candidates if not _leaves_out(one)]
+    # Those of one command leave out the same images: these have another cause.
+    if not without or not others:
+        return ""
+    names = [f"'{one}'" for one in dict.fromkeys(one.model for one in without)]
+    all_of = dict.fromkeys(one.plan.request.model for one in (*without, *others))
+    leave = "leaves" if len(names) == 1 else "leave"
+    first = candidates[0].plan
+    models = shell(all_of)
+    return (
+        f": {_listed(names)} {leave} out the images that a detector was calibrated on, and the "
+        "others do not. Evaluate them in one command, which leaves the same images out of all of "
+        f"them: besiege evaluate {models} --data {shell([first.request.data])} --threat "
+        f"{shell([first.threat])}, with the other options as before"
+    )
+
+
+def _leaves_out(one: Candidate) -> bool:
+    """Whether images were left out that a detector was calibrated on."""
+    left = one.plan.data.withheld
+    return bool(one.plan.model.calibrated_on if left is None else left)
 
 
 def _placed(one: Candidate) -> str:
