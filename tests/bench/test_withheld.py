@@ -13,10 +13,16 @@ from tests.report.crowd import crowd
 
 import besiege
 from besiege.bench.board import board_of
-from besiege.bench.comparable import candidates_of
+from besiege.bench.comparison import compare_runs
+from besiege.bench.preparing import prepare_benchmark
+from besiege.bench.run import read_run
+from besiege.bench.single import measure
+from besiege.bench.spec import Machine
 from besiege.bench.standings import settings_of
+from besiege.bench.store import Store
 from besiege.bench.withheld import calibrated_on
-from besiege.core.errors import ComparisonError, InputError
+from besiege.cli.spec import read_spec
+from besiege.core.errors import ComparisonError, InputError, StoreError
 from besiege.core.samples import Withheld
 from besiege.data.contents import contents
 from besiege.defenses import load
@@ -55,7 +61,7 @@ def test_models_of_one_call_leave_out_the_same_images(guarded: str) -> None:
     assert not {*samples(plain)} & {*withheld(guarded).ids}
     for one in (plain, behind):
         assert "198 images of digits (test), on which a detector was calibrated" in said(one, "W51")
-    found = besiege.compare(plain, behind)
+    found = plain.compare(behind)
     assert found.groups[0].count == 30
 
 
@@ -115,7 +121,7 @@ def test_models_of_a_cell_share_their_images_and_other_cells_keep_theirs(
     both = cell + 'name = "both"\n'
     alone = cell + 'name = "alone"\nmodels = ["natural"]\n'
     file.write_text(spec(guarded, both + alone))
-    besiege.benchmark(file, out=tmp_path / "run")
+    measure(read_spec(file), out=tmp_path / "run")
     board = board_of(tmp_path / "run")
     shared = board.cell("both")
     assert shared.known.all() and shared.known.shape == (2, 30)
@@ -125,10 +131,13 @@ def test_models_of_a_cell_share_their_images_and_other_cells_keep_theirs(
     assert usual.figures.name in {one.name for one in board.figures.evaluations}
     (setting,) = (one for one in settings_of(board) if len(one.standings) == 2)
     assert len(setting.pairs) == 1 and setting.common == 30 and setting.images == "30 images"
-    # Nothing is left to do: the same file again plans the same evaluations.
-    before = {one.name for one in (tmp_path / "run" / "records").iterdir()}
-    besiege.benchmark(file, out=tmp_path / "run")
-    assert {one.name for one in (tmp_path / "run" / "records").iterdir()} == before
+    # The same file again plans the same evaluations.
+    run = read_run(Store(tmp_path / "run"))
+    again = prepare_benchmark(read_spec(file), tmp_path / "run", run, Machine())
+    assert run is not None and {one.name for one in again.plans} == {p.name for p in run.plans}
+    file.write_text(spec(guarded, both + cell + 'name = "alone"\n'))
+    with pytest.raises(StoreError, match='cells "alone"'):
+        prepare_benchmark(read_spec(file), tmp_path / "run", run, Machine())
 
 
 def test_models_without_common_images_are_not_ranked_among_each_other() -> None:
@@ -168,14 +177,13 @@ def test_compare_names_the_cause_of_other_images(guarded: str, tmp_path: Path) -
         besiege.evaluate(text, "digits", count=30, out=tmp_path / name, **HOW)
     apart = [tmp_path / "plain", tmp_path / "guarded"]
     with pytest.raises(ComparisonError) as problem:
-        besiege.compare(*apart)
+        compare_runs(apart)
     words = str(problem.value)
     assert "leaves out the images that a detector was calibrated on" in words
     assert "in one command" in words and "besiege evaluate" in words
     assert "the same seed and count" not in words
     besiege.evaluate([MODEL, guarded], "digits", count=30, out=tmp_path / "both", **HOW)
-    assert besiege.compare(tmp_path / "both").groups[0].count == 30
-    assert len(candidates_of([tmp_path / "both"])) == 2
+    assert compare_runs([tmp_path / "both"]).groups[0].count == 30
 
 
 # Which images they are.
@@ -201,7 +209,7 @@ def test_images_are_recognised_by_their_pixels(guarded: str) -> None:
         assert torch.equal(calibrated_on(shuffled, given), held[order])
         assert torch.equal(calibrated_on(TEST, given), held)
     scaled = besiege.data.load((TEST.images * 2 - 1, TEST.labels), box=(-1.0, 1.0))
-    assert torch.equal(calibrated_on(scaled, known), held)
+    assert torch.equal(calibrated_on(scaled, known, (-1.0, 1.0)), held)
     inside = replace(TEST, name="tensors", images=TEST.images * 7 - 3)
     assert torch.equal(calibrated_on(inside, known, (-3.0, 4.0)), held)
     assert not calibrated_on(replace(TEST, name="tensors", images=1 - TEST.images), known).any()

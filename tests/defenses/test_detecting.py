@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from besiege.core.errors import BesiegeError, DataError, InputError, UnknownName
 from besiege.core.oracle import Oracle
 from besiege.core.threat import Threat
 from besiege.core.victim import Victim
+from besiege.data.contents import contents
 from besiege.defenses import (
     BitDepth,
     Calibration,
@@ -33,6 +34,7 @@ from besiege.defenses import (
 from besiege.defenses.detecting import (
     Detector,
     Examined,
+    Material,
     Numbers,
     calibrate,
     digest_of,
@@ -41,10 +43,12 @@ from besiege.defenses.detecting import (
     threshold_at,
 )
 from besiege.defenses.detector_files import as_ranges, from_ranges
+from besiege.defenses.lid import LID
 from besiege.models import Classifier, Ensemble
 from besiege.testing import VICTIM_LAWS, conform_victim
 from besiege.testing.victims import module_of
 from besiege.training import fit_detector
+from besiege.training.detectors import fooled
 
 MODEL = "zoo:digits-natural"
 TEST = besiege.data.load("digits", "test")
@@ -414,6 +418,42 @@ def test_data_without_splits_are_calibrated_on_their_last_images(tmp_path: Path)
     card = json.loads(out.with_suffix(".json").read_text())
     assert card["calibration"]["ids"] == "199-396"
     assert load(f"{MODEL}+detector('{out}')").rejects
+
+
+@pytest.mark.parametrize("chosen", ["last", "random"])
+def test_no_image_is_fitted_on_and_calibrated_on(
+    chosen: Literal["last", "random"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Material] = []
+
+    def noting(self: LID, victim: Victim, material: Material) -> dict[str, Tensor]:
+        found.append(material)
+        return fit(self, victim, material)
+
+    fit = LID.fit
+    monkeypatch.setattr(LID, "fit", noting)
+    data = besiege.data.load((TEST.images, TEST.labels))  # without splits: both are of one pool
+    out = tmp_path / "d.safetensors"
+    fit_detector("lid", MODEL, data, out, count=100, chosen=chosen, fit_on=397)
+    held = set(json.loads(out.with_suffix(".json").read_text())["calibration"]["contents"])
+    (material,) = found
+    used = torch.cat([material.clean, material.reference])
+    labels = torch.zeros(len(used), dtype=torch.int64)
+    others = set(contents(besiege.data.load((used, labels))))
+    assert len(held) == 100 and len(others) == len(used) == 297
+    assert not held & others
+
+
+def test_only_images_that_are_right_when_clean_are_fitted_on() -> None:
+    victim = load(MODEL)
+    labels = TEST.labels.clone()
+    labels[::2] = (labels[::2] + 1) % 10  # the model misclassifies these, clean and attacked
+    made, kept = fooled(victim, TEST.images, labels, 0.15)
+    with torch.no_grad():
+        clean, attacked = (victim(x).argmax(1) for x in (TEST.images[kept], made))
+    assert 10 <= len(kept) == len(made) < 300
+    assert bool((clean == labels[kept]).all()), "right when clean"
+    assert bool((attacked != labels[kept]).all()), "wrong when attacked"
 
 
 def test_calibration_images_may_be_random(tmp_path: Path) -> None:

@@ -173,7 +173,10 @@ def test_the_plan_counts_evaluated_images_of_the_calibration() -> None:
     data = besiege.data.load("digits", split=SPLIT)
     spec = model_spec(victim, asked, 10, data)
     assert spec.calibrated_on == spec.calibrated_here == -(-len(data) // EVERY)
-    assert model_spec(victim, asked, 10, replace(data, name="other")).calibrated_here == 0
+    other = replace(data, name="other")
+    assert model_spec(victim, asked, 10, other).calibrated_here == -(-len(data) // EVERY)
+    inverted = replace(other, images=1 - data.images)
+    assert model_spec(victim, asked, 10, inverted).calibrated_here == 0
     assert model_spec(victim, asked, 10, data.take([1, 2, EVERY])).calibrated_here == 1
     bare = model_spec(victim.bare, asked, 10, data)
     assert (bare.rejects, bare.nominal_rejections, bare.calibrated_on) == (False, None, 0)

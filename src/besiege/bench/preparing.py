@@ -292,6 +292,8 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
         if old.model.digest == new.model.digest:
             what = "the data" if old.shards != new.shards else "the attacks"
             what += f' of the cell "{entry.cell}"'
+            if old.request.beside != new.request.beside:
+                what += " (its models now leave out the calibration images of other detectors)"
         raise ChangedError(
             f"{what} changed since this run was planned, and results of both would stand in one "
             "table: choose another folder, or declare the new model under another name"
