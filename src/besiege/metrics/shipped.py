@@ -119,7 +119,7 @@ SHIPPED = (
         "clever",
         clever_figures,
         25,
-        Section("Estimated distances (CLEVER)", "clever.html", notebook=True),
+        Section("Estimated distances", "clever.html", notebook=True),
         _clever_row,
     ),
     Figure("cascade", _cascade, 30, Section("First attack to break each image", "cascade.html")),
