@@ -23,6 +23,7 @@ COMMANDS = (
     "run",
     "slurm",
     "examine",
+    "clever",
     "attack",
     "train",
     "substitute",

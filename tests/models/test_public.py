@@ -146,7 +146,8 @@ def test_gradients_of_networks_for_imagenet_are_those_of_finite_differences(name
     (slope,) = torch.autograd.grad(height(x), x)
     along = float((slope * move).sum())
     with torch.no_grad():
-        for length in (1e-6, 1e-7):
+        # Short moves: among millions of units, longer ones cross kinks of ReLU and pooling.
+        for length in (1e-9, 1e-10):
             difference = float(height(x + length * move) - height(x - length * move)) / 2 / length
             assert difference == pytest.approx(along, rel=1e-3)
 

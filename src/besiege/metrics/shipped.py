@@ -121,7 +121,7 @@ SHIPPED = (
         "clever",
         clever_figures,
         25,
-        Section("Estimated distances (CLEVER)", "clever.html", notebook=True),
+        Section("Estimated distances", "clever.html", notebook=True),
         _clever_row,
     ),
     Figure(

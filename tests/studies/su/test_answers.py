@@ -103,6 +103,11 @@ def test_s4_stripes() -> None:
     assert verdict(stripe(0.6, 0.3)) == "yes"
     assert verdict(stripe(0.3, 0.6)) == "no"
     assert verdict(stripe(0.42, 0.3, 30)) == "cannot tell"
+    # One other source transfers more, or one of the stripes less: no stripes.
+    for place, rate in ((4, 0.9), (0, 0.1)):
+        rates = rows(0.6, 0.3)
+        rates[place] = rate
+        assert verdict(su.stripes(matrix(rates), ("v1", "v2"), level=LEVEL)) == "no"
     with pytest.raises(UnknownNameError):
         su.stripes(matrix(even(0.5)), ("x",))
 
