@@ -195,11 +195,15 @@ def f6(count: int, nattack: float, never: int = 0, late: int = 0) -> Board:
     """NATTACK by its distance; images that nothing breaks at any size, or after 50 steps only."""
     first = white(count, {"natural": 0.05, "pgd-at": 0.1})
     first.distance[:, :, :never] = np.inf
-    steps = np.where(np.arange(count) < late, 90, 5)
-    fixed = {f"{a}@realsafe-strength": {m: np.full(count, 0.05) for m in ("natural", "pgd-at")}
-             for a in ("bim", "mim")}  # fmt: skip
-    taken = {a: dict.fromkeys(found, steps) for a, found in fixed.items()}
-    strong = cell("white linf untargeted, strength", fixed, first=taken, search=False)
+    last = np.arange(count) < late
+    fixed = {
+        f"{a}@realsafe-strength(steps={k})": {
+            m: np.where(last & (k < 100), np.inf, 0.05) for m in ("natural", "pgd-at")
+        }
+        for a in ("bim", "mim")
+        for k in (20, 50, 100)
+    }
+    strong = cell("white linf untargeted, strength", fixed, search=False)
     found = {
         f"minimal({a}@realsafe-code)": {
             m: sizes(count, x * k) for m, x in (("natural", 0.05), ("pgd-at", 0.1))
@@ -313,20 +317,15 @@ def figure(number: str, mine: Board) -> dict[str, Sweep]:
     return {panel.attack: panel for panel in found.panels}
 
 
-def test_a_strength_curve_is_the_share_not_broken_after_so_many_steps() -> None:
+def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
     count = 30
-    taken = np.arange(count) % 12 + 1
+    taken = np.arange(count) % 12 + 1.0
     broken = np.arange(count) % 3 != 0
-    distance = {"bim@realsafe-strength": {"natural": np.where(broken, 0.05, np.inf)}}
-    first = {"bim@realsafe-strength": {"natural": taken}}
-    name = "white linf untargeted, strength"
-    mine = board(
-        [
-            white(count, {"natural": 0.05}),
-            cell(name, distance, first=first, search=False),
-        ]
-    )
-    (line,) = figure("2", mine)["bim"].lines
+    distance = {"nes@realsafe-strength": {"natural": np.where(broken, 0.05, np.inf)}}
+    first = {"nes@realsafe-strength": {"natural": taken}}
+    name = "score linf untargeted, strength"
+    scores = cell(name, distance, first=first, access="score", search=False)
+    (line,) = figure("6", board([white(count, {"natural": 0.05}), scores]))["nes"].lines
     for x in (1, 5, 11):
         at = np.searchsorted(line.x, x, side="right") - 1
         assert line.value[at] == pytest.approx(1 - (broken & (taken <= x)).mean())

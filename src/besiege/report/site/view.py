@@ -19,7 +19,7 @@ from besiege.report import answer
 from besiege.report.findings import Rule, rules
 from besiege.report.formats import distance, share
 from besiege.report.site.choices import tokens
-from besiege.studies.study import Study, study_of
+from besiege.studies.study import STUDIES, Study, study_of
 
 
 class Tab(NamedTuple):
@@ -66,8 +66,9 @@ class Site:
     @cached_property
     def study(self) -> Study | None:
         """The study that the run belongs to, if any."""
-        spec = self.board.spec
-        return study_of(Benchmark.model_validate_json(spec)) if spec else None
+        if not self.board.spec or self.board.name not in STUDIES:
+            return None
+        return study_of(Benchmark.model_validate_json(self.board.spec))
 
     @property
     def versions(self) -> Mapping[str, str]:

@@ -102,7 +102,7 @@ def _note(one: Declared) -> str:
             )
         return f"{how}. The line marks the standard budget."
     ways = {
-        WHITE: "The step of the first success of one run; C&W is run again for each number.",
+        WHITE: "Run again for each number of steps: as published, only the last iterate counts.",
         TRANSFER: "Crafted again on the substitute for each number of steps.",
         SCORES: "The query of the first success of one run.",
         DECISIONS: "The best distance after so many passes is beyond the standard budget.",
@@ -114,12 +114,9 @@ def _panels(board: Board, one: Declared) -> Iterator[Sweep]:
     if one.against == "budget":
         yield from _over_budgets(board, one)
         return
-    ways = [_STRENGTH[one.knowledge], *([_by_steps] if one.knowledge == WHITE else [])]
     for attack in ORDER[one.knowledge]:
-        for draw in ways:
-            with suppress(UnknownNameError):
-                yield draw(board, one, attack)
-                break
+        with suppress(UnknownNameError):
+            yield _STRENGTH[one.knowledge](board, one, attack)
 
 
 def _over_budgets(board: Board, one: Declared) -> Iterator[Sweep]:
@@ -143,13 +140,12 @@ def _end(board: Board, found: Ends) -> float:
 
 
 def _first_hits(board: Board, one: Declared, attack: str) -> Sweep:
-    found = progress(board, one.knowledge, attack, one.norm, one.goal)
+    found = progress(board, attack, one.norm, one.goal)
     among = found.known & found.correct if one.measure == "success" else found.known
     finite = found.ends[np.isfinite(found.ends)]
     end = float(max(finite.max(initial=1.0), 1.0))
     lines = tuple(lines_of(found.models, found.ends, among, end, one.measure, whole=True))
-    axis = "queries" if one.knowledge == SCORES else "steps"
-    return Sweep(found.cell, attack, "strength", one.measure, axis, end, lines)
+    return Sweep(found.cell, attack, "strength", one.measure, "queries", end, lines)
 
 
 def _by_steps(board: Board, one: Declared, attack: str) -> Sweep:
@@ -179,7 +175,7 @@ def _descents(board: Board, one: Declared, attack: str) -> Sweep:
 
 
 _STRENGTH: dict[str, Callable[[Board, Declared, str], Sweep]] = {
-    WHITE: _first_hits,
+    WHITE: _by_steps,
     TRANSFER: _by_steps,
     SCORES: _first_hits,
     DECISIONS: _descents,

@@ -29,6 +29,7 @@ from besiege.studies.realsafe.reading import (
     WHITE,
     bare_of,
     budget,
+    by_steps,
     cells_of,
     distances,
     family,
@@ -165,7 +166,7 @@ def random_keeps_more(board: Board, *, level: float = LEVEL) -> Measured:
     eps = budget(board, "linf")[0]
     share = {m: (e > eps * (1 + ROUNDING)).mean() for m, (i, e) in white.items() if len(i)}
     for attack in ("nes", "spsa"):
-        found = progress(board, SCORES, attack, "linf", UNTARGETED)
+        found = progress(board, attack, "linf", UNTARGETED)
         for one in tagged(board, RANDOM):
             for other, accuracy in share.items():
                 if other in tagged(board, RANDOM) or other not in found.models:
@@ -254,15 +255,16 @@ def iterates_end(board: Board, *, level: float = LEVEL) -> Measured:
     shares: list[tuple[str, int, int]] = []
     for attack in ("bim", "mim"):
         found = distances(board, WHITE, attack, "linf", UNTARGETED)
-        steps = progress(board, WHITE, attack, "linf", UNTARGETED)
-        for m in (m for m in deterministic if m in found.models and m in steps.models):
-            mine = found.ends[found.of(m)][found.known[found.of(m)]]
+        _, cell, steps, left, known = by_steps(board, WHITE, attack, "linf", UNTARGETED)
+        fifty = int((steps <= 50).sum()) - 1
+        for m in (m for m in deterministic if m in found.models and m in cell.models):
+            mine, n = found.ends[found.of(m)][found.known[found.of(m)]], cell.models.index(m)
+            words = f"{attack} leaves at any size on {m}"
+            shares.append((words, int(np.isinf(mine).sum()), len(mine)))
+            late = known[n] & left[n, fifty] & ~left[n, -1]
             shares.append(
-                (f"{attack} leaves at any size on {m}", int(np.isinf(mine).sum()), len(mine))
+                (f"{attack} breaks after 50 steps on {m}", int(late.sum()), int(known[n].sum()))
             )
-            late = steps.ends[steps.of(m)][steps.known[steps.of(m)]]
-            beyond = int((np.isfinite(late) & (late > 50)).sum())
-            shares.append((f"{attack} breaks after 50 steps on {m}", beyond, len(late)))
     strongest = _strongest(board, deterministic)
     each = 1 - (1 - level) / max(1, len(shares) + len(strongest))
     rows = [one.at(each) for one in strongest]

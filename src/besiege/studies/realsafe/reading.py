@@ -164,17 +164,16 @@ def _aligned(board: Board, attack: str, place: int, rows: dict[str, Row]) -> End
     return Ends(attack, place, names, samples, correct, known, np.where(known, ends, 0.0))
 
 
-def progress(board: Board, knowledge: str, attack: str, norm: str, goal: str) -> Ends:
-    """The step or the query of the first success at the standard budget."""
-    for place, cell in cells_of(board, knowledge, norm, goal, strength=True):
+def progress(board: Board, attack: str, norm: str, goal: str) -> Ends:
+    """The query of the first success of a score attack at the standard budget."""
+    for place, cell in cells_of(board, SCORES, norm, goal, strength=True):
         for a, text in enumerate(cell.attacks):
             if family(text) != attack or "(steps=" in text or not cell.covered[:, a].any():
                 continue
-            seen = (cell.first_query if knowledge == SCORES else cell.first_step)[:, a]
             known, left = cell.covered[:, a], cell.left[:, a]
-            ends = broken_at(seen, cell.success[:, a], left)
+            ends = broken_at(cell.first_query[:, a], cell.success[:, a], left)
             return Ends(text, place, cell.models, cell.samples, cell.correct, known, ends)
-    raise UnknownNameError(f"{attack} ({knowledge}) was not run step by step in {norm}, {goal}")
+    raise UnknownNameError(f"{attack} was not run at the budget alone in {norm}, {goal}")
 
 
 def by_steps(
