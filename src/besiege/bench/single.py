@@ -61,6 +61,8 @@ class Options(TypedDict, total=False):
     fuse: str
     examine: str
     active_test: bool | int
+    certify: str | None
+    certify_seconds: float
     progress: bool
     watch: Watch | None
     command: str | None
@@ -121,6 +123,8 @@ def evaluate(
     fuse: str = "logits",
     examine: str = "short",
     active_test: bool | int = False,
+    certify: str | None = None,
+    certify_seconds: float = 10.0,
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
@@ -195,6 +199,11 @@ def evaluate(
         Whether to run the active test on 50 samples, or on how many (20 or more): which share of
         adversarial examples that are known to exist do the attacks find? The examination has one
         that ends after the first few if they are found.
+    certify : str, optional
+        Method that proves which samples no perturbation within the budget can break: ``"crown"``
+        (or another one of `besiege certify --help`), for networks whose operations have bounds.
+    certify_seconds : float
+        Time limit for each sample, for the methods ``"complete"`` and ``"exact"``.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
@@ -238,6 +247,8 @@ def evaluate(
             fuse=fuse,
             examine=examine,
             active_test=active_test,
+            certify=certify,
+            certify_seconds=certify_seconds,
             command=command or "",
         )
         for one in models

@@ -123,6 +123,10 @@ class Request(Value):
     active_test: int | None = None
     """Samples of the active test, where it is requested by name; None runs it as a part of the
     examination."""
+    certify: str | None = None
+    """The method that certifies the samples; none by default."""
+    certify_seconds: float = 10.0
+    """The time limit for each sample of a method that takes as long as it may."""
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True
@@ -208,8 +212,9 @@ Model = Annotated[
 
 ACTIVE = 50
 """Samples of an active test that is requested by name, unless a number is given."""
-EXAMINING = ("examine", "active_test")
-"""The fields of a request that say how its evaluation is examined, which changes no evaluation."""
+EXAMINING = ("examine", "active_test", "certify", "certify_seconds")
+"""The fields of a request that say how its evaluation is examined and what is proved besides, which
+changes no attack."""
 
 
 class ModelSpec(Value):

@@ -34,6 +34,7 @@ _COMMANDS = {
         "slurm": "Write the script of a SLURM job array that runs a benchmark on a shared disk.",
         "examine": "Check a model before it is attacked: are its gradients and its answers what "
         "they seem?",
+        "certify": "Prove which images no perturbation within the budget can break.",
         "attack": "Attack images and write the adversarial images.",
         "train": "Train a model, naturally or adversarially, and write its weights with a card.",
         "substitute": "Train a substitute from a model's labels only, and write its weights with a "

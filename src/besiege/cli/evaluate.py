@@ -34,6 +34,7 @@ from besiege.cli.grammar import (
     MaybeCount,
     Model,
     Place,
+    Real,
     Seed,
     Size,
     Threads,
@@ -94,6 +95,8 @@ def evaluate(
     no_curve: Flag = False,
     examine: Literal["full", "short", "none"] = "short",
     active_test: MaybeCount = None,
+    certify: Annotated[str | None, Parameter(metavar="METHOD")] = None,
+    certify_seconds: Real = 10.0,
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
@@ -159,6 +162,11 @@ def evaluate(
     active_test
         Run the active test on 50 images, or on N: which share of adversarial examples that are
         known to exist do the attacks find?
+    certify
+        Prove which images no perturbation within the budget can break: crown, alpha, complete or
+        exact, for networks whose operations have bounds (`besiege certify --help`).
+    certify_seconds
+        Time limit for each image, for complete and exact.
     count
         Number of images, chosen by the seed; all by default.
     seed
@@ -213,6 +221,8 @@ def evaluate(
             fuse=fuse if substitute else "logits",
             examine=examine,
             active_test=tested,
+            certify=certify,
+            certify_seconds=certify_seconds,
             resize=resize,
             crop=crop,
             channels=channels,

@@ -39,6 +39,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W26": "Detector not as calibrated",
     "W27": "Shares of other images",
     "W28": "Unusual budget",
+    "W30": "A proof and an attack disagree",
     "W33": "Attacks do not fit the defense",
     "W35": "More robust than accurate",
     "W36": "A record that cannot be repeated",

@@ -15,6 +15,7 @@ from besiege.core import rules
 from besiege.core.errors import Finding, Level
 from besiege.core.threat import Norm
 from besiege.metrics.calibration import w26_calibration
+from besiege.metrics.certificates import w30_contradicted
 from besiege.metrics.curves import against_steps
 from besiege.metrics.evidence import Evidence, Mask, Trial
 from besiege.metrics.intervals import Rate, count_for
@@ -391,6 +392,7 @@ RULES: Sequence[Rule] = (
     w26_calibration,
     w27_denominators,
     w28_budget,
+    w30_contradicted,
     w33_not_adaptive,
     w35_above_clean,
     w39_few_classes,
