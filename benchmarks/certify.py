@@ -37,7 +37,7 @@ def main() -> None:
     for name in given.net or NETS:
         source, threat, bar = NETS[name]
         victim, data = load_model(f"public:{name}"), load(source, count=given.images)
-        right = torch.cat([victim(part).argmax(1) for part in data.images.split(100)])
+        right = torch.cat([victim(part).argmax(1) for part in torch.split(data.images, 100)])
         right = right == data.labels
         images, labels = data.images[right], data.labels[right]
         bounding = Bounding.of(victim, images)

@@ -11,6 +11,7 @@ solved within the time limit are counted and left out. `--write` writes docs/tru
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import platform
 import subprocess
@@ -54,7 +55,7 @@ RESAMPLES = 2000
 def _mlp() -> nn.Sequential:
     widths = (64, 24, 24)
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(24, 10))
 
@@ -82,11 +83,12 @@ def _trained(build: Callable[[], nn.Sequential], eps: float) -> nn.Sequential:
     net, data = build(), load("digits", split="train")
     adam = torch.optim.Adam(net.parameters(), 3e-3, weight_decay=1e-4)
     for _ in range(60):
-        for rows in torch.randperm(len(data.labels)).split(100):
+        for rows in torch.split(torch.randperm(len(data.labels)), 100):
             x, y = data.images[rows], data.labels[rows]
             x = _perturbed(net, x, y, eps) if eps else x
             adam.zero_grad()
-            functional.cross_entropy(net(x), y).backward()
+            loss = functional.cross_entropy(net(x), y)
+            torch.autograd.backward(loss)
             adam.step()
     return net.eval()
 
@@ -151,8 +153,9 @@ def measured(name: str, images: int, seconds: float) -> tuple[list[str], list[Ro
     x, y = x[torch.from_numpy(kept)], y[torch.from_numpy(kept)]
     facts = [
         f"{bounding.graph.units} ReLUs; {len(kept)} of {images} images are classified correctly, "
-        f"{int(kept.sum())} of them solved exactly (gap below 0.1 %); median {np.median(spent):.2f} "
-        f"s of CPU time an image; median exact distance {np.median(truth):.4f}."
+        f"{int(kept.sum())} of them solved exactly (gap below 0.1 %); median "
+        f"{np.median(spent):.2f} s of CPU time an image; median exact distance "
+        f"{np.median(truth):.4f}."
     ]
     every = {attack: _distances(victim, x, y, attack) for attack in ATTACKS}
     parts = [_distances(victim, x, y, one) for one in SUITES["minimum"].others[Linf]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from besiege.core.door import out_of_memory
 from besiege.core.errors import BoundError, InputError, ThreatError, near
 from besiege.core.oracle import full_precision
 from besiege.core.threat import L0, Norm, Threat
@@ -27,8 +28,9 @@ from besiege.evaluation.bounds.tracing import trace
 MARGIN = 1e-5
 """How far the margin's bound must be above zero, in units of the image's largest logit if that is
 above 1: the bounds are computed in float32, like the answers."""
-TOGETHER = 8
-"""Images whose bounds are computed at once on a CPU, and on a GPU 32 times as many."""
+ON_CPU, ON_GPU = 1, 256
+"""Images whose bounds are computed at once. One by one is faster on a CPU, whose caches are small,
+and no result depends on other images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +148,22 @@ class Bounding:
         if method not in BOUNDS:
             raise InputError(f"no bound is called '{method}': {near(method, BOUNDS)}")
         radii = images.new_full((len(images),), threat.radius) if radius is None else radius
-        piece = TOGETHER * (32 if images.device.type == "cuda" else 1)
+        piece = ON_GPU if images.device.type == "cuda" else ON_CPU
         parts = []
+        start = 0
         with full_precision(images.device), self.victim.held():
-            for start in range(0, len(images), piece):
-                part = images[start : start + piece].clone()
-                here = radii[start : start + piece]
-                region = Region.of(part, here, threat.norm, self.victim.box)
-                least = self.least(region, labels[start : start + piece], method)
-                parts.append(least.amin(1))
+            while start < len(images):
+                some = slice(start, start + piece)
+                region = Region.of(images[some].clone(), radii[some], threat.norm, self.victim.box)
+                try:
+                    parts.append(self.least(region, labels[some], method).amin(1))
+                except RuntimeError as problem:
+                    # Functions were split already, down to one at once.
+                    if not out_of_memory(problem) or piece == 1:
+                        raise
+                    piece //= 2
+                    continue
+                start += piece
         return torch.cat(parts) if parts else images.new_zeros(0)
 
     def least(self, region: Region, labels: Tensor, method: str = "crown") -> Tensor:
