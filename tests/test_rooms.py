@@ -46,7 +46,8 @@ OTHERS: dict[str, set[str]] = {
     "defenses": {"torch"},
     "data": {"torch", "numpy", "PIL", "sklearn"},
     "training": {"torch", "safetensors"},
-    "evaluation": {"torch", "rich"},  # rich only inside the progress bar a caller asks for
+    # rich only inside the progress bar a caller asks for, scipy for exact smallest perturbations
+    "evaluation": {"torch", "numpy", "scipy", "rich"},
     "metrics": {"numpy", "scipy", "pandas", "pyarrow"},  # the last two only for their own tables
     # ray only where a cluster is asked for
     "bench": {"torch", "numpy", "safetensors", "pydantic", "duckdb", "fsspec", "ray"},

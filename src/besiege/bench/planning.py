@@ -24,6 +24,7 @@ from besiege.core.victim import Victim
 from besiege.data.catalogue import CATALOGUE
 from besiege.data.dataset import Data
 from besiege.evaluation.blocking import must_have_gradient
+from besiege.evaluation.certificates import must_certify
 from besiege.evaluation.probing import must_keep_images
 from besiege.evaluation.sampling import check_sampling
 
@@ -47,6 +48,8 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         for text, attack in zip(request.attacks or (), resolved.attacks, strict=True)
     ]
     classes = probe(victim, first)
+    if request.certify is not None:
+        must_certify(request.certify, victim, first, threat, request.certify_seconds)
     _fits(data, classes, threat.target)
     if all(spec.access == "gradient" and spec.source is None for spec in specs):
         must_keep_images(victim, first)

@@ -63,6 +63,8 @@ class Options(TypedDict, total=False):
     examine: str
     active_test: bool | int
     clever: bool | str
+    certify: str | None
+    certify_seconds: float
     progress: bool
     watch: Watch | None
     command: str | None
@@ -125,6 +127,8 @@ def evaluate(
     examine: str = "short",
     active_test: bool | int = False,
     clever: bool | str = False,
+    certify: str | None = None,
+    certify_seconds: float = 10.0,
     progress: bool = False,
     watch: Watch | None = None,
     command: str | None = None,
@@ -207,6 +211,11 @@ def evaluate(
         such as ``"clever(batches=100, samples=256, radius=5)"``. An estimate is never a bound:
         ``result.figures.figure("clever")`` lists images whose score exceeds the smallest
         perturbation found.
+    certify : str, optional
+        Method that proves which samples no perturbation within the budget can break: ``"crown"``
+        (or another one of `besiege certify --help`), for networks whose operations have bounds.
+    certify_seconds : float
+        Time limit for each sample, for the methods ``"complete"`` and ``"exact"``.
     progress : bool
         Show a progress bar with the time left.
     watch : callable, optional
@@ -252,6 +261,8 @@ def evaluate(
             examine=examine,
             active_test=active_test,
             clever=clever,
+            certify=certify,
+            certify_seconds=certify_seconds,
             command=command or "",
         )
         for one in models

@@ -127,6 +127,10 @@ class Request(Value):
     examination."""
     clever: str | None = None
     """How CLEVER scores are sampled, such as ``clever(batches=100)``; without it none are."""
+    certify: str | None = None
+    """The method that certifies the samples; none by default."""
+    certify_seconds: float = 10.0
+    """The time limit for each sample of a method that takes as long as it may."""
     command: str = ""
     """The command or call that reproduces it."""
     textual: bool = True
@@ -212,8 +216,9 @@ Model = Annotated[
 
 ACTIVE = 50
 """Samples of an active test that is requested by name, unless a number is given."""
-EXAMINING = ("examine", "active_test", "clever")
-"""The fields of a request that say what is examined and estimated besides its evaluation."""
+EXAMINING = ("examine", "active_test", "clever", "certify", "certify_seconds")
+"""The fields of a request that say what is examined, estimated and proved besides its evaluation,
+which changes no attack."""
 
 
 class ModelSpec(Value):

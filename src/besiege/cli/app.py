@@ -35,6 +35,7 @@ _COMMANDS = {
         "examine": "Check a model before it is attacked: are its gradients and its answers what "
         "they seem?",
         "clever": "Estimate the distance of images to the decision boundary by CLEVER.",
+        "certify": "Prove which images no perturbation within the budget can break.",
         "attack": "Attack images and write the adversarial images.",
         "train": "Train a model, naturally or adversarially, and write its weights with a card.",
         "substitute": "Train a substitute from a model's labels only, and write its weights with a "

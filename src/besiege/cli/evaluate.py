@@ -35,6 +35,7 @@ from besiege.cli.grammar import (
     MaybeCount,
     Model,
     Place,
+    Real,
     Seed,
     Size,
     Threads,
@@ -99,6 +100,8 @@ def evaluate(
     examine: Literal["full", "short", "none"] = "short",
     active_test: MaybeCount = None,
     clever: Annotated[str | None, Parameter(metavar="HOW")] = None,
+    certify: Annotated[str | None, Parameter(metavar="METHOD")] = None,
+    certify_seconds: Real = 10.0,
     count: Count = None,
     seed: Seed = 0,
     split: str = "test",
@@ -170,6 +173,11 @@ def evaluate(
     clever
         Estimate the distance of every image to the decision boundary by CLEVER, such as
         "clever(batches=100)"; an estimate is never a bound.
+    certify
+        Prove which images no perturbation within the budget can break: crown, alpha, complete or
+        exact, for networks whose operations have bounds (`besiege certify --help`).
+    certify_seconds
+        Time limit for each image, for complete and exact.
     count
         Number of images, chosen by the seed; all by default.
     seed
@@ -226,6 +234,8 @@ def evaluate(
             examine=examine,
             active_test=tested,
             clever=clever_of(clever or False),
+            certify=certify,
+            certify_seconds=certify_seconds,
             resize=resize,
             crop=crop,
             channels=channels,

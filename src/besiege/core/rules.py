@@ -40,6 +40,7 @@ TITLES: Final[Mapping[str, str]] = {
     "W27": "Shares of other images",
     "W28": "Unusual budget",
     "W29": "Best at the edge of a grid",
+    "W30": "A proof and an attack disagree",
     "W32": "Transfer without an attack on the model",
     "W33": "Attacks do not fit the defense",
     "W34": "One family of attacks",

@@ -6,12 +6,13 @@ logit of the label stays above all others on the whole ball, no attack can succe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from besiege.core.door import out_of_memory
 from besiege.core.errors import BoundError, InputError, ThreatError, near
 from besiege.core.oracle import full_precision
 from besiege.core.threat import L0, Norm, Threat
@@ -19,6 +20,7 @@ from besiege.core.victim import Victim
 from besiege.evaluation.bounds.backward import lower, lower_by_intervals
 from besiege.evaluation.bounds.forward import in_pieces, intervals, linear_bounds
 from besiege.evaluation.bounds.graph import Graph
+from besiege.evaluation.bounds.operations import Rectifier
 from besiege.evaluation.bounds.region import Region
 from besiege.evaluation.bounds.relaxing import Bounds, Lines, lines
 from besiege.evaluation.bounds.tracing import trace
@@ -26,17 +28,22 @@ from besiege.evaluation.bounds.tracing import trace
 MARGIN = 1e-5
 """How far the margin's bound must be above zero, in units of the image's largest logit if that is
 above 1: the bounds are computed in float32, like the answers."""
-TOGETHER = 8
-"""Images whose bounds are computed at once on a CPU, and on a GPU 32 times as many."""
+ON_CPU, ON_GPU = 1, 256
+"""Images whose bounds are computed at once. One by one is faster on a CPU, whose caches are small,
+and no result depends on other images."""
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
-    """Bounds of all values of a network around some images, and the lines around its ReLUs."""
+    """Bounds of all values of a network around some images, and the lines around its ReLUs.
+
+    ``others`` are more lines for the same ReLUs: the best margin by any of them counts.
+    """
 
     region: Region
     bounds: dict[int, Bounds]
     lines: dict[int, Lines]
+    others: tuple[dict[int, Lines], ...] = ()
 
 
 def ibp(graph: Graph, region: Region) -> Relaxed:
@@ -47,11 +54,19 @@ def ibp(graph: Graph, region: Region) -> Relaxed:
 def crown_ibp(graph: Graph, region: Region) -> Relaxed:
     """CROWN-IBP (Zhang et al. 2020): intervals, and the margins from the image."""
     bounds = intervals(graph, region)
-    relaxed = {
-        number: lines(graph.nodes[number].operation, bounds[graph.nodes[number].parents[0]])  # type: ignore[arg-type]  # graph.bent holds the rectifiers only
-        for number in graph.bent
-    }
-    return Relaxed(region, bounds, relaxed)
+    return Relaxed(region, bounds, lines_of(graph, bounds))
+
+
+def lines_of(
+    graph: Graph, bounds: Mapping[int, Bounds], parallel: bool = False
+) -> dict[int, Lines]:
+    """The lines around all ReLUs of a network."""
+    found = {}
+    for number in graph.bent:
+        node = graph.nodes[number]
+        assert isinstance(node.operation, Rectifier)
+        found[number] = lines(node.operation, bounds[node.parents[0]], parallel)
+    return found
 
 
 def fast_lin(graph: Graph, region: Region) -> Relaxed:
@@ -60,8 +75,13 @@ def fast_lin(graph: Graph, region: Region) -> Relaxed:
 
 
 def crown(graph: Graph, region: Region) -> Relaxed:
-    """CROWN (Zhang et al. 2018): the line below a ReLU has the slope of the smaller area."""
-    return Relaxed(region, *linear_bounds(graph, region))
+    """CROWN (Zhang et al. 2018): the line below a ReLU has the slope of the smaller area.
+
+    The margins are also bounded with parallel lines, which are better for some images and cost
+    little in the last step.
+    """
+    bounds, chosen = linear_bounds(graph, region)
+    return Relaxed(region, bounds, chosen, (lines_of(graph, bounds, parallel=True),))
 
 
 BOUNDS: dict[str, Callable[[Graph, Region], Relaxed]] = {
@@ -98,7 +118,12 @@ class Bounding:
         return cls(victim, trace(victim, images))
 
     def margins(
-        self, images: Tensor, labels: Tensor, threat: Threat, method: str = "crown"
+        self,
+        images: Tensor,
+        labels: Tensor,
+        threat: Threat,
+        method: str = "crown",
+        radius: Tensor | None = None,
     ) -> Tensor:
         """Lower bounds of the smallest margin ``z_y - z_k`` over all allowed images.
 
@@ -110,6 +135,8 @@ class Bounding:
             linf, l2 or l1, with a budget; untargeted.
         method : str
             One of `BOUNDS`.
+        radius : Tensor, optional
+            The budget of each image, ``[rows]``; that of the threat by default.
 
         Returns
         -------
@@ -120,15 +147,23 @@ class Bounding:
         must_fit(threat)
         if method not in BOUNDS:
             raise InputError(f"no bound is called '{method}': {near(method, BOUNDS)}")
-        radius = threat.radius
-        piece = TOGETHER * (32 if images.device.type == "cuda" else 1)
+        radii = images.new_full((len(images),), threat.radius) if radius is None else radius
+        piece = ON_GPU if images.device.type == "cuda" else ON_CPU
         parts = []
+        start = 0
         with full_precision(images.device), self.victim.held():
-            for start in range(0, len(images), piece):
-                part = images[start : start + piece].clone()
-                region = Region.of(part, radius, threat.norm, self.victim.box)
-                least = self.least(region, labels[start : start + piece], method)
-                parts.append(least.amin(1))
+            while start < len(images):
+                some = slice(start, start + piece)
+                region = Region.of(images[some].clone(), radii[some], threat.norm, self.victim.box)
+                try:
+                    parts.append(self.least(region, labels[some], method).amin(1))
+                except RuntimeError as problem:
+                    # Functions were split already, down to one at once.
+                    if not out_of_memory(problem) or piece == 1:
+                        raise
+                    piece //= 2
+                    continue
+                start += piece
         return torch.cat(parts) if parts else images.new_zeros(0)
 
     def least(self, region: Region, labels: Tensor, method: str = "crown") -> Tensor:
@@ -151,13 +186,16 @@ def margin_bounds(graph: Graph, relaxed: Relaxed, labels: Tensor) -> Tensor:
     def by_intervals(start: int, end: int) -> Tensor:
         return lower_by_intervals(graph, last, functions[start:end], of[start:end], known)
 
-    def by_lines(start: int, end: int) -> Tensor:
-        part = functions[start:end], of[start:end]
-        return lower(graph, last, *part, relaxed.region, known, relaxed.lines)
-
     device = functions.device
     found = in_pieces(by_intervals, len(of), graph, device)
-    if len(relaxed.lines) == len(graph.bent):
+    for chosen in (relaxed.lines, *relaxed.others):
+        if len(chosen) < len(graph.bent):
+            continue  # intervals only
+
+        def by_lines(start: int, end: int, chosen: dict[int, Lines] = chosen) -> Tensor:
+            part = functions[start:end], of[start:end]
+            return lower(graph, last, *part, relaxed.region, known, chosen)
+
         found = torch.maximum(found, in_pieces(by_lines, len(of), graph, device))
     return found.view(len(labels), graph.classes - 1)
 

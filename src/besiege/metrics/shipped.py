@@ -9,6 +9,7 @@ from besiege.metrics.classes import class_figures, confusion_figures
 from besiege.metrics.clever import CleverFigures, clever_figures
 from besiege.metrics.distances import distance_figures
 from besiege.metrics.examination import ACTIVE, examination_figures
+from besiege.metrics.proofs import certified_figures
 from besiege.metrics.queries import query_figures
 from besiege.metrics.registry import _FIGURES, Case, Figure, Row, Section
 from besiege.metrics.rejection import rejection_figures
@@ -75,6 +76,15 @@ def _clever_row(found: EvaluationFigures) -> Row | None:
     return Row("CLEVER", f"{value.median:.4g}", f"{words}{value.attacked}")
 
 
+def _certified_row(found: EvaluationFigures) -> Row | None:
+    """The share that is proved, below the shares that are clean and that attacks left."""
+    one = found.certified
+    if one is None:
+        return None
+    words = f"by {one.method}: {one.proved} proved, {one.broken} broken, {one.open} open"
+    return Row("certified", one.certified, words)
+
+
 def _gallery_title(found: EvaluationFigures) -> str:
     return "Misclassified images" if found.distances is None else "Images at the median size"
 
@@ -90,6 +100,13 @@ def _chance(case: Case) -> Draws | None:
 SHIPPED = (
     Figure("robust", lambda case: figures.robust_rate(case.evidence), 1, row=_robust_row),
     Figure("clean", lambda case: figures.clean_rate(case.evidence), 2, row=_clean_row),
+    Figure(
+        "certified",
+        certified_figures,
+        3,
+        Section("Between proof and attack", "certified.html", notebook=True),
+        _certified_row,
+    ),
     Figure(
         "examination",
         examination_figures,

@@ -354,6 +354,63 @@ class Rejections:
 
 
 @dataclass(frozen=True)
+class CertifiedCurve:
+    """Certified and empirical accuracy against the radius, of the same images.
+
+    Attributes
+    ----------
+    x : tuple of float
+        Radii.
+    certified, attacked : tuple of float
+        The share of images proved at a radius, and of those that no attack broke within it; None
+        for `attacked` where no curve of the attacks was computed.
+    count : int
+        Number of images.
+    """
+
+    x: Numbers
+    certified: Numbers
+    attacked: Numbers | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Certified:
+    """What is proved beside what attacks found, over the same images.
+
+    Attributes
+    ----------
+    method : str
+        The method of the proofs.
+    clean, empirical, certified : Rate
+        Accuracy on clean images, under all attacks, and proved: each at most the one before.
+    proved, broken, open : int
+        Images whose class is proved, those with a known adversarial image or misclassified, and
+        those about which neither is known.
+    contradicted : int
+        Images that are proved and broken: the proof or the attack is wrong.
+    curve : CertifiedCurve, optional
+        Both accuracies against the radius.
+    """
+
+    method: str
+    clean: Rate
+    empirical: Rate
+    certified: Rate
+    proved: int
+    broken: int
+    open: int
+    contradicted: int
+    curve: CertifiedCurve | None = None
+
+    @property
+    def bracket(self) -> str:
+        """The two ends, in words: between what is proved and what attacks left."""
+        low, high = 100 * self.certified.value, 100 * self.empirical.value
+        return f"between {low:.1f} % (proved) and {high:.1f} % (attacked)"
+
+
+@dataclass(frozen=True)
 class Descent:
     """The median of the best distances within numbers of passes and in all, and the mean passes."""
 
@@ -634,6 +691,7 @@ class EvaluationFigures:
     rejection: Rejections | None = None
     attack_utility: tuple[AttackUtility, ...] = ()
     replays: tuple[ReplayFigures, ...] = ()
+    certified: Certified | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property

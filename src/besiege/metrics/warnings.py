@@ -29,6 +29,7 @@ from besiege.metrics.kinds import (
     w49_lost_in_transfer,
     w50_made_elsewhere,
 )
+from besiege.metrics.proofs import w30_contradicted
 from besiege.metrics.replayed import w32_not_adaptive
 from besiege.metrics.searches import w21_consistency
 
@@ -398,6 +399,7 @@ RULES: Sequence[Rule] = (
     w27_denominators,
     w28_budget,
     w29_edge_of_grid,
+    w30_contradicted,
     w32_not_adaptive,
     w33_not_adaptive,
     w34_one_family,

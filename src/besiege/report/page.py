@@ -19,6 +19,7 @@ from besiege.core.files import replace_file
 from besiege.metrics.registry import registered
 from besiege.metrics.values import EvaluationFigures, RunFigures
 from besiege.report import answer, by_class, formats
+from besiege.report.brackets import bracket_chart
 from besiege.report.card import card_style
 from besiege.report.charts import charts, roc_chart, together
 from besiege.report.findings import counted, example, following, next_steps, rules
@@ -214,6 +215,7 @@ def _section(
         "verdicts": [answer.verdict(old) for old in evaluation.history],
         "charts": charts(evaluation),
         "roc": roc_chart(evaluation),
+        "bracket": bracket_chart(evaluation),
         "single": single,
         **_fired([evaluation]),
         "sizes": {a.text: answer.typical(evaluation, a) for a in evaluation.attacks},

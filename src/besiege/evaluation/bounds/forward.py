@@ -15,7 +15,7 @@ from besiege.evaluation.bounds.operations import Affine, Constant, Rectifier
 from besiege.evaluation.bounds.region import Region
 from besiege.evaluation.bounds.relaxing import Bounds, Lines, lines
 
-MOST_VALUES = 1 << 22
+MOST_VALUES = 1 << 21
 """Values of the largest tensor of functions that are followed back at once, on a CPU: larger ones
 do not fit into its caches."""
 MOST_ON_GPU = 1 << 28

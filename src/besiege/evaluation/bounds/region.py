@@ -21,8 +21,8 @@ class Region:
     ----------
     centre : Tensor
         Images ``[rows, ...]``.
-    radius : float
-        Of the ball.
+    radius : Tensor
+        Of the ball of each image, ``[rows]``.
     norm : Norm
         Of the ball: linf, l2 or l1.
     low, high : Tensor
@@ -30,27 +30,38 @@ class Region:
     """
 
     centre: Tensor
-    radius: float
+    radius: Tensor
     norm: Norm
     low: Tensor
     high: Tensor
 
     @classmethod
     def of(
-        cls, images: Tensor, radius: float, norm: Norm, box: tuple[float, float] = (0.0, 1.0)
+        cls,
+        images: Tensor,
+        radius: float | Tensor,
+        norm: Norm,
+        box: tuple[float, float] = (0.0, 1.0),
     ) -> Region:
         """The images within a radius, which may be exceeded as the judge allows."""
-        radius = radius * (1 + EXCEEDED)
-        low, high = ((images + way * radius).clamp(*box) for way in (-1, 1))
+        radii = (torch.as_tensor(radius) * (1 + EXCEEDED)).to(images).expand(len(images))
+        wide = radii.reshape(-1, *(1,) * (images.ndim - 1))
+        low, high = ((images + way * wide).clamp(*box) for way in (-1, 1))
         # An image on the wrong side of the box by rounding belongs to its own region.
-        return cls(images, radius, norm, torch.minimum(low, images), torch.maximum(high, images))
+        return cls(images, radii, norm, torch.minimum(low, images), torch.maximum(high, images))
 
     def __len__(self) -> int:
         return len(self.centre)
 
     def at(self, rows: Tensor) -> Region:
         """The regions of some images."""
-        return replace(self, centre=self.centre[rows], low=self.low[rows], high=self.high[rows])
+        return replace(
+            self,
+            radius=self.radius[rows],
+            centre=self.centre[rows],
+            low=self.low[rows],
+            high=self.high[rows],
+        )
 
     def lower(self, functions: Tensor, of: Tensor) -> Tensor:
         """The minimum of linear functions ``[functions, ...]``, each over the region of one image.
@@ -64,7 +75,7 @@ class Region:
         if self.norm is Linf:
             return boxed
         length = flat.norm(dim=1) if self.norm is L2 else flat.abs().amax(1)
-        return torch.maximum(boxed, _dot(flat, self.centre, of) - self.radius * length)
+        return torch.maximum(boxed, _dot(flat, self.centre, of) - self.radius[of] * length)
 
 
 def _dot(flat: Tensor, values: Tensor, of: Tensor) -> Tensor:
