@@ -322,7 +322,7 @@ def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
     taken = np.arange(count) % 12 + 1.0
     broken = np.arange(count) % 3 != 0
     distance = {"nes@realsafe-strength": {"natural": np.where(broken, 0.05, np.inf)}}
-    first = {"nes@realsafe-strength": {"natural": taken}}
+    first: dict[str, Any] = {"nes@realsafe-strength": {"natural": taken}}
     name = "score linf untargeted, strength"
     scores = cell(name, distance, first=first, access="score", search=False)
     (line,) = figure("6", board([white(count, {"natural": 0.05}), scores]))["nes"].lines

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from besiege.bench.board import Board
+from besiege.bench.display import Grid
 from besiege.core.errors import UnknownNameError
 from besiege.metrics.intervals import Rate
 from besiege.metrics.paired import LEVEL
 from besiege.studies.answers import Measured
 from besiege.studies.autoattack.attacks_compared import gain, left_rate
-from besiege.studies.study import Grid
 
 SPEC = Path(__file__).with_suffix(".toml")
 CELL = "step sizes"
