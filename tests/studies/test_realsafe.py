@@ -319,7 +319,7 @@ def figure(number: str, mine: Board) -> dict[str, Sweep]:
 
 def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
     count = 30
-    taken = np.arange(count) % 12 + 1.0
+    taken = np.arange(count, dtype=np.float64) % 12 + 1
     broken = np.arange(count) % 3 != 0
     distance = {"nes@realsafe-strength": {"natural": np.where(broken, 0.05, np.inf)}}
     first = {"nes@realsafe-strength": {"natural": taken}}
