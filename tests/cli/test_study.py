@@ -138,8 +138,8 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
     assert besiege("export", str(realsafe), "t.csv", "--table", "table3").code == 0
     assert besiege("export", str(realsafe), "rows.csv").code == 0
     assert besiege("export", str(realsafe), "t.md", "--table", "table3").code == 0
-    table = list(csv.DictReader((tmp_path / "t.csv").open()))
-    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    table = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
     (one,) = (r for r in table if (r["attack"], r["model"]) == ("bim", "natural"))
     attack = "minimal(bim@realsafe, bisections=10, tolerance=0.01)"
     mine = [r for r in rows if r["attack"] == attack and r["model"] == "natural"]

@@ -239,6 +239,7 @@ def test_a_transferred_distance_is_that_of_the_smallest_budget_that_fooled_the_m
     found = distances(mine, TRANSFER, "bim", "linf", UNTARGETED)
     true = sizes(50, 0.1)
     assert np.array_equal(found.ends[0], np.where(true <= 0.2, true, np.inf))
+    assert mine.cells[found.cell].eps == 0.1, "figures mark the standard budget"
 
 
 def test_an_image_wrong_when_clean_has_distance_0_and_one_never_broken_infinity() -> None:
@@ -319,7 +320,7 @@ def figure(number: str, mine: Board) -> dict[str, Sweep]:
 
 def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
     count = 30
-    taken = np.arange(count) % 12 + 1.0
+    taken = np.arange(count, dtype=np.float64) % 12 + 1
     broken = np.arange(count) % 3 != 0
     distance = {"nes@realsafe-strength": {"natural": np.where(broken, 0.05, np.inf)}}
     first: dict[str, Any] = {"nes@realsafe-strength": {"natural": taken}}
