@@ -23,6 +23,7 @@ COMMANDS = (
     "run",
     "slurm",
     "examine",
+    "certify",
     "attack",
     "train",
     "substitute",
