@@ -24,6 +24,7 @@ COMMANDS = (
     "slurm",
     "examine",
     "clever",
+    "certify",
     "attack",
     "train",
     "substitute",

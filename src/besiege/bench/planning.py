@@ -43,13 +43,13 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     data, threat, first = resolved.data, resolved.threat, resolved.first(8)
     assert request.shard is not None, "resolve decides it"
     threat.check_units(victim.box, first.images[0].numel())
+    if request.certify is not None:
+        must_certify(request.certify, victim, first, threat, request.certify_seconds)
     specs = [
         attack_spec(resolved, attack, threat, text)
         for text, attack in zip(request.attacks or (), resolved.attacks, strict=True)
     ]
     classes = probe(victim, first)
-    if request.certify is not None:
-        must_certify(request.certify, victim, first, threat, request.certify_seconds)
     _fits(data, classes, threat.target)
     if all(spec.access == "gradient" and spec.source is None for spec in specs):
         must_keep_images(victim, first)
