@@ -172,7 +172,9 @@ def test_nobody_takes_it_for_an_attack_on_the_model(found: besiege.Evaluation) -
     assert "oblivious(pgd), transfer" in said and "crafted on another model" in said
     page = found.page().read_text("utf-8")
     assert re.search(r"<code>oblivious\(pgd\)</code> <span class=\"badge\">transfer</span>", page)
-    assert page.count('<span class="badge">transfer</span>') == 1
+    badge = '<span class="badge">transfer</span>'
+    own = re.findall(rf"<code>oblivious\(pgd\)</code> {badge}", page.replace("<wbr>", ""))
+    assert page.count(badge) == len(own), "no other attack has it, in any table"
     text = found.export(found.page().parent / "table.md").read_text("utf-8")
     assert "oblivious (transfer)" in text
 

@@ -57,7 +57,7 @@ def plain(folder: Path) -> dict[str, Any]:
     one = found.evaluations[0].plain()
     one["cost"].pop("seconds")
     del one["made"], one["commit"]
-    for stage in (*one["attacks"], *one["cascade"]):
+    for stage in (*one["attacks"], *one["cascade"], *one["attack_utility"]):
         stage.pop("seconds")
     return one
 

@@ -337,7 +337,8 @@ def test_w33_a_layer_without_a_gradient_meets_attacks_on_it() -> None:
         assert not levels_of("W33", evidence(ignoring, own, **layers))
     guard = trial("noise", 0, access="score", guard=True)
     assert levels_of("W33", evidence(ignoring, guard, **layers)), "a guard is no attack of its own"
-    assert not levels_of("W33", evidence(ignoring)), "the layers have gradients"
+    assert levels_of("W33", evidence(ignoring)), "a defense with gradients was ignored, too"
+    assert not levels_of("W33", evidence(elsewhere)), "a substitute ignores no defense"
     assert not levels_of("W33", evidence(**layers)), "nothing was run"
 
 

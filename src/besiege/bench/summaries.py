@@ -144,7 +144,7 @@ def _computed(gathered: Gathered, store: Store) -> Summary:
         complete=gathered.complete,
         no_curve=plan.no_curve,
         warnings=tuple(findings),
-        others={name: value for name, value in computed.items() if name not in own},
+        others={k: v for k, v in computed.items() if k not in own and v is not None},
         **{name: value for name, value in computed.items() if name in own},
     )
     return Summary(plan, figures, Outline.of(evidence, plan.threat))

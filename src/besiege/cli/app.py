@@ -48,7 +48,7 @@ _COMMANDS = {
         "serve": "Show the pages of a run in a browser, also while it is running.",
         "history": "List the results of a run over time: the current ones, and what they replaced.",
         "compare": "Compare models on the same images: which withstands more, and is that certain?",
-        "study": "List the studies, or answer the claims of one from a run of its benchmark.",
+        "study": "List the studies, run one, or answer its claims from a run.",
         "merge": "Join run folders into one: of machines that share no disk, or of runs that were "
         "made apart.",
         "export": "Write the results of a run into a file for other programs.",

@@ -21,7 +21,7 @@ Outcome = Literal["passed", "failed", "stop", "incomplete"]
 SIGNIFICANT = 0.05
 STOPPING = (
     *("W01", "W08", "W09", "W10", "W11", "W12", "W14", "W15", "W16", "W17"),
-    *("W22", "W32", "W35", "W36", "W45", "W46", "W47", "W48"),
+    *("W22", "W30", "W32", "W35", "W36", "W45", "W46", "W47", "W48"),
 )
 """The rules whose findings can say that figures must not be quoted."""
 _STOP: Level = get_args(Level)[0]  # levels are listed from the gravest

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from besiege.core.door import is_single, named_logits
 from besiege.core.errors import BoundError
 from besiege.core.victim import Victim
+from besiege.defenses.defended import Defended
 from besiege.evaluation.bounds.graph import Graph, Node
 from besiege.evaluation.bounds.known import FACTS, KNOWN, Unbounded
 from besiege.evaluation.bounds.operations import Constant, Linear, Operation, Reshaping, Scaling
@@ -71,7 +72,8 @@ def _network(victim: Victim) -> Classifier:
             "smoothing is the certificate of a stochastic classifier"
         )
     if not isinstance(victim, Classifier) or type(victim).__call__ is not Classifier.__call__:
-        inside = [type(layer).__name__ for layer in getattr(victim, "layers", ())]
+        layers = victim.layers if isinstance(victim, Defended) else ()
+        inside = [type(layer).__name__ for layer in layers]
         what = (
             f"its layers ({', '.join(inside)}) have" if inside else f"{type(victim).__name__} has"
         )

@@ -125,6 +125,7 @@ def blind(rows: Rows, attack: str) -> float:
 
     Examples
     --------
+    >>> import numpy as np
     >>> rows = Rows({"attack": np.array(["pgd", "pgd"], object), "vanished": [True, False]})
     >>> blind(rows, "pgd")
     0.5
