@@ -114,7 +114,7 @@ CIFAR = (
         "clean 86.1, BIM 23.5, NES 79.7, SPSA 78.7, NAttack 48.6 (RealSafe)",
     ),
     Row(
-        "zoo:cifar10-eit+eit@deepsec",
+        "zoo:cifar10-eit",
         1000,
         200,
         "clean 83.3, transferred 78.4 (DEEPSEC)",
