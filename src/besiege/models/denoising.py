@@ -77,7 +77,10 @@ def _attention(theta: Tensor, phi: Tensor, values: Tensor, scale: float) -> Tens
     """
     short = values.shape[1] - theta.shape[1]
     theta, phi = (functional.pad(part, (0, 0, 0, short)) for part in (theta, phi))
-    query, key, value = (part.transpose(1, 2).unsqueeze(1) for part in (theta, phi, values))
+    # Contiguous, or torch takes its slow kernel without a word.
+    query, key, value = (
+        part.transpose(1, 2).unsqueeze(1).contiguous() for part in (theta, phi, values)
+    )
     made = functional.scaled_dot_product_attention(query, key, value, scale=scale)
     return made.squeeze(1).transpose(1, 2)
 
