@@ -11,7 +11,7 @@ from besiege.core.cuda_graphs import Captures
 from besiege.core.dice import Dice
 from besiege.core.errors import AccessError, VictimError
 from besiege.core.meter import Meter
-from besiege.core.oracle import PAD, Oracle
+from besiege.core.oracle import LEAST, Oracle
 from besiege.core.threat import Access
 from besiege.models.classifier import Classifier
 from besiege.testing.victims import Linear, module_of, untrained
@@ -61,20 +61,20 @@ def test_batches_and_padding_are_what_they_should_be() -> None:
     spy = Spy(net())
     oracle = Oracle(spy)
     oracle.logits(uniform(514, 3, 8, 8))
-    assert spy.calls == [256, 256, 8]
-    assert oracle.padded == 6
+    assert spy.calls == [256, 256, 16]
+    assert oracle.padded == 14
     # Larger images come in smaller batches, but never one by one.
     for side, rows in ((32, 64), (64, 16), (224, 16)):
         oracle = Oracle(spy)
         assert oracle._size(torch.empty(1, 3, side, side)) == rows
     spy.calls.clear()
     Oracle(spy, batch=30).logits(uniform(50, 3, 8, 8))
-    assert spy.calls == [24, 24, 8]  # whole blocks of rows
+    assert spy.calls == [24, 24, 16]  # whole blocks of rows, and no small one
     spy.calls.clear()
     bare = Oracle(spy, batch=30, pad=False)
     bare.logits(uniform(50, 3, 8, 8))
     assert spy.calls == [30, 20] and bare.padded == 0
-    assert Oracle(spy, batch=3).batch == PAD
+    assert Oracle(spy, batch=3).batch == LEAST
 
 
 def test_a_metered_victim_is_never_sent_padding() -> None:

@@ -25,9 +25,10 @@ from besiege.core.victim import Victim
 
 __all__ = ["Access", "Oracle"]
 
-PAD = 8
-"""Batches are padded to a multiple of this many rows, so that a row's arithmetic does not depend
-on how many neighbours it has: CPU kernels use other loops for small remainders."""
+PAD, LEAST = 8, 16
+"""On a CPU, batches are padded to a multiple of `PAD` rows and to at least `LEAST`, so that a row's
+arithmetic does not depend on how many neighbours it has: kernels use other loops for small
+remainders, and matrix products of 8 rows round otherwise than those of 16 and more."""
 
 GPU_ROWS, GPU_ENTRIES = 512, 512 * 3 * 32 * 32
 """Images and pixel values per call on a GPU: enough to fill it. A ResNet-20 on an H200 takes 27 us
@@ -47,6 +48,11 @@ CPU_AHEAD = 128
 _AHEAD = (1, 2, 3, *(n << k for k in range(11) for n in (4, 5, 6, 7)))
 AHEAD_PAYS = 1.1
 """By which factor computing candidates ahead must be cheaper, to pay for sorting them out."""
+
+
+def padded(rows: int) -> int:
+    """The size of a batch of so many rows with its padding, on a CPU."""
+    return max(LEAST, -(-rows // PAD) * PAD) if rows else 0
 
 
 @contextmanager
@@ -105,6 +111,7 @@ class Oracle:
         self.classes = victim.classes
         self.access = min(access, victim.access)
         self.pad = PAD if pad and not victim.metered else 1
+        self.least = LEAST if self.pad > 1 and victim.device.type == "cpu" else self.pad
         self.together = victim.together
         """The batch size that the victim declares, or 0."""
         batch = batch or self.together or None
@@ -124,7 +131,14 @@ class Oracle:
         then also checks that they are finite."""
 
     def _whole(self, rows: int) -> int:
-        return max(self.pad, rows // self.pad * self.pad)
+        return max(self.least, rows // self.pad * self.pad)
+
+    def _filled(self, rows: int) -> int:
+        """The size of a batch of so many rows with its padding."""
+        if self._captures is not None:
+            # As many rows as a graph has: logits must not depend on whether one was captured yet.
+            return rounded(rows)
+        return max(self.least, -(-rows // self.pad) * self.pad)
 
     def _size(self, x: Tensor) -> int:
         """Rows per call: the given batch size, or one that suits the device and the images."""
@@ -149,7 +163,7 @@ class Oracle:
 
         def cost(k: int) -> float:
             used = k if chance < 1e-9 else (1.0 - (1.0 - chance) ** k) / chance
-            images = -(-rows * k // self.pad) * self.pad
+            images = self._filled(rows * k)
             return (call + (sort if k > 1 else 0) + images) / used
 
         best = min((k for k in _AHEAD if k == 1 or k * rows <= most), key=cost)
@@ -314,8 +328,7 @@ class Oracle:
 
     def _ask(self, x: Tensor, dice: Dice | None, rows: slice) -> Tensor:
         count = len(x)
-        # As many rows as a graph has: logits must not depend on whether one was captured yet.
-        short = -count % self.pad if self._captures is None else rounded(count) - count
+        short = self._filled(count) - count
         # Always a copy: a victim may overwrite its input.
         x = torch.cat([x, x[-1:].expand(short, *x.shape[1:])]) if short else x.clone()
         self.padded += short
@@ -359,7 +372,7 @@ class Oracle:
                 done = rows.stop
                 continue
             except RuntimeError as problem:
-                if not out_of_memory(problem) or size <= self.pad:
+                if not out_of_memory(problem) or size <= self.least:
                     raise
             # Outside the handler: there the exception would keep the tensors alive.
             if self.victim.device.type == "cuda":

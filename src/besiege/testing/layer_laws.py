@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from besiege.core.dice import Dice
-from besiege.core.oracle import PAD
+from besiege.core.oracle import padded
 from besiege.defenses.layers import LANGUAGE, LAYERS, Layer, Unclamped
 from besiege.testing.conformance import demand, hold_to, untouched
 from besiege.testing.victims import images_of
@@ -35,10 +35,10 @@ class LayerTrial:
     ) -> Tensor:
         """Some images transformed, in batches padded as the oracle pads them."""
         rows = torch.arange(len(self.images)) if rows is None else rows
-        padded = torch.cat([rows, rows[-1:].expand(-len(rows) % PAD)])
-        images = self.images[padded] * (box[1] - box[0]) + box[0]
+        filled = torch.cat([rows, rows[-1:].expand(padded(len(rows)) - len(rows))])
+        images = self.images[filled] * (box[1] - box[0]) + box[0]
         with torch.no_grad():
-            return self.layer(images, box, self.dice(seed, padded))[: len(rows)]
+            return self.layer(images, box, self.dice(seed, filled))[: len(rows)]
 
 
 def rows_are_independent(trial: LayerTrial) -> None:

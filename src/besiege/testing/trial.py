@@ -14,7 +14,7 @@ from torch import Tensor
 from besiege.attacks.attack import Attack, parse
 from besiege.core import criterion
 from besiege.core.knowledge import Knowledge
-from besiege.core.oracle import PAD, Access, Oracle
+from besiege.core.oracle import Access, Oracle, padded
 from besiege.core.record import Keep, Leave
 from besiege.core.samples import Samples
 from besiege.core.siege import Siege
@@ -355,6 +355,7 @@ def reached(crafted: Crafted, samples: Samples, labels: Tensor) -> Tensor:
 
 def fresh(victim: Victim, images: Tensor) -> Tensor:
     """The victim's labels, without a siege; the batch is padded as in one."""
-    padded = torch.cat([images, images[-1:].expand(-len(images) % PAD, -1, -1, -1)])
+    short = padded(len(images)) - len(images)
+    filled = torch.cat([images, images[-1:].expand(short, -1, -1, -1)])
     with victim.held(), torch.no_grad(), torch.inference_mode(False):
-        return victim(padded).argmax(1)[: len(images)]
+        return victim(filled).argmax(1)[: len(images)]

@@ -29,7 +29,7 @@ from besiege.core.answer import Aim
 from besiege.core.ball import Ball, ball
 from besiege.core.cuda_graphs import Captured
 from besiege.core.dice import Dice
-from besiege.core.oracle import PAD, Oracle
+from besiege.core.oracle import Oracle, padded
 from besiege.core.siege import Siege
 from besiege.core.terms import Terms
 from besiege.core.threat import Goal, Threat
@@ -211,8 +211,8 @@ def networks(victim: Victim) -> Iterator[torch.nn.Module]:
 
 
 def _padded(given: Given) -> Given:
-    """The arguments of an ascent with the last row repeated up to a multiple of `PAD`."""
-    short = -len(given[0]) % PAD
+    """The arguments of an ascent with the last row repeated up to the size of a padded batch."""
+    short = padded(len(given[0])) - len(given[0])
     if not short:
         return given
     return _each(given, lambda t: torch.cat([t, t[-1:].expand(short, *t.shape[1:])]))
