@@ -178,7 +178,7 @@ MODELS = {
     "cifar10-conv5": _cifar("natural(epochs=30, rate=0.02)", "conv5", "", ""),
     "cifar10-deepdefense": _cifar("deepdefense", "zoo:cifar10-conv5", ">= 76", "<= 0.5"),
     "cifar10-rse": _cifar("rse(epochs=40)", "vgg16(width=16, noise=(0.2, 0.1))", ">= 78", "<= 23"),
-    "cifar10-gaussian-0.25": _cifar("gaussian(epochs=50)", "resnet20", ">= 66", ""),
+    "cifar10-gaussian-0.25": _cifar("gaussian(epochs=25)", "resnet20", ">= 66", ""),
     # Fine-tuned behind the chain that `eit@deepsec` names.
     "cifar10-eit": _cifar(
         "natural(epochs=5, rate=0.05, precision='float32', layers=(crop_rescale(size=30, "

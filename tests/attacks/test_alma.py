@@ -27,8 +27,8 @@ from besiege.testing.victims import Linear, digits, images_of, natural, scaled, 
 
 SHAPE = (1, 6, 7)
 NORMS = (L2, L1)
-FACTOR = {L2: 1.03, L1: 1.08}
-"""Measured: 1.024 and 1.051 at most."""
+FACTOR = {L2: 1.04, L1: 1.08}
+"""Measured: 1.024 and 1.051 at most; 1.033 in l2 on a CPU that rounds matrix products otherwise."""
 
 
 def smallest(victim: Any, attack: Attack, samples: Samples, norm: Norm, **more: Any) -> Crafted:

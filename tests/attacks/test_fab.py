@@ -397,9 +397,12 @@ def test_turns_hold_whole_rows() -> None:
     samples = data(victim, rows=7)
     whole = smallest(victim, FABT(steps=3), samples, L2)
     with patch.object(planes_, "ENTRIES", 2 * 4 * 42):
+        split = smallest(victim, FABT(steps=3), samples, L2)
         spy = Spy(victim)
-        split = smallest(spy, FABT(steps=3), samples, L2, pad=False)
+        bare = smallest(spy, FABT(steps=3), samples, L2, pad=False)
     assert torch.equal(whole.images, split.images)
+    # Without padding, the last digits may depend on the size of a block.
+    assert torch.allclose(whole.images, bare.images, atol=1e-4)
     assert set(spy.calls) >= {8, 7, 4} and max(spy.calls) == 8
 
 

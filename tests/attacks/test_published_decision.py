@@ -43,10 +43,12 @@ def test_a_row_is_what_it_is_alone(text: str, norm: Norm) -> None:
     samples = Samples.of(images, victim(images).argmax(1))
     counting = Counting(victim, Access.DECISION, metered=True)
     attack = parse(text)
-    whole = craft(counting, attack, samples, Threat(norm, None), queries=500)
-    assert counting.forwards == int(whole.queries.sum()) and whole.success.any()
+    paid = craft(counting, attack, samples, Threat(norm, None), queries=500)
+    assert counting.forwards == int(paid.queries.sum()) and paid.success.any()
     most = attack.cost((3, 8, 8), 5)
-    assert most is None or int(whole.queries.max()) <= most + 1
+    assert most is None or int(paid.queries.max()) <= most + 1
+    # A metered victim is sent no padding, so its last digits may depend on the batch.
+    whole = craft(victim, attack, samples, Threat(norm, None), queries=500)
     for rows in ([1], [0, 3]):
         part = craft(victim, attack, some(samples, rows), Threat(norm, None), queries=500)
         for name in ("images", "success", "distance", "queries", "no_start"):

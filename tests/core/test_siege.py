@@ -89,7 +89,7 @@ def test_padding_is_nobodys() -> None:
     x = apart(3)
     s = siege(Linear((1, 4, 4), 3), x, torch.zeros(3).long(), 0.05, leave="end", pad=True)
     s.logits(x)
-    assert s.record.meter.forwards.tolist() == [1, 1, 1] and s.record.meter.padding == 5
+    assert s.record.meter.forwards.tolist() == [1, 1, 1] and s.record.meter.padding == 13
 
 
 def test_gradients_are_those_of_each_class() -> None:
