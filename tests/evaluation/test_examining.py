@@ -85,7 +85,7 @@ def test_answers_are_shared_between_checks() -> None:
     assert sum(sent) <= 1010 and sent.count(256) == 1, "one large batch, with segments inside"
     before = sum(sent)
     assert outcomes(examine_again(victim, digits(), THREAT, fresh=make)) == {"passed"}
-    assert sum(sent) - before <= 330
+    assert sum(sent) - before <= 360, "small batches are padded to 16 images"
 
 
 def test_answers_that_are_undefined_on_the_way_out_are_noticed() -> None:
