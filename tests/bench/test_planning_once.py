@@ -56,3 +56,13 @@ def test_keys_are_those_of_models_that_are_asked_every_time(
     # substitute of each model on images for that.
     assert few == (3, 6)
     assert len(digests) > 200 and len(gradients) > 40
+
+
+def test_a_changed_copy_of_a_plan_has_a_name_and_a_series_of_its_own(tmp_path: Path) -> None:
+    plan = planned(tmp_path).plans[0]
+    name, series = plan.name, plan.series
+    other = plan.model_copy(update={"request": plan.request.model_copy(update={"seed": 5})})
+    assert other.name != name and other.series != series
+    assert (plan.name, plan.series) == (name, series)
+    read = type(plan).model_validate_json(plan.model_dump_json(by_alias=True))
+    assert (read.name, read) == (name, plan)
