@@ -130,6 +130,11 @@ def _fits(data: Data, classes: int, target: int | None) -> None:
             f"{classes} classes, 0 to {classes - 1}: it was trained on other data, or the labels "
             "start at 1"
         )
+    if data.name in CATALOGUE and classes > CATALOGUE[data.name].classes:
+        raise InputError(
+            f"the model has {classes} classes, but {data.name} has {CATALOGUE[data.name].classes}: "
+            "it was trained on other data"
+        )
     if target is not None and target >= classes:
         raise InputError(
             f"the target class is {target}, but the model has {classes} classes, 0 to {classes - 1}"
