@@ -230,6 +230,9 @@ def test_f6_nothing_is_left_fifty_steps_are_enough_nattack_leads(
     found = answer("F6", f6(count, nattack, never, late))
     assert found.verdict == verdict
     assert "Local optimality on natural: nes" in found.caveat
+    # With the smallest perturbation of every image, it is that of the best attack.
+    assert ("nattack 1.00" in found.caveat) == (nattack < 1)
+    assert ("only NATTACK breaks 0 of" in found.caveat) == (nattack > 1)
 
 
 # What is recomputed.
