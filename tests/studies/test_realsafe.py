@@ -385,6 +385,21 @@ def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:
     assert any("break 1 of 4 images" in one for one in STUDY.readings(mine))
 
 
+def test_score_attacks_at_the_budget_only_have_an_accuracy_and_no_median() -> None:
+    fixed = {"nes@realsafe-strength": {"natural": np.array([0.05, 0.2, np.inf, 0.01])}}
+    ones = {a: {m: np.ones(4) for m in f} for a, f in fixed.items()}
+    name = "score linf untargeted, strength"
+    scores = cell(name, fixed, first=ones, access="score", search=False)
+    mine = board([white(4, {"natural": 0.05}), scores])
+    table = STUDY.table("table3", mine)
+    (row,) = (row for row in table.rows if row[0] == "score nes")
+    assert row[1] == "-/50.0" and "Without a median: run at the budget only." in table.note
+    searched = cell("score linf untargeted", {"minimal(nes@realsafe-code(steps=9))":
+                    {"natural": np.array([0.05, 0.2, 0.3, 0.01])}}, access="score")  # fmt: skip
+    both = STUDY.table("table3", board([white(4, {"natural": 0.05}), scores, searched]))
+    assert [row[1] for row in both.rows if row[0] == "score nes"] == [".050/50.0"]
+
+
 def test_absent_models_stand_in_the_table() -> None:
     mine = replace(board([white(10, {"natural": 0.05})]), absent={"adp": "no weights"})
     table = STUDY.table("table3", mine)
