@@ -353,11 +353,12 @@ class Diversity(Objective):
         # entropy nor a length has a gradient.
         mean = logits.log_softmax(2).logsumexp(0) - math.log(members)
         entropy = -(mean.exp() * mean).sum(1).mean()
-        others = torch.ones(rows, classes, dtype=torch.bool, device=logits.device)
-        others.scatter_(1, step.y[:, None], False)
-        wrong = logits.transpose(0, 1)[others[:, None].expand(-1, members, -1)]
+        # By their places and not by a mask, whose number of elements a GPU would have to report.
+        others = torch.arange(classes - 1, device=logits.device).expand(rows, -1)
+        others = others + (others >= step.y[:, None])
+        wrong = logits.transpose(0, 1).gather(2, others[:, None].expand(-1, members, -1))
         # The softmax without the true class has the direction of the probabilities without it.
-        wrong = functional.normalize(wrong.view(rows, members, classes - 1).softmax(2), dim=2)
+        wrong = functional.normalize(wrong.softmax(2), dim=2)
         alike = wrong @ wrong.mT + _JITTER * torch.eye(members, device=logits.device)
         loss: Tensor = each - self.alpha * entropy - self.beta * torch.logdet(alike).mean()
         return loss
