@@ -157,13 +157,13 @@ MODELS = {
         "trades(epochs=75)", "preact_resnet18(width=32)", ">= 75.5", ">= 47.0"
     ),
     "cifar10-denoise": _cifar(
-        "denoise(epochs=50, decay=2e-4, objective=cross_entropy)",
+        "denoise(epochs=90, decay=2e-4, objective=cross_entropy)",
         "resnet20(denoise='gaussian')",
         ">= 74",
         ">= 41",
     ),
     "cifar10-fast-at": _cifar("fast-at", "resnet20", ">= 74", ">= 36"),
-    "cifar10-alp": _cifar("alp(epochs=60)", "resnet20", ">= 73", "36 to 43", *_STEPS),
+    "cifar10-alp": _cifar("alp(epochs=90, decay=2e-4)", "resnet20", ">= 73", "36 to 43", *_STEPS),
     "cifar10-igr": _cifar("igr(epochs=30)", "resnet20", ">= 75", "3 to 25"),
     "cifar10-nat": _cifar("nat(epochs=30)", "resnet20", ">= 85", "<= 10"),
     "cifar10-eat": _cifar("eat(epochs=45)", "resnet20", ">= 85", "<= 10"),

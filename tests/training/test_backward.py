@@ -31,7 +31,8 @@ def made(count: int = 32) -> Data:
 def training(device: str, text: str, module: Callable[[], nn.Module] | None = None) -> Training:
     net = fresh(module or (lambda: preact_resnet18(width=4)), 0)
     model = Classifier(net.to(device), classes=10)
-    return Training(model, made(), recipe(text, batch=16), 0, False)
+    plan = recipe(text, batch=16)
+    return Training(model, made(), plan, 0, False, layers=plan.layers)
 
 
 def first(work: Training) -> tuple[Batch, Tensor]:

@@ -385,15 +385,15 @@ class Centres(Objective):
     scale: float = number(10.0, above=0)
 
     def __call__(self, step: Step) -> Tensor:
-        centres = self.scale * simplex(step.seen.shape[1]).to(step.seen)
+        centres = self.scale * simplex(step.seen.shape[1], step.seen.device)
         loss: Tensor = 0.5 * (step.seen - centres[step.y]).square().sum(1).mean()
         return loss
 
 
-def simplex(classes: int) -> Tensor:
+def simplex(classes: int, device: torch.device | None = None) -> Tensor:
     """Unit vectors ``[classes, classes]`` whose inner products are ``-1 / (classes - 1)``."""
     scale = math.sqrt(classes / (classes - 1))
-    return scale * (torch.eye(classes) - 1 / classes)
+    return scale * (torch.eye(classes, device=device) - 1 / classes)
 
 
 @objective("reach")
