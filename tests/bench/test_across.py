@@ -87,17 +87,15 @@ def test_the_verdicts_are_those_of_evaluations_one_by_one(
     board: Board, cell: str, threat: str
 ) -> None:
     found, names = across(board, cell), board.cell(cell).models
-    asked: dict[str, Any] = {"count": 12, "curve": False, "examine": "none"}
     for s, source in enumerate(MODELS):
         for t, target in enumerate(MODELS):
+            asked: dict[str, Any] = {"count": 12, "curve": False, "examine": "none"}
+            # The diagonal is the white-box run.
+            asked |= {} if s == t else {"substitute": MODELS[source]}
+            attacks = list(board.cell(cell).attacks)
+            target_text, told = MODELS[target], f"linf:0.2{threat}"
             rows = besiege.evaluate(
-                MODELS[target],
-                "digits",
-                threat=f"linf:0.2{threat}",
-                attacks=list(board.cell(cell).attacks),
-                # The diagonal is the white-box run.
-                **({} if s == t else {"substitute": MODELS[source]}),
-                **asked,
+                target_text, "digits", threat=told, attacks=attacks, **asked
             ).rows
             place = names.index(source), names.index(target)
             assert found.judged[place].all()

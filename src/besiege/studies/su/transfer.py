@@ -133,7 +133,7 @@ def crossed(
                 raise InputError(f"{source} and {target} have other labels for the same images")
             hit[s, t] = _hits(rows, top, f"{source} -> {target}")
             right[s, t] = rows["correct"].astype(bool)
-            _must_read(target, float(right[s, t].mean()), classes)
+            must_read(target, float(right[s, t].mean()), classes)
     own = np.arange(len(models))
     return Crossed(tuple(models), right[own, own], hit, right)
 
@@ -149,7 +149,7 @@ def _hits(rows: Rows, top: int | None, pair: str) -> Mask:
     return np.asarray(rows["rank"] <= top)
 
 
-def _must_read(model: str, accuracy: float, classes: int) -> None:
+def must_read(model: str, accuracy: float, classes: int) -> None:
     """Refuse a target with other classes than its source, or classes counted from 1."""
     if accuracy < CHANCE / classes:
         raise InputError(
