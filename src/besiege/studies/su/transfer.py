@@ -193,7 +193,15 @@ def _means(
     drawn = Resampling.of(given.hit.shape[2], resamples_of(level), seed)
     flat = (n * n, given.hit.shape[2])
     many = drawn.means(given.hit.reshape(flat), made.reshape(flat)).reshape(-1, n, n)
-    means = np.nanmean(np.where(others, many, np.nan), axis=1 + axis)
-    value = np.nanmean(np.where(others, rate, np.nan), axis=axis)
-    low, high = np.nanquantile(means, ((1 - level) / 2, (1 + level) / 2), axis=0)
+    value = _mean_of(rate, others, axis)
+    # A resample without any image of a source says nothing about it.
+    means = np.where(np.isnan(one := _mean_of(many, others, 1 + axis)), value, one)
+    low, high = np.quantile(means, ((1 - level) / 2, (1 + level) / 2), axis=0)
     return Interval(value, low, high)
+
+
+def _mean_of(rates: NDArray[np.generic], some: Mask, axis: int) -> Numbers:
+    """Means of some rates along an axis, without those that are not known; NaN without any."""
+    there = some & ~np.isnan(rates)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(there, rates, 0).sum(axis) / there.sum(axis), np.float64)
