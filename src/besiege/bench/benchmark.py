@@ -64,6 +64,9 @@ class Cell(Value):
     crop : {"model"}, optional
         Each model gets the images cropped to its own side. Images keep their ids, so that models of
         all sizes are compared on the same ones. By default the benchmark's data say the size.
+    across : {"grey", "white"}, optional
+        The images that are crafted on each model are judged on all others of the cell, too. Models
+        of another size get their middle, or a border in this colour around them.
     """
 
     name: str = Field(min_length=1, max_length=80)
@@ -82,6 +85,7 @@ class Cell(Value):
     examine: Literal["full", "short", "none"] = "short"
     clever: str | None = None
     crop: Literal["model"] | None = None
+    across: Literal["grey", "white"] | None = None
 
     @field_validator("attacks", "models", mode="before")
     @classmethod
@@ -371,6 +375,9 @@ def _cell_problems(cell: Cell, models: Mapping[str, Any]) -> Iterator[str]:
             yield f".models[{number}]: {_no_model(name, models)}"
     if cell.models is not None and len(set(cell.models)) < max(1, len(cell.models)):
         yield ".models: list at least one, and each once"
+    if cell.across is not None and (cell.substitute or cell.suite is not None):
+        what = "substitute" if cell.substitute else "suite"
+        yield f".across: it is for attacks = [...] on the models themselves: leave {what} out"
     yield from _substitute_problems(cell, models)
 
 

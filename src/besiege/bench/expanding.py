@@ -192,6 +192,7 @@ def _cell(
                     ),
                     examine=cell.examine,
                     clever=clever_of(cell.clever or False),
+                    across=_across(benchmark, cell, model, sides, base),
                     **({} if sides[model] is None else {"crop": sides[model]}),
                 )
                 if request.data not in CATALOGUE:
@@ -216,6 +217,20 @@ def _side(
     elif "crop=" in benchmark.data.replace(" ", ""):
         problems.append(f"{place}.crop: the data '{benchmark.data}' have a side already")
     return None if found is None else str(found)
+
+
+def _across(
+    benchmark: Benchmark, cell: Cell, source: str, sides: Mapping[str, str | None], base: Path
+) -> tuple[str, ...]:
+    """The other models of a cell; those of another side behind a layer that adapts the images."""
+    if cell.across is None:
+        return ()
+    found = []
+    for name in (one for one in sides if one != source and one in benchmark.models):
+        other = sides[name] != sides[source]
+        layer = f"+adapt(size={sides[name]}, how='{cell.across}')" if other else ""
+        found.append(_model(benchmark, name, base) + layer)
+    return tuple(found)
 
 
 def _model(benchmark: Benchmark, name: str, base: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Minimal
+from besiege.bench.across import targets_of
 from besiege.bench.attack_spec import attack_spec
 from besiege.bench.clever_text import read_clever
 from besiege.bench.model_spec import model_spec, probe
@@ -87,6 +88,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         no_curve=no_curve,
         searches=_searches(resolved) if no_curve is None else None,
         guards=_guards(resolved, len(shards)),
+        across=targets_of(resolved.targets),
     )
 
 

@@ -253,6 +253,6 @@ def _joined(*sentences: str) -> str:
 
 STUDIES: Registry[Study] = Registry(
     "study",
-    ("besiege.studies.digits", "besiege.studies.realsafe.realsafe"),
+    ("besiege.studies.digits", "besiege.studies.realsafe.realsafe", "besiege.studies.su.su"),
     group="besiege.studies",
 )
