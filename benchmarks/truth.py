@@ -28,11 +28,11 @@ from torch.nn import functional
 
 import besiege
 from besiege.attacks.suites import SUITES
+from besiege.bounds.bounding import Bounding
 from besiege.core.threat import Linf
 from besiege.data import load
-from besiege.evaluation.bounding import Bounding
-from besiege.evaluation.bounds.programs import Program
 from besiege.evaluation.certificates.exact import smallest
+from besiege.evaluation.programs import Program
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "truth.md"
 ATTACKS = (

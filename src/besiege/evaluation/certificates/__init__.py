@@ -138,7 +138,7 @@ def must_certify(
     name: str, victim: Victim, samples: Samples, threat: Threat, seconds: float
 ) -> None:
     """Refuse a certification that cannot be done, before any work."""
-    from besiege.evaluation.bounding import must_fit
+    from besiege.bounds.bounding import must_fit
 
     method = METHODS.get(name)
     must_fit(threat)

@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from besiege.bounds.bounding import Bounding, Relaxed, crown, differences, margin_bounds
+from besiege.bounds.optimising import Parts, optimised
+from besiege.bounds.region import Region
 from besiege.core.oracle import full_precision
 from besiege.core.samples import Samples
 from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding, Relaxed, crown, differences, margin_bounds
-from besiege.evaluation.bounds.optimising import Parts, optimised
-from besiege.evaluation.bounds.region import Region
 from besiege.evaluation.certificates import (
     METHODS,
     OPEN,

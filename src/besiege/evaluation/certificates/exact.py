@@ -10,14 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from besiege.bounds.bounding import Bounding, crown, margin_bounds
+from besiege.bounds.region import Region
 from besiege.core.errors import BoundError
 from besiege.core.oracle import full_precision
 from besiege.core.samples import Samples
 from besiege.core.threat import Linf, Norm
 from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding, crown, margin_bounds
-from besiege.evaluation.bounds.programs import Program
-from besiege.evaluation.bounds.region import Region
 from besiege.evaluation.certificates import (
     BROKEN,
     METHODS,
@@ -27,6 +26,7 @@ from besiege.evaluation.certificates import (
     Method,
     Order,
 )
+from besiege.evaluation.programs import Program
 
 MOST_UNITS = 20_000
 """Units of the largest network for which a program is written."""

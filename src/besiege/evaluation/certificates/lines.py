@@ -7,9 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from besiege.bounds.bounding import Bounding
 from besiege.core.samples import Samples
 from besiege.core.victim import Victim
-from besiege.evaluation.bounding import Bounding
 from besiege.evaluation.certificates import (
     METHODS,
     OPEN,

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from besiege.bounds.backward import lower, lower_by_intervals
+from besiege.bounds.forward import in_pieces, intervals, linear_bounds
+from besiege.bounds.graph import Graph
+from besiege.bounds.operations import Rectifier
+from besiege.bounds.region import Region
+from besiege.bounds.relaxing import Bounds, Lines, lines
+from besiege.bounds.tracing import trace
 from besiege.core.door import out_of_memory
 from besiege.core.errors import BoundError, InputError, ThreatError, near
 from besiege.core.oracle import full_precision
 from besiege.core.threat import L0, Norm, Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.bounds.backward import lower, lower_by_intervals
-from besiege.evaluation.bounds.forward import in_pieces, intervals, linear_bounds
-from besiege.evaluation.bounds.graph import Graph
-from besiege.evaluation.bounds.operations import Rectifier
-from besiege.evaluation.bounds.region import Region
-from besiege.evaluation.bounds.relaxing import Bounds, Lines, lines
-from besiege.evaluation.bounds.tracing import trace
 
 MARGIN = 1e-5
 """How far the margin's bound must be above zero, in units of the image's largest logit if that is
