@@ -23,8 +23,8 @@ ROOMS: dict[str, set[str]] = {
     "metrics": {"core", "bounds"},  # bounds only for radii from votes
     # report only inside the methods that show a result
     "bench": {
-        *("core", "attacks", "models", "defenses", "data", "training", "evaluation", "metrics"),
-        "report",
+        *("core", "attacks", "models", "defenses", "data", "bounds", "training", "evaluation"),
+        *("metrics", "report"),
     },
     "report": {"core", "metrics", "bench", "studies"},
     "studies": {"core", "metrics", "bench"},

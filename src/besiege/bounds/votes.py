@@ -9,13 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from besiege.core.errors import InputError
+from besiege.core.fields import check_fields, number, whole_number
 
 Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Poll:
+    """How many votes a certificate of smoothing counts.
+
+    Parameters
+    ----------
+    n : int
+        Fresh votes that estimate the probability of the class.
+    n0 : int
+        Votes that choose the class.
+    alpha : float
+        Probability that the certificate of an image is wrong.
+    """
+
+    n: int = whole_number(100_000)
+    n0: int = whole_number(100)
+    alpha: float = number(0.001, above=0, below=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def lower_bound(hits: ArrayLike, n: int, alpha: float = 0.001) -> Numbers:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from besiege.bench.certify_text import SMOOTHING, read_certify
 from besiege.bench.kinds import KINDS, Kind, base_identity
 from besiege.bench.task import Stage, Task, TaskResult
+from besiege.core.threat import Access, Threat
 
 if TYPE_CHECKING:
     from besiege.bench.context import Context
@@ -40,7 +43,8 @@ class Certify(Kind):
         request = plan.request
         if request.certify is None:
             return
-        late = request.certify in LATE
+        method, poll = read_certify(request.certify)
+        late = method in LATE
         (clean,) = plan.stages_of("clean")
         attacks = [
             stage
@@ -50,21 +54,28 @@ class Certify(Kind):
         base: dict[str, Any] = {
             **base_identity(self.name, plan.model.digest, request.seed),
             "threat": plan.threat,
-            "method": request.certify,
+            "method": method,
             "revision": REVISION,
         }
         if late:
             base["seconds"] = request.certify_seconds
+        if poll is not None:
+            # Neither the budget nor the access matters: a radius is one for all budgets.
+            threat = Threat.parse(plan.threat)
+            threat = replace(threat, eps=None, written=None, access=Access.GRADIENT)
+            base |= {"threat": str(threat), "votes": asdict(poll)}
         parts = []
         for number, shard in enumerate(plan.shards):
             needs = (clean.parts[number][0].key, *(s.parts[number][-1].key for s in attacks))
-            curve = request.curve != "none" and request.certify != "exact"
+            curve = request.curve != "none" and method not in ("exact", SMOOTHING)
             about = {**base, "shard": shard.digest, "curve": curve, "after": list(needs[1:])}
             parts.append((Task(self.name, about, needs, number),))
         yield Stage(self.name, tuple(parts), tuple(shard.count for shard in plan.shards))
 
     def estimate(self, task: Task, stage: Stage) -> float:
         about = task.identity
+        if "votes" in about:
+            return float(about["votes"]["n0"] + about["votes"]["n"])
         if "seconds" in about:
             return 1000.0 * float(about["seconds"])
         return WORK.get(about["method"], 500.0) * (4 if about["curve"] else 1)
@@ -72,8 +83,9 @@ class Certify(Kind):
     def run(self, task: Task, context: Context) -> TaskResult:
         import torch
 
+        from besiege.bench.context import ticking
         from besiege.bench.tables import array, rows_of
-        from besiege.core.threat import Threat
+        from besiege.bounds.votes import Poll
         from besiege.evaluation.certificates import METHODS, OUTCOMES, Order
 
         about = task.identity
@@ -94,6 +106,9 @@ class Certify(Kind):
             curve,
             about.get("seconds", 10.0),
             about["seed"],
+            Poll(**about.get("votes", {})),
+            context.how.batch,
+            ticking(context.telling([task])),
         )
         found = METHODS.get(about["method"]).certify(order)
         words = np.array(OUTCOMES, object)[found.outcome.numpy()]
@@ -104,6 +119,11 @@ class Certify(Kind):
             **{name: array(getattr(found, name)) for name in ("margin", "radius")},
             **{name: array(getattr(found, name)) for name in ("below", "above", "regions")},
         }
+        if found.chosen is not None and found.hits is not None:
+            rows_made |= {"chosen": array(found.chosen), "hits": array(found.hits)}
+            votes = (("n", np.int64), ("alpha", np.float64))
+            for name, kind in votes:
+                rows_made[name] = np.full(len(samples), about["votes"][name], kind)
         totals = {word: int((words == word).sum()) for word in OUTCOMES}
         return TaskResult(rows_made, {"rows": len(samples), **totals})
 
