@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.pieces import Constant
+from besiege.bounds.region import Region
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import TrainingError
@@ -31,6 +32,7 @@ from besiege.models.classifier import Classifier
 from besiege.models.twins import alike, keep_compiled
 from besiege.training.augmentation import augmented
 from besiege.training.averaging import Average
+from besiege.training.bounded import Around, followed
 from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_optimiser
 from besiege.training.inner import Inner
 from besiege.training.objectives import Step
@@ -173,6 +175,12 @@ class Training:
         noises = plan.objective.noises
         self.crafted_on = Pooled(self.victim, noises, "probabilities") if noises else self.victim
         self.inner = Inner(plan, self._precision)
+        # After the layout of the weights: it reads the tensors that are trained.
+        self.graph = (
+            followed(model, plan.threat, self.images[:8])
+            if plan.objective.proves and plan.threat is not None
+            else None
+        )
 
     def _behind(self, model: Classifier) -> Victim:
         """A model behind the layers of this training."""
@@ -214,7 +222,8 @@ class Training:
             for step, rows in enumerate(batches, done):
                 for group in self.optimiser.param_groups:
                     group["lr"] = self.plan.rate_at(step, steps)
-                loss, correct = self.plan.update(self, self._batch(rows, number, step))
+                batch = self._batch(rows, number, step, step / steps)
+                loss, correct = self.plan.update(self, batch)
                 if self.average is not None:
                     self.average.update(step)
                 # Not read before the epoch ends: that would synchronise with the GPU.
@@ -238,11 +247,11 @@ class Training:
 
     # What an update uses: `besiege.training.updates.Trainer`.
 
-    def _batch(self, rows: Tensor, epoch: int, number: int) -> Batch:
+    def _batch(self, rows: Tensor, epoch: int, number: int, progress: float) -> Batch:
         dice = self.dice.at(rows)
         x, y = self.images[rows], self.labels[rows]
         x = augmented(x, dice.of("augment", epoch), self.plan.crop, self.plan.flip)
-        return Batch(x, y, dice, epoch, number)
+        return Batch(x, y, dice, epoch, number, progress)
 
     def craft(self, batch: Batch) -> Tensor:
         """The adversarial images of a batch, crafted on the model or on a static source."""
@@ -273,6 +282,8 @@ class Training:
             box=self.box,
             classifies=self.plan.objective.classifies,
             under=lambda x: self._under(x, batch.dice.of("epoch", batch.epoch)),
+            progress=batch.progress,
+            around=lambda share: self._around(batch.x, share),
         )
 
     def loss(self, step: Step) -> Tensor:
@@ -282,6 +293,12 @@ class Training:
     def budget(self, epoch: int) -> float:
         """The largest radius of an epoch."""
         return self.plan.radius_at(epoch)
+
+    def _around(self, x: Tensor, share: float) -> Around:
+        """What bounds are about: a share of the budget around some images."""
+        threat = self.plan.threat
+        assert self.graph is not None and threat is not None
+        return Around(self.graph, Region.of(x, threat.radius * share, threat.norm, self.box))
 
     def _ask(self, x: Tensor, dice: Dice) -> Tensor:
         with self._precision():
