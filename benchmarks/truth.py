@@ -138,7 +138,7 @@ NETS: dict[str, Net] = {
         "mnist", _mnist_cnn, lambda net: train(net, load("mnist", split="train"), MNIST)
     ),
 }
-MNIST = "crown-ibp(epochs=10, batch=128, threat='linf:0.1')"
+MNIST = "crown-ibp(epochs=20, batch=128, threat='linf:0.1')"
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def certified_figures(case: Case) -> Certified | None:
         len(bad),
         _curve(evidence, rows),
         _votes(rows),
+        _spared(evidence),
     )
 
 
@@ -118,6 +119,12 @@ def _method(evidence: Evidence, rows: Rows) -> str:
     name = str(rows["method"][0])
     from_l2 = VOTES in rows and evidence.norm == "linf"
     return f"{name}, its l2 radius divided by the root of {evidence.pixels:,}" if from_l2 else name
+
+
+def _spared(evidence: Evidence) -> int:
+    """How many samples no attack was run on, because they are proved."""
+    ids = [trial.rows["sample"][trial.spared] for trial in evidence.attacks]
+    return len(np.unique(np.concatenate(ids))) if ids else 0
 
 
 def _votes(rows: Rows) -> Votes | None:

@@ -418,6 +418,8 @@ class Certified:
         Both accuracies against the radius.
     votes : Votes, optional
         What certificates of smoothing rest on; None for proofs.
+    spared : int
+        Proved images that attacks were not run on; their results are known.
     """
 
     method: str
@@ -430,6 +432,7 @@ class Certified:
     contradicted: int
     curve: CertifiedCurve | None = None
     votes: Votes | None = None
+    spared: int = 0
 
     @property
     def bracket(self) -> str:
