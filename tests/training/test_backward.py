@@ -37,7 +37,7 @@ def training(device: str, text: str, module: Callable[[], nn.Module] | None = No
 
 def first(work: Training) -> tuple[Batch, Tensor]:
     work.module.train()
-    batch = next(work._taken(work._batches(), 1, 0))
+    batch = next(work._taken(work._batches(), 1, 0, 2))
     return batch, work.craft(batch)
 
 
@@ -64,10 +64,10 @@ def test_batches_are_the_same_however_many_are_augmented_together(
 ) -> None:
     work = training("cpu", "natural(crop=2, flip=True)")
     batches = [rows[:5] for rows in work._batches()]
-    single = list(work._taken(batches, 3, 7))
+    single = list(work._taken(batches, 3, 7, 20))
     monkeypatch.setattr(work, "device", torch.device("cuda"))  # augments many on one call
-    several = list(work._taken(batches, 3, 7))
-    assert [batch.number for batch in several] == [7, 8]
+    several = list(work._taken(batches, 3, 7, 20))
+    assert [(batch.number, batch.progress) for batch in several] == [(7, 0.35), (8, 0.4)]
     for one, other in zip(single, several, strict=True):
         assert torch.equal(one.x, other.x) and torch.equal(one.y, other.y)
         assert torch.equal(one.dice.key, other.dice.key)

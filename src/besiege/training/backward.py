@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from besiege.core.cuda_graphs import Captured
 from besiege.core.dice import Dice
 from besiege.training.objectives import Objective, Step
+from besiege.training.updates import Batch
 
-Take = Callable[[Tensor, Tensor, Tensor, Dice, Dice, int], Step]
-"""Makes a step of images, labels, crafted images, dice of the step and of the epoch, and epoch."""
+Take = Callable[[Batch, Tensor, Dice, Dice], Step]
+"""Makes a step of a batch, what was crafted from it, and the dice of the step and of the epoch."""
 
 
 class Backward:
@@ -40,26 +41,27 @@ class Backward:
         self.captures = (
             bool(self.parameters)
             and self.parameters[0].device.type == "cuda"
+            and not objective.proves  # its budget grows from step to step
             and _ours(objective)
             and all(_ours(part) for part in module.modules())
         )
         self._made: dict[tuple[object, ...], _Graph | None] = {}
 
     def __call__(
-        self, x: Tensor, y: Tensor, crafted: Tensor, dice: tuple[Dice, Dice], epoch: int
+        self, batch: Batch, crafted: Tensor, dice: Dice, during: Dice
     ) -> tuple[Tensor, Tensor]:
         """The loss of a step and the number of correct predictions; weights have gradients."""
-        if not self.captures:
-            step = self.take(x, y, crafted, *dice, epoch)
-            return self._slopes(step)
-        # Losses treat images that nothing was crafted from in their own way.
-        given = [x, y, *(one.key for one in dice), *([] if crafted is x else [crafted])]
-        shapes = tuple(tensor.shape for tensor in given)
-        if shapes not in self._made:
-            self._made[shapes] = self._capture(given, epoch)
-        graph = self._made[shapes]
+        graph = None
+        if self.captures:
+            # Losses treat images that nothing was crafted from in their own way.
+            given = [batch.x, batch.y, dice.key, during.key]
+            given += [] if crafted is batch.x else [crafted]
+            shapes = tuple(tensor.shape for tensor in given)
+            if shapes not in self._made:
+                self._made[shapes] = self._capture(batch, given)
+            graph = self._made[shapes]
         if graph is None:
-            return self._slopes(self.take(x, y, crafted, *dice, epoch))
+            return self._slopes(self.take(batch, crafted, dice, during))
         return graph(given)
 
     def _slopes(self, step: Step) -> tuple[Tensor, Tensor]:
@@ -69,17 +71,18 @@ class Backward:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), step.correct()
 
-    def _capture(self, given: list[Tensor], epoch: int) -> _Graph | None:
+    def _capture(self, batch: Batch, given: list[Tensor]) -> _Graph | None:
         def slopes(
             x: Tensor, y: Tensor, own: Tensor, noise: Tensor, *crafted: Tensor
         ) -> tuple[Tensor, ...]:
-            step = self.take(x, y, crafted[0] if crafted else x, Dice(own), Dice(noise), epoch)
+            held = replace(batch, x=x, y=y)
+            step = self.take(held, crafted[0] if crafted else x, Dice(own), Dice(noise))
             return tuple(part.view(1) for part in self._slopes(step))
 
         # The passes before a capture change running statistics and random state: as it was, after.
         before = [buffer.clone() for buffer in self.buffers]
         try:
-            with torch.random.fork_rng([given[0].device]) if self.captures else nullcontext():
+            with torch.random.fork_rng([given[0].device]):
                 made = Captured(slopes, tuple(tensor.clone() for tensor in given))
         except RuntimeError:  # what synchronises with the GPU cannot be captured
             return None

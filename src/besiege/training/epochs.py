@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from besiege.attacks.ascent import pgd
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.pieces import Constant
+from besiege.bounds.region import Region
 from besiege.core.ball import ball
 from besiege.core.dice import Dice
 from besiege.core.errors import TrainingError
@@ -32,6 +33,7 @@ from besiege.models.twins import alike, keep_compiled
 from besiege.training.augmentation import augmented
 from besiege.training.averaging import Average
 from besiege.training.backward import Backward
+from besiege.training.bounded import Around, followed
 from besiege.training.checkpoints import Checkpoint, optimiser_state, restore_optimiser
 from besiege.training.inner import Inner
 from besiege.training.objectives import Step
@@ -177,6 +179,12 @@ class Training:
         self.crafted_on = Pooled(self.victim, noises, "probabilities") if noises else self.victim
         self.inner = Inner(plan, self._precision)
         self.backward = Backward(self.module, plan.objective, self._step)
+        # After the layout of the weights: it reads the tensors that are trained.
+        self.graph = (
+            followed(model, plan.threat, self.images[:8])
+            if plan.objective.proves and plan.threat is not None
+            else None
+        )
 
     def _behind(self, model: Classifier) -> Victim:
         """A model behind the layers of this training."""
@@ -215,7 +223,7 @@ class Training:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         right = torch.zeros((), dtype=torch.int64, device=self.device)
         with _drawing(self.device, self.seed, number), self._differentiable():
-            for batch in self._taken(batches, number, done):
+            for batch in self._taken(batches, number, done, steps):
                 for group in self.optimiser.param_groups:
                     group["lr"] = self.plan.rate_at(batch.number, steps)
                 loss, correct = self.plan.update(self, batch)
@@ -242,8 +250,8 @@ class Training:
 
     # What an update uses: `besiege.training.updates.Trainer`.
 
-    def _taken(self, batches: list[Tensor], epoch: int, number: int) -> Iterator[Batch]:
-        """The batches of an epoch, whose first step has a number.
+    def _taken(self, batches: list[Tensor], epoch: int, number: int, steps: int) -> Iterator[Batch]:
+        """The batches of an epoch, whose first step has a number, out of `steps`.
 
         On a GPU several are augmented together, since small kernels take less time than launches.
         """
@@ -257,7 +265,7 @@ class Training:
             drawn = dice.of("augment", epoch)
             x = augmented(self.images[rows], drawn, self.plan.crop, self.plan.flip)
             for own in zip(*(torch.split(t, sizes) for t in (x, y, dice.key)), strict=True):
-                yield Batch(own[0], own[1], Dice(own[2]), epoch, number)
+                yield Batch(own[0], own[1], Dice(own[2]), epoch, number, number / steps)
                 number += 1
 
     def craft(self, batch: Batch) -> Tensor:
@@ -271,32 +279,32 @@ class Training:
 
     def take(self, batch: Batch, crafted: Tensor) -> Step:
         """The step of a batch, for which nothing has been computed yet."""
-        return self._step(batch.x, batch.y, crafted, *_thrown(batch), batch.epoch)
+        return self._step(batch, crafted, *_thrown(batch))
 
     def slopes(self, batch: Batch, crafted: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a batch and the number of correct predictions; weights have gradients."""
-        return self.backward(batch.x, batch.y, crafted, _thrown(batch), batch.epoch)
+        return self.backward(batch, crafted, *_thrown(batch))
 
-    def _step(
-        self, x: Tensor, y: Tensor, crafted: Tensor, dice: Dice, during: Dice, epoch: int
-    ) -> Step:
+    def _step(self, batch: Batch, crafted: Tensor, dice: Dice, during: Dice) -> Step:
         if self.plan.objective.reads_slope:
             crafted = crafted.detach().requires_grad_(True)
         return Step(
-            x=x,
-            y=y,
+            x=batch.x,
+            y=batch.y,
             crafted=crafted,
             ask=lambda x: self._ask(x, dice),
             still=lambda x: self._still(x, dice),
             each=lambda x: self._each(x, dice),
             teacher=None if self.teacher is None else lambda x: self._taught(x, dice),
             dice=dice,
-            epoch=epoch,
+            epoch=batch.epoch,
             network=lambda x: self._answered(x, dice),
             guide=None if self.guide is None else lambda x: self._guided(x, dice),
             box=self.box,
             classifies=self.plan.objective.classifies,
             under=lambda x: self._under(x, during),
+            progress=batch.progress,
+            around=lambda share: self._around(batch.x, share),
         )
 
     def loss(self, step: Step) -> Tensor:
@@ -306,6 +314,12 @@ class Training:
     def budget(self, epoch: int) -> float:
         """The largest radius of an epoch."""
         return self.plan.radius_at(epoch)
+
+    def _around(self, x: Tensor, share: float) -> Around:
+        """What bounds are about: a share of the budget around some images."""
+        threat = self.plan.threat
+        assert self.graph is not None and threat is not None
+        return Around(self.graph, Region.of(x, threat.radius * share, threat.norm, self.box))
 
     def _ask(self, x: Tensor, dice: Dice) -> Tensor:
         with self._precision():

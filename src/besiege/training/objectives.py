@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,8 +24,13 @@ from besiege.core.registry import Registry
 from besiege.core.vocabulary import Vocabulary
 from besiege.training.reaching import relative_reach
 
+if TYPE_CHECKING:
+    from besiege.training.bounded import Around
+
 OBJECTIVES: Registry[type[Objective]] = Registry(
-    "objective", ("besiege.training.objectives",), "besiege.objectives"
+    "objective",
+    ("besiege.training.objectives", "besiege.training.bounded"),
+    "besiege.objectives",
 )
 LANGUAGE = Vocabulary(OBJECTIVES)
 T = TypeVar("T", bound="type[Objective]")
@@ -68,6 +73,10 @@ class Step:
         Whether the network is a classifier.
     under : callable, optional
         Logits of images, ``[noises, rows, classes]``, under the noise they were crafted with.
+    progress : float
+        The share of the whole training that is over, from 0 to below 1.
+    around : callable, optional
+        Bounds of the network's values within a share of the budget around the clean images.
     """
 
     x: Tensor
@@ -84,6 +93,8 @@ class Step:
     box: tuple[float, float] = (0.0, 1.0)
     classifies: bool = True
     under: Callable[[Tensor], Tensor] | None = None
+    progress: float = 0.0
+    around: Callable[[float], Around] | None = None
 
     @cached_property
     def seen(self) -> Tensor:
@@ -133,6 +144,8 @@ class Objective:
     """Whether the gradient with respect to the crafted images is taken."""
     classifies: ClassVar[bool] = True
     """Whether it trains a classifier; otherwise a network of a layer, without labels."""
+    proves: ClassVar[bool] = False
+    """Whether it trains against bounds of the network within the budget, and without an attack."""
     guide: str | None = None
     noises: int = 0
     """Draws of the layers' noise that stay while an image is crafted; 0 for new ones in each step.

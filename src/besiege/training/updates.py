@@ -34,6 +34,8 @@ class Batch:
     epoch: int
     number: int
     """The step, counted from 0 over the whole training."""
+    progress: float = 0.0
+    """The share of the whole training that is over."""
 
 
 class Trainer(Protocol):
