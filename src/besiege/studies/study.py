@@ -253,6 +253,11 @@ def _joined(*sentences: str) -> str:
 
 STUDIES: Registry[Study] = Registry(
     "study",
-    ("besiege.studies.digits", "besiege.studies.realsafe.realsafe"),
+    (
+        "besiege.studies.digits",
+        "besiege.studies.realsafe.realsafe",
+        "besiege.studies.autoattack.autoattack",
+        "besiege.studies.deepsec.deepsec",
+    ),
     group="besiege.studies",
 )
