@@ -206,7 +206,17 @@ MOMENTS: list[tuple[str, Callable[[], None], list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kill", "left"), [m[1:] for m in MOMENTS], ids=[m[0] for m in MOMENTS])
+# After these as much is left as after another one.
+LATER = ("before the first checkpoint", "in the last epoch")
+
+
+@pytest.mark.parametrize(
+    ("kill", "left"),
+    [
+        pytest.param(*how, id=name, marks=pytest.mark.slow if name in LATER else [])
+        for name, *how in MOMENTS
+    ],
+)
 def test_a_killed_training_resumes_exactly(
     whole: Path,
     tmp_path: Path,
