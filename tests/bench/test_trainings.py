@@ -270,6 +270,7 @@ def test_a_distillation_resumes_in_a_folder_that_was_moved(tmp_path: Path) -> No
     assert weights(tmp_path / "moved") == weights(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_train_every_model_once_though_one_is_killed(whole: Path, tmp_path: Path) -> None:
     folder, events, dead = tmp_path / "run", list[Event](), list[int]()
 

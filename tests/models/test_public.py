@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs public weights: set BESIEGE_DATA",
 )
 
-# Of the first 1,000 test images, of imagenet-sample of the first 50, measured on a CPU.
+# Of the first 1,000 test images, of imagenet-sample of the first 20, measured on a CPU.
 RIGHT = {
     "cifar10_resnet20": 915,
     "cifar10_resnet32": 928,
