@@ -123,6 +123,7 @@ def test_a_study_is_run_by_one_command_and_not_again(
     assert before == after and before
 
 
+@pytest.mark.slow
 def test_a_part_is_added_to_a_run(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     shutil.copytree(realsafe, folder)
@@ -167,7 +168,10 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
             ("study", "realsafe", "--data", "digits", "--models", "zoo:cifar10-natural", "--show"),
             "normalises 3 channels",
         ),
-        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        pytest.param(
+            *(("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+            marks=pytest.mark.slow,
+        ),
         (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
     ],
 )
