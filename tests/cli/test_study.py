@@ -136,6 +136,7 @@ def test_a_study_is_run_by_one_command_and_not_again(
     assert before == after and before
 
 
+@pytest.mark.slow
 def test_a_part_is_added_to_a_run(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     shutil.copytree(realsafe, folder)
@@ -189,7 +190,10 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
             "the data have the label 9",
         ),
         (("study", "realsafe", "--data", "digits", "--count", "500", "--show"), "request 1 to 397"),
-        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        pytest.param(
+            *(("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+            marks=pytest.mark.slow,
+        ),
         (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
     ],
 )

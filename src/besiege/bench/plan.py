@@ -22,6 +22,7 @@ from besiege.bench.spec import (
     Request,
     Searches,
     Shard,
+    Target,
     Value,
 )
 from besiege.bench.store import Store, key_of
@@ -80,6 +81,8 @@ class Plan(Value):
     """Whether the guards broke none of these few, or run on all such samples; None until known."""
     replays: tuple[Replay, ...] = ()
     """Images made elsewhere, which were added to the evaluation; they are no part of its name."""
+    across: tuple[Target, ...] = ()
+    """Other models that judge the images crafted on this one."""
     made: str | None = None
     """When it was requested; earlier releases did not write it."""
     commit: str | None = None
@@ -130,6 +133,8 @@ class Plan(Value):
                 "chained": self.chained,
                 "curve": self.request.curve,
                 "seed": self.request.seed,
+                # Other images are kept for other models.
+                **({"across": [one.digest for one in self.across]} if self.across else {}),
             }
         )[:16]
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from besiege.attacks.attack import Attack, parse
 from besiege.attacks.combine import Minimal
+from besiege.bench.across import targets_of
 from besiege.bench.attack_spec import attack_spec
+from besiege.bench.certify_text import read_certify
 from besiege.bench.clever_text import read_clever
 from besiege.bench.model_spec import model_spec, probe
 from besiege.bench.plan import Plan
@@ -45,7 +47,8 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
     assert request.shard is not None, "resolve decides it"
     threat.check_units(victim.box, first.images[0].numel())
     if request.certify is not None:
-        must_certify(request.certify, victim, first, threat, request.certify_seconds)
+        method, poll = read_certify(request.certify)
+        must_certify(method, victim, first, threat, request.certify_seconds, poll)
     specs = [
         attack_spec(resolved, attack, threat, text)
         for text, attack in zip(request.attacks or (), resolved.attacks, strict=True)
@@ -87,6 +90,7 @@ def plan_of(resolved: ResolvedRequest) -> Plan:
         no_curve=no_curve,
         searches=_searches(resolved) if no_curve is None else None,
         guards=_guards(resolved, len(shards)),
+        across=targets_of(resolved.targets),
     )
 
 

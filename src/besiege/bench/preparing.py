@@ -187,10 +187,17 @@ def _prepared(
 
 def _stand_ins(request: Request, live: Mapping[str, Victim]) -> Objects | None:
     """The untrained models that stand in for those of a request; None without any."""
-    if live.keys().isdisjoint((request.model, *request.substitute)):
+    if live.keys().isdisjoint(_models(request)):
         return None
-    others = tuple(live.get(one, one) for one in request.substitute)
-    return Objects(model=live.get(request.model), substitute=others)
+    others, targets = (
+        tuple(live.get(one, one) for one in some) for some in (request.substitute, request.across)
+    )
+    return Objects(model=live.get(request.model), substitute=others, across=targets)
+
+
+def _models(request: Request) -> tuple[str, ...]:
+    """The names of all models that a request needs."""
+    return request.model, *request.substitute, *request.across
 
 
 class _Collector:
@@ -217,7 +224,8 @@ class _Collector:
 
     def lacks(self, entry: Entry, sound: set[str], given_up: Mapping[str, str]) -> bool:
         """Whether an evaluation lacks a model: one with a problem, or that was given up."""
-        others = [one for one in entry.request.substitute if one in self.declared.trainings]
+        asked = (*entry.request.substitute, *entry.request.across)
+        others = [one for one in asked if one in self.declared.trainings]
         needed = [entry.model, *others]
         for name in needed:
             if name in given_up:
@@ -295,7 +303,7 @@ def _must_be_as_planned(run: Run, prepared: Prepared, live: Collection[str]) -> 
         old, new = before.get(entry.key), plans[entry.plan]
         if old is None or old.name == new.name:
             continue
-        if not set(live).isdisjoint((new.request.model, *new.request.substitute)):
+        if not set(live).isdisjoint(_models(new.request)):
             continue
         what = f"the model '{entry.model}' ({new.model.name})"
         if old.model.digest == new.model.digest:

@@ -13,6 +13,7 @@ from torch import nn
 from besiege.attacks.attack import Attack, parse, split
 from besiege.attacks.suites import DEFAULT, DEFAULT_TARGETED, DEFAULT_TRANSFER, SUITES
 from besiege.attacks.suites import suite as suite_of
+from besiege.bench.across import OtherModel, read_across
 from besiege.bench.clever_text import clever_of
 from besiege.bench.knowledge import (
     at_hand,
@@ -62,6 +63,7 @@ class Objects:
     attacks: Attacks | None = None
     suite: Attacks | None = None
     substitute: Sequence[Model] = ()
+    across: Sequence[Model] = ()
     beside: Mapping[str, Withheld] = field(default_factory=dict)
     """What models beside it withhold, by their texts; others are read from theirs."""
 
@@ -70,7 +72,7 @@ class Objects:
         """Whether the texts of the request say everything."""
         objects = (self.model, self.data, self.attacks, self.suite)
         return all(one is None for one in objects) and all(
-            isinstance(one, str) for one in self.substitute
+            isinstance(one, str) for one in (*self.substitute, *self.across)
         )
 
 
@@ -153,6 +155,8 @@ class ResolvedRequest:
     left_out : int, optional
         How many images were left out because detectors were calibrated on them; None where no such
         detector is known.
+    targets : tuple of OtherModel
+        Other models that judge the images crafted on the victim.
     """
 
     request: Request
@@ -168,6 +172,7 @@ class ResolvedRequest:
     guardable: bool = False
     other: Victim | None = None
     left_out: int | None = None
+    targets: tuple[OtherModel, ...] = ()
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
@@ -256,6 +261,7 @@ def resolve(
         guardable,
         at_hand(victim, data, read) if tested else None,
         left_out,
+        read_across(request.across, given.across, victim, device, read, data),
     )
 
 

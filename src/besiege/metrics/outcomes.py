@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from besiege.metrics.across import across_of
 from besiege.metrics.comparing import outcomes_of
 from besiege.metrics.distances import Trace, round_marks, trace_of
 from besiege.metrics.evidence import Evidence, Mask, Trial
@@ -57,6 +58,10 @@ class Outcomes:
     best : array ``[a, n, k]``
         The smallest perturbation that an attack had found within so many passes: infinite before
         the first success, 0 where the clean sample is misclassified, NaN where not recorded.
+    judged_across, fooled, rank, seen : array ``[a, t, n]``, and ``[t, n]``
+        What the images do to the model itself and to others, as in `besiege.metrics.across`.
+    estimate : array ``[n]``
+        CLEVER scores; NaN where there is none.
     """
 
     samples: Ids
@@ -78,6 +83,11 @@ class Outcomes:
     searched: Numbers
     passes: Ids
     best: Single
+    judged_across: Mask
+    fooled: Mask
+    rank: Counts
+    seen: Mask
+    estimate: Numbers
 
     @classmethod
     def of(cls, evidence: Evidence) -> Outcomes:
@@ -103,6 +113,7 @@ class Outcomes:
         found, ends = evidence.smallest()
         searched[places(ids, found)] = ends
         passes, best = _descents(evidence, shape)
+        judged, fooled, rank, seen = across_of(evidence)
         return cls(
             ids,
             table["label"],
@@ -119,6 +130,11 @@ class Outcomes:
             searched=searched,
             passes=passes,
             best=best,
+            judged_across=judged,
+            fooled=fooled,
+            rank=rank,
+            seen=seen,
+            estimate=_estimates(evidence),
         )
 
 
@@ -136,6 +152,15 @@ def _descents(evidence: Evidence, shape: tuple[int, int]) -> tuple[Ids, Single]:
             for place, mark in enumerate(marks):
                 best[number, where, place] = trace.after(np.full(len(where), mark))
     return np.array(marks, np.int64), best
+
+
+def _estimates(evidence: Evidence) -> Numbers:
+    """The CLEVER score of every sample."""
+    ids, found = evidence.clean["sample"], np.full(evidence.count, np.nan)
+    rows = evidence.others.get("clever")
+    if rows is not None and rows.count:
+        found[places(ids, rows["sample"])] = rows["score"]
+    return found
 
 
 def _distances(evidence: Evidence, trial: Trial) -> Numbers:
