@@ -108,8 +108,9 @@ def test_a_shipped_study_measures_the_cells_and_models_of_its_spec(name: str, st
         assert spec["name"] == study.name == name
         cells = {cell["name"] for cell in spec["cells"]}
         for claim in study.claims:  # others find models and cells by what they are
-            if given := getattr(claim.measure, "keywords", {}):
-                assert given.get("cell") in cells
+            given = getattr(claim.measure, "keywords", {})
+            if "cell" in given:
+                assert given["cell"] in cells
                 assert {given["better"], given["worse"]} <= set(spec["models"])
     told = {(claim.id, data) for claim in study.claims for data in claim.data or ("any",)}
     assert len(told) == sum(max(1, len(claim.data)) for claim in study.claims)
