@@ -158,7 +158,7 @@ def test_a_run_that_was_moved_is_read_and_resumed(
 
 def _at_a_step(number: int) -> None:
     """Kill this process at a step of a training."""
-    batch, seen = Training._batch, list[int]()
+    batch, seen = Training._step, list[int]()
 
     def killing(self: Training, *given: Any) -> Any:
         seen.append(1)
@@ -166,7 +166,7 @@ def _at_a_step(number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return batch(self, *given)
 
-    Training._batch = killing  # type: ignore[assignment,method-assign]  # in a child
+    Training._step = killing  # type: ignore[assignment,method-assign]  # in a child
 
 
 def _at_a_checkpoint(number: int, written: bool) -> None:

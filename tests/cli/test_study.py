@@ -182,7 +182,10 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
             "the data have the label 9",
         ),
         (("study", "realsafe", "--data", "digits", "--count", "500", "--show"), "request 1 to 397"),
-        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        pytest.param(
+            *(("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+            marks=pytest.mark.slow,
+        ),
         (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
     ],
 )

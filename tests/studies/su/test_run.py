@@ -57,7 +57,9 @@ def rows_of(folder: Path, kind: str) -> list[tuple[dict[str, Any], dict[str, Any
     for path in sorted((folder / "records").iterdir()):
         identity = json.loads((path / "record.json").read_text())["identity"]
         if identity["kind"] == kind:
-            table = duckdb.sql(f"select * from read_parquet('{path}/rows.parquet')").fetchnumpy()
+            relation = duckdb.sql(f"select * from read_parquet('{path}/rows.parquet')")
+            assert relation is not None
+            table = relation.fetchnumpy()
             found.append((identity, {name: column.tolist() for name, column in table.items()}))
     return found
 
@@ -80,7 +82,7 @@ def test_cells_of_the_matrix_are_those_of_the_records(
     for source, target in (("conv", "pgd-at"), ("pgd-at", "conv"), ("blurred", "conv")):
         mine = plans[texts[source]]
         place = [one["name"] for one in mine["across"]].index(texts[target])
-        own = {}
+        own: dict[str, bool] = {}
         for identity, rows in rows_of(folder, "clean"):
             if identity["victim"] == mine["model"]["digest"]:
                 own |= dict(zip(rows["sample"], rows["correct"], strict=True))
