@@ -143,3 +143,27 @@ def test_that_many_images_tell_nine_times_of_ten_that_an_order_does_not_change()
     more = np.split(made(30 * answer.needed, 2.0).cell("white linf").smallest, 30, axis=1)
     told = [single.answers(board_with(searched("white linf", sizes))) for sizes in more]
     assert 0.8 <= np.mean([one.verdict == "yes" for (one,) in told]) <= 1
+
+
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "studies").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_of_the_docs_is_about_the_study_as_it_is(page: Path) -> None:
+    """Written by ``besiege study NAME --run RUN --page FILE``; run that again after a change."""
+    study = STUDIES.get(page.stem.partition("-")[0])
+    text = page.read_text()
+    assert text.startswith(f"# {study.title}") and f"{study.source}." in text
+    data = text.partition("\n")[0].rpartition(" on ")[2]
+    claims = [one for one in study.claims if not one.data or data in one.data]
+    for line in [
+        *(f"| **{one.id}** {one.text} |" for one in claims),
+        *(f"- {one}" for one in study.differs),
+        *(f"- `--size {name}`: {size.about}." for name, size in study.sizes.items()),
+    ]:
+        assert line in text
+    assert "Run of 20" in text and "commit " in text and f"besiege study {study.name}" in text
+
+
+def test_there_is_a_page_of_the_docs() -> None:
+    assert PAGES

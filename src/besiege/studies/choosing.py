@@ -183,8 +183,14 @@ def with_cells(benchmark: Benchmark, only: str | None) -> Benchmark:
 def joined(before: Benchmark, now: Benchmark) -> Benchmark:
     """A benchmark with the cells and models that its run already has.
 
-    A part that was run before stays: a run may grow by cells and models, and lose none.
+    A part that was run before stays: a run may grow by cells and models, and lose none. Each part
+    keeps its own number of images.
     """
+    if now.count != before.count:
+        every = now.count or now.available
+        own = {cell.name: cell.count or every for cell in now.cells}
+        cells = tuple(cell.model_copy(update={"count": own[cell.name]}) for cell in now.cells)
+        now = now.model_copy(update={"count": before.count, "cells": cells})
     mine = {cell.name for cell in now.cells}
     added = tuple(cell for cell in before.cells if cell.name not in mine)
     tags = {tag: {**before.tags.get(tag, {}), **values} for tag, values in now.tags.items()}
