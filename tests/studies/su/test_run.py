@@ -111,7 +111,7 @@ def test_the_page_is_written(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "su.md"
     assert main(["study", "su", "--run", str(folder), "--page", str(page)]) == 3
     text = page.read_text()
-    assert "## Mean transfer" in text and "**S9**" in text and "## Run it" in text
+    assert "## Transfer by family" in text and "**S9**" in text and "## Run it" in text
     assert "--data imagenet-sample --size SIZE --only 'C&W*'" in text
 
 

@@ -139,7 +139,7 @@ def crossed_of(board: Board, one: Setting, *, top: int | None = None) -> Crossed
         ranks = found.rank[:, :, one.place]
         hit = (ranks > 0) & (ranks <= (usual_top(board) if top is None else top))
     for s, t in np.ndindex(*found.seen.shape[:2]):
-        must_read(cell.models[t], float(found.seen[s, t][judged].mean()), classes)
+        must_read(cell.models[t], found.seen[s, t][judged], classes)
     own = np.arange(len(cell.models))
     seen = found.seen[..., judged]
     return Crossed(cell.models, seen[own, own], hit[..., judged], seen)

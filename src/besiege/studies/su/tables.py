@@ -368,8 +368,8 @@ TABLES = (
     Table("law", law),
     Table("distances", distances),
     Table("success", success),
-    Table("means", means),
+    Table("means", means, long=True),
     Table("families", by_family),
     Table("estimates", estimated),
-    Table("matrices", cells, long=True),
+    Table("matrices", cells, file_only=True),
 )
