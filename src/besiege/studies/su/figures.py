@@ -145,7 +145,8 @@ def _matrices(board: Board, attack: str, number: str) -> Iterator[Figure]:
         note = (
             "In percent of all images of the source, those that it classifies correctly. Outlined: "
             f"the white-box attack. The mean is that over the others. {counted(board)} Pointing at "
-            "a cell shows the share of images that the target classifies correctly before."
+            "a cell shows the share of images that the target classifies correctly before; "
+            "besiege export RUN FILE --table matrices has all of it."
         )
         yield Figure(number, f"Transfer between models: {attack}", panels, note)
 
