@@ -352,6 +352,12 @@ def test_targeted_success_under_both_denominators() -> None:
     aimed = cell("white linf targeted", one, goal="targeted:random")
     rows = STUDY.table("success", board([aimed])).numbers
     assert (rows["broken"][0], rows["of_correct"][0], rows["of_all"][0]) == (3, 3 / 8, 3 / 10)
+    # Of these two one is classified as its target already, and one is brought to it.
+    aimed.aimed[0, 0, :2] = 0.0, 0.07
+    found = STUDY.table("success", board([aimed]))
+    counts = [found.numbers[name][0] for name in ("broken", "reached", "others", "images")]
+    assert counts == [3, 5, 9, 10]
+    assert found.rows[0][1:] == ("50.0 % of all 10", "44.4 % of 9 not the target already")
 
 
 def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:

@@ -20,6 +20,7 @@ from besiege.core.errors import BesiegeError, InputError, StoreError, near
 from besiege.core.files import read_file
 from besiege.core.text import MOST, quoted, short
 from besiege.core.threat import Threat
+from besiege.data.catalogue import CATALOGUE
 
 V = TypeVar("V", bound=Value)
 DEFAULT = "default"
@@ -168,6 +169,12 @@ class Benchmark(Value):
     def cell(self, name: str) -> Cell:
         """The cell of a name."""
         return next(one for one in self.cells if one.name == name)
+
+    @property
+    def available(self) -> int | None:
+        """How many images its data have, where that is known without reading them."""
+        name = self.data.partition("(")[0].strip()
+        return CATALOGUE[name].images.get(self.split) if name in CATALOGUE else None
 
     def seeds(self, cell: Cell) -> tuple[int, ...]:
         """The seeds of a cell."""

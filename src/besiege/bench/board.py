@@ -118,7 +118,8 @@ class BoardCell:
         For each model, the place of its evaluation in ``Board.figures.evaluations``.
     correct, known, robust : array ``[m, n]``
         As in `Outcomes`. Samples that a model was not evaluated on are not known.
-    covered, left, success, distance, first_step, first_query, queries_used, forwards, backwards
+    covered, left, success, distance, aimed, first_step, first_query, queries_used, forwards,
+    backwards
         Arrays ``[m, a, n]``, as in `Outcomes`.
     searched : array ``[m, n]``
         As in `Outcomes`.
@@ -157,6 +158,7 @@ class BoardCell:
     left: Mask
     success: Mask
     distance: Numbers
+    aimed: Numbers
     first_step: Counts
     first_query: Counts
     queries_used: Counts
@@ -412,7 +414,7 @@ _ROWS: Mapping[str, Any] = {
 """The arrays of samples, and what they hold where a model was not evaluated."""
 _LAYERS: Mapping[str, Any] = {
     **dict.fromkeys(("covered", "left", "success"), False),
-    "distance": np.nan,
+    **dict.fromkeys(("distance", "aimed"), np.nan),
     **dict.fromkeys(COUNTED, -1),
 }
 """The arrays of attacks and samples, and what they hold where an attack was not run."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from besiege.attacks.attack import Attack, parse
 from besiege.bench.benchmark import Benchmark, Cell, must_be_sound, place_of
 from besiege.bench.clever_text import clever_of
-from besiege.bench.request import read_attacks, read_threat, suite_attacks
+from besiege.bench.request import Listed, read_attacks, read_threat, suite_attacks
 from besiege.bench.spec import Request, Trained
 from besiege.core.errors import BesiegeError
 from besiege.core.text import short
@@ -252,13 +252,13 @@ def _attacks(
     except BesiegeError as problem:
         problems.append(f"{place}: {problem}")
         return None
-    found: list[str] = []
+    found, known = [], Listed()
     for number, one in enumerate(listed, 1):
         where = f"{place}.{'suite' if cell.attacks is None else f'attacks[{number}]'}"
         try:
             written = beside(str(one), base)
-            read_attacks([*found, _searching(cell, written, threat)], None, threat)
             found.append(_searching(cell, written, threat))
+            known.add(found[-1], threat)
         except BesiegeError as problem:
             problems.append(f"{where} '{short(str(one))}': {problem}")
     return tuple(found)

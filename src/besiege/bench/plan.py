@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, Self
+from functools import cached_property
+from typing import Any, Literal, Protocol, Self
 
 from pydantic import Field
 
@@ -50,6 +51,10 @@ class Staged(Protocol):
     def shards(self) -> tuple[Shard, ...]: ...
     def stages(self) -> list[Stage]: ...
     def decided(self, store: Store) -> Self: ...
+
+
+_DERIVED = ("name", "series")
+"""What follows from the fields of a plan, and is asked for with each other plan of a run."""
 
 
 class Plan(Value):
@@ -108,7 +113,13 @@ class Plan(Value):
         awaits_curve = self.curve is None and self.no_curve is None
         return awaits_curve or (bool(self.guards) and self.guarded is None)
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        copied = super().model_copy(update=update, deep=deep)
+        for derived in _DERIVED:  # pydantic copies what was cached before the update
+            copied.__dict__.pop(derived, None)
+        return copied
+
+    @cached_property
     def name(self) -> str:
         """A digest that distinguishes it from the other evaluations of the run."""
         return key_of(
@@ -127,7 +138,7 @@ class Plan(Value):
             }
         )[:16]
 
-    @property
+    @cached_property
     def series(self) -> tuple[Request, str]:
         """The request without its command. Plans of one series are its answers over time.
 

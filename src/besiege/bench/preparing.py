@@ -35,6 +35,7 @@ from besiege.core.errors import (
     ThreatError,
 )
 from besiege.core.samples import Withheld
+from besiege.core.unchanged import unchanged
 from besiege.core.victim import Victim
 from besiege.data.sources import is_in_box
 from besiege.models.black_box import black_box
@@ -129,12 +130,19 @@ def prepare_benchmark(
 
     `given_up` says why models could not be trained, by their names: they are left out.
     """
-    given_up = given_up or {}
+    with unchanged():
+        return _prepared(declared, folder, run, how, given_up or {})
+
+
+def _prepared(
+    declared: Declared, folder: Path, run: Run | None, how: Machine, given_up: Mapping[str, str]
+) -> Prepared:
     if run is not None and run.benchmark is not None:
         must_continue(run.benchmark, declared.benchmark, str(folder))
     read, collector = Read(), _Collector(declared)
     prepared = Prepared(benchmark=declared.benchmark)
     entries: list[RunEntry] = []
+    names: set[str] = set()
     trainings = collector.trainings(how, read, given_up)
     texts = {one.name: trained_text(Store(folder), one.plan.name) for one in trainings}
     read.trained |= {name: text for name, text in texts.items() if text is not None}
@@ -162,7 +170,8 @@ def prepare_benchmark(
         resolved, plan = found
         cell, model, budget, seed = entry.key
         entries.append(RunEntry(cell=cell, model=model, budget=budget, seed=seed, plan=plan.name))
-        if plan.name not in [other.name for other in prepared.plans]:
+        if plan.name not in names:
+            names.add(plan.name)
             prepared.requests.append(request)
             prepared.resolved.append(resolved)
             prepared.plans.append(plan)

@@ -34,6 +34,7 @@ from besiege.core.rules import FEW
 from besiege.core.samples import Samples, Withheld
 from besiege.core.text import MOST, check_whole
 from besiege.core.threat import CLASS, Access, Goal, Norm, Threat
+from besiege.core.unchanged import once
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.data.sources import is_in_box
@@ -175,8 +176,11 @@ class ResolvedRequest:
 
     def first(self, count: int) -> Samples:
         """The first few samples, in the victim's box."""
-        few = self.data.take(torch.arange(min(count, len(self.data))))
-        return boxed(few, self.victim, self.scaled)
+        return once(_first, self.data, self.victim, self.scaled, count)
+
+
+def _first(data: Data, victim: Victim, scaled: bool, count: int) -> Samples:
+    return boxed(data.take(torch.arange(min(count, len(data)))), victim, scaled)
 
 
 def resolve(
@@ -240,7 +244,7 @@ def resolve(
     starts = beginnings(everything) if wanted else None
     knowledge = Knowledge(
         None if starts is None else boxed(starts, victim, scaled),
-        read_substitute(models, request.fuse, victim, data, read),
+        once(read_substitute, tuple(models), request.fuse, victim, data, read),
         bare,
     )
     return ResolvedRequest(
@@ -326,22 +330,35 @@ def read_attacks(
         given = [] if attacks is None else [attacks]
     if not given:
         raise AttackError("no attack is listed: write for example attacks='pgd'")
-    chosen: dict[str, Attack] = {}
+    listed = Listed()
     for one in given:
+        listed.add(one, threat)
+    # Without a budget every attack of a suite searches the smallest perturbation of every sample.
+    return listed.attacks, suite is not None and threat.eps is not None
+
+
+class Listed:
+    """Attacks by their texts, in the order they are added; each once."""
+
+    def __init__(self) -> None:
+        self.attacks: dict[str, Attack] = {}
+        self._texts: dict[str, str] = {}
+
+    def add(self, one: str | Attack, threat: Threat) -> None:
+        """Add an attack under a threat; one that is there already is refused."""
         attack = parse(one, threat)
         if isinstance(one, str):
             presets.check_norms(one, threat)
-        same = next((text for text, old in chosen.items() if str(old) == str(attack)), None)
-        if same is not None:
+        spelled = str(attack)
+        if (same := self._texts.get(spelled)) is not None:
             both = f"'{same}'" if same == str(one) else f"'{same}', which is also '{one}',"
             raise AttackError(
                 f"the attack {both} is listed twice: with the same seed both are the same"
             )
         # An attack of a user's file needs its path to be found again; presets keep their names.
         own = isinstance(one, str) and (".py:" in one or "@" in one)
-        chosen[str(one) if own else str(attack)] = attack
-    # Without a budget every attack of a suite searches the smallest perturbation of every sample.
-    return chosen, suite is not None and threat.eps is not None
+        self._texts[spelled] = str(one) if own else spelled
+        self.attacks[self._texts[spelled]] = attack
 
 
 def suite_attacks(suite: Attacks, threat: Threat, **traits: bool) -> Sequence[str | Attack]:

@@ -43,6 +43,11 @@ class Outcomes:
         The size of the perturbation that broke it, in the threat's norm. In a search: infinite
         where none was found, 0 where the clean sample is misclassified. With a budget: NaN where
         the attack did not break the sample. NaN where the attack was not run.
+    aimed : array ``[a, n]``
+        Of a targeted attack the size of the perturbation whose image is classified as the target,
+        whether or not the clean sample is classified correctly: 0 where that is classified as the
+        target already, infinite where no such image was found. NaN where the attack was not run,
+        and of an untargeted one.
     first_step, first_query, queries, forwards, backwards : array ``[a, n]``
         Step and query of the first success, -1 where there was none, and the cost; -1 where the
         attack was not run, or its images were made elsewhere.
@@ -69,6 +74,7 @@ class Outcomes:
     left: Mask
     success: Mask
     distance: Numbers
+    aimed: Numbers
     first_step: Counts
     first_query: Counts
     queries: Counts
@@ -90,13 +96,14 @@ class Outcomes:
         ids, shape = table["sample"], (len(trials), evidence.count)
         counted = {name: np.full(shape, -1, np.int32) for name in COUNTED}
         covered, left, success = (np.zeros(shape, bool) for _ in range(3))
-        distance = np.full(shape, np.nan)
+        distance, aimed = np.full(shape, np.nan), np.full(shape, np.nan)
         for number, trial in enumerate(trials):
             covered[number] = evidence.covered(trial)
             left[number] = evidence.left_by(trial) & covered[number]
             where = places(ids, trial.rows["sample"])
             success[number, where] = evidence.broken(trial)
             distance[number, where] = _distances(evidence, trial)
+            aimed[number, where] = _aimed(evidence, trial, where)
             for name, column in counted.items():
                 if name in trial.rows and not trial.given:
                     column[number, where] = trial.rows[name]
@@ -118,6 +125,7 @@ class Outcomes:
             left,
             success,
             distance,
+            aimed,
             **counted,
             searched=searched,
             passes=passes,
@@ -160,3 +168,13 @@ def _distances(evidence: Evidence, trial: Trial) -> Numbers:
     nothing = np.inf if evidence.eps is None else np.nan
     found: Numbers = np.where(evidence.broken(trial), trial.rows[evidence.norm], nothing)
     return found
+
+
+def _aimed(evidence: Evidence, trial: Trial, where: Ids) -> Numbers:
+    """The size of each row's perturbation where its image is classified as the target."""
+    sizes = np.where(trial.rows["success"].astype(bool), trial.rows[evidence.norm], np.inf)
+    if "target" not in trial.rows or trial.given:
+        return np.full(len(where), np.nan)
+    targets = trial.rows["target"]
+    sizes[evidence.clean["prediction"][where] == targets] = 0.0
+    return np.where(targets < 0, np.nan, sizes)

@@ -58,6 +58,7 @@ def cell(
         left=(right & ~won)[:, None],
         success=won[:, None],
         distance=np.where(right, sizes, 0.0)[:, None],
+        aimed=np.full_like(sizes[:, None], np.nan),
         searched=sizes,
         passes=np.zeros(0, np.int64),
         best=np.zeros((len(sizes), 1, sizes.shape[1], 0), np.float32),
