@@ -105,8 +105,8 @@ def _trained(net: nn.Sequential, eps: float) -> nn.Sequential:
 
 def _mnist_cnn() -> nn.Sequential:
     return nn.Sequential(
-        *(nn.Conv2d(1, 4, 4, 2, 1), nn.ReLU(), nn.Conv2d(4, 8, 4, 2, 1), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(392, 50), nn.ReLU(), nn.Linear(50, 10)),
+        *(nn.Conv2d(1, 4, 5, 4, 1), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(196, 40), nn.ReLU(), nn.Linear(40, 10)),
     )
 
 
