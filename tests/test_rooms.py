@@ -83,6 +83,7 @@ READING = (
         "besiege.metrics.strength",
         "besiege.studies.digits",
         "besiege.studies.realsafe.realsafe",
+        "besiege.studies.su.su",
         "besiege.report.site.writing",
     ),
     *("besiege.bench.benchmark", "besiege.bench.releasing", "besiege.report.cells"),

@@ -226,7 +226,9 @@ def test_a_benchmark_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> No
     for line in shown.splitlines()[:-1]:  # the last says that it goes on
         assert line in said
     texts = [b.text for b in blocks("benchmark.md") if b.language == "toml"]
-    written, trained = map(tomllib.loads, texts)
+    written, others, trained = map(tomllib.loads, texts)
     assert len(declared(benchmark_of(written), Path()).entries) == 6
     models = {**written["models"], **trained["models"]}
     assert len(declared(benchmark_of({**written, "models": models}), Path()).entries) == 9
+    kept = {"store": {"images": "all"}}  # which replays need
+    assert len(declared(benchmark_of({**written, **others, **kept}), Path()).benchmark.replays) == 2

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.studies.boards import board as board_with
 from tests.studies.boards import made, searched, with_sizes
+from tests.studies.panels import sweeps
 
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
@@ -92,7 +93,7 @@ def test_tables_and_figures_are_functions_of_the_board() -> None:
     share = (board.cell("white linf").smallest[1] > 0.1).mean()
     assert table.rows[1] == ("pgd-at", table.rows[1][1], f"{100 * share:.1f} %", table.rows[1][3])
     (figure,) = DIGITS.figures(board)
-    (panel,) = figure.panels
+    (panel,) = sweeps(figure)
     assert [line.model for line in panel.lines] == ["natural", "pgd-at"]
     assert [len(line.value) for line in panel.lines] == [31, 31]
 
@@ -108,8 +109,9 @@ def test_a_shipped_study_measures_the_cells_and_models_of_its_spec(name: str, st
         assert spec["name"] == study.name == name
         cells = {cell["name"] for cell in spec["cells"]}
         for claim in study.claims:  # others find models and cells by what they are
-            if given := getattr(claim.measure, "keywords", {}):
-                assert given.get("cell") in cells
+            given = getattr(claim.measure, "keywords", {})
+            if "cell" in given:
+                assert given["cell"] in cells
                 assert {given["better"], given["worse"]} <= set(spec["models"])
     told = {(claim.id, data) for claim in study.claims for data in claim.data or ("any",)}
     assert len(told) == sum(max(1, len(claim.data)) for claim in study.claims)

@@ -115,6 +115,7 @@ class Context:
         thread, or by its own code.
         """
         used = {task.identity.get(name) for name in ("victim", "advice")}
+        used |= {*task.identity.get("across", ())}
         for digest, victim in self.victims.items():
             if digest in used and victim.digest() != digest:
                 raise ChangedError(
@@ -240,6 +241,7 @@ def context_of(store: Store, resolved: ResolvedRequest, plan: Plan, how: Machine
     others = (knowledge.substitute, knowledge.bare, resolved.other)
     known = {model.digest(): model for model in others if model is not None}
     victims = {digest: model for digest, model in known.items() if digest in used}
+    victims |= {one.victim.digest(): one.victim for one in resolved.targets}
     victims[plan.model.digest] = victim
 
     def samples(make: Callable[[], Data]) -> Callable[[], Samples]:

@@ -98,7 +98,7 @@ def _row(one: Answer) -> str:
     effect = ""
     if one.effect is not None:
         value, low, high = (100 * x for x in (one.effect.value, one.effect.low, one.effect.high))
-        effect = f"{value:+.1f} [{low:.1f}, {high:.1f}], {one.effect.count:,} images"
+        effect = f"{value:+.1f} [{low:.1f}, {high:.1f}], {one.effect.count:,} {one.unit}"
     words = (f"**{one.id}** {one.claim}", one.verdict, effect, one.paper)
     return f"| {' | '.join(map(_text, words))} |"
 

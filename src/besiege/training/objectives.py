@@ -366,11 +366,12 @@ class Diversity(Objective):
         # entropy nor a length has a gradient.
         mean = logits.log_softmax(2).logsumexp(0) - math.log(members)
         entropy = -(mean.exp() * mean).sum(1).mean()
-        others = torch.ones(rows, classes, dtype=torch.bool, device=logits.device)
-        others.scatter_(1, step.y[:, None], False)
-        wrong = logits.transpose(0, 1)[others[:, None].expand(-1, members, -1)]
+        # By their places and not by a mask, whose number of elements a GPU would have to report.
+        others = torch.arange(classes - 1, device=logits.device).expand(rows, -1)
+        others = others + (others >= step.y[:, None])
+        wrong = logits.transpose(0, 1).gather(2, others[:, None].expand(-1, members, -1))
         # The softmax without the true class has the direction of the probabilities without it.
-        wrong = functional.normalize(wrong.view(rows, members, classes - 1).softmax(2), dim=2)
+        wrong = functional.normalize(wrong.softmax(2), dim=2)
         alike = wrong @ wrong.mT + _JITTER * torch.eye(members, device=logits.device)
         loss: Tensor = each - self.alpha * entropy - self.beta * torch.logdet(alike).mean()
         return loss
@@ -397,15 +398,15 @@ class Centres(Objective):
     scale: float = number(10.0, above=0)
 
     def __call__(self, step: Step) -> Tensor:
-        centres = self.scale * simplex(step.seen.shape[1]).to(step.seen)
+        centres = self.scale * simplex(step.seen.shape[1], step.seen.device)
         loss: Tensor = 0.5 * (step.seen - centres[step.y]).square().sum(1).mean()
         return loss
 
 
-def simplex(classes: int) -> Tensor:
+def simplex(classes: int, device: torch.device | None = None) -> Tensor:
     """Unit vectors ``[classes, classes]`` whose inner products are ``-1 / (classes - 1)``."""
     scale = math.sqrt(classes / (classes - 1))
-    return scale * (torch.eye(classes) - 1 / classes)
+    return scale * (torch.eye(classes, device=device) - 1 / classes)
 
 
 @objective("reach")
