@@ -42,7 +42,7 @@ def board(
 ) -> Board:
     """A board with a cell for each threat; `about` changes figures by threat and model."""
     cells: list[BoardCell] = []
-    found = []
+    found: list[Any] = []
     for threat, by in threats.items():
         rows, covered = _rows(by, count)
         (cell,) = attacked(threat, rows).cells

@@ -69,11 +69,11 @@ def test_r1_iterative_attacks_succeed(count: int, left: int, verdict: str) -> No
 def metrics(psd: tuple[float, ...], ass: tuple[float, ...], others: float = 0.2) -> Board:
     """Attacks with these metrics; the norms vary by `others` of their mean."""
     rows = [*forms("cifar10").values()]
-    psd, ass = (np.resize(given, len(rows)) for given in (psd, ass))
+    values_of = (np.resize(given, len(rows)) for given in (psd, ass))
     sign = np.resize([1, -1], len(rows)) * others
     threats: dict[str, Any] = {}
     about: dict[tuple[str, str], dict[str, Any]] = {}
-    for row, p, a, s in zip(rows, psd, ass, sign, strict=True):
+    for row, p, a, s in zip(rows, *values_of, sign, strict=True):
         threats.setdefault(row.threat, {SOURCE: {}})[SOURCE][text(row.name)] = 10
         figures = about.setdefault((row.threat, SOURCE), {"attack_utility": ()})
         values = {"psd": p, "ass": a, "l0": 0.5 * (1 + s), "l2": 1 + s, "linf": 0.1 * (1 + s)}
@@ -376,8 +376,7 @@ def test_no_mean_over_attacks_is_shown() -> None:
 def test_printed_tables_are_whole() -> None:
     for of_ in (REPLAYED, TRANSFERRED):
         assert {data: set(rows) for data, rows in of_.items()} == {
-            data: set(forms(data))
-            for data in ("cifar10", "mnist")  # type: ignore[arg-type]
+            data: set(forms(data)) for data in ("cifar10", "mnist")
         }
     assert set(forms("cifar10")) - set(DETECTED["cifar10"]) == {"FGSM, larger", "CW2, kappa 20"}
     for rows in UTILITY_OF_DEFENSES.values():
