@@ -420,7 +420,7 @@ def test_smaller_sizes_have_fewer_steps_in_slow_searches() -> None:
     listed = [one for cell in slow for one in cell.attacks or ()]
     assert listed and all("(steps=30)" in one for one in listed)
     assert all(any(r.runs_as(one) for r in forms("mnist").values()) for one in listed)
-    assert {cell.count for cell in slow} == {12}
+    assert {cell.count for cell in slow} == {40}
 
 
 def test_the_data_of_a_board_must_be_known() -> None:
