@@ -13,9 +13,9 @@ import time
 
 import torch
 
+from besiege.bounds.bounding import BOUNDS, Bounding
 from besiege.core.threat import Threat
 from besiege.data import load
-from besiege.evaluation.bounding import BOUNDS, Bounding
 from besiege.models.sources import load as load_model
 
 NETS = {

@@ -336,6 +336,7 @@ def test_killed_at_ten_moments_a_pooled_model_ends_with_the_same_records(tmp_pat
     assert content(folder) == content(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_records(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     siege(tmp_path / "alone", BITS, SHORT, examine="none")

@@ -142,6 +142,7 @@ def siege(folder: Path, watch: Callable[[Event], None] | None = None) -> besiege
         attacks="fgsm, pgd(steps=8), mim, pgd(steps=12, loss=margin)",
         count=40,
         shard=4,
+        curve=False,
         out=folder,
         watch=watch,
     )
@@ -192,6 +193,7 @@ def part(folder: Path, number: int, watch: Callable[[Event], None] | None = None
             attacks="fgsm, pgd(steps=8)",
             count=24,
             shard=4,
+            curve=False,
         )
         for threat in ("linf:0.1", "l2:0.5")
     ]

@@ -100,6 +100,11 @@ def test_wrong_input_is_told(besiege: Besiege, words: tuple[str, ...], said: str
 
 # A study with several data sets.
 
+NETS = """
+from torch import nn
+many, two = (nn.Sequential(nn.Flatten(), nn.Linear(64, n)) for n in (20, 2))
+"""
+
 WHITE = ("--data", "digits", "--size", "smoke", "--count", "6", "--only", "white linf untargeted")
 
 
@@ -123,6 +128,7 @@ def test_a_study_is_run_by_one_command_and_not_again(
     assert before == after and before
 
 
+@pytest.mark.slow
 def test_a_part_is_added_to_a_run(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     shutil.copytree(realsafe, folder)
@@ -167,7 +173,19 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
             ("study", "realsafe", "--data", "digits", "--models", "zoo:cifar10-natural", "--show"),
             "normalises 3 channels",
         ),
-        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        (
+            ("study", "realsafe", "--data", "digits", "--models", "FILE:many", "--show"),
+            "the model has 20 classes, but digits has 10",
+        ),
+        (
+            ("study", "realsafe", "--data", "digits", "--models", "FILE:two", "--show"),
+            "the data have the label 9",
+        ),
+        (("study", "realsafe", "--data", "digits", "--count", "500", "--show"), "request 1 to 397"),
+        pytest.param(
+            *(("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+            marks=pytest.mark.slow,
+        ),
         (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
     ],
 )
@@ -177,7 +195,9 @@ def test_wrong_input_of_a_study_is_told_before_any_work(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("BESIEGE_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("BESIEGE_OFFLINE", "1")
-    told = besiege(*(str(realsafe) if word == "RUN" else word for word in words))
+    (tmp_path / "nets.py").write_text(NETS)
+    given = {"RUN": str(realsafe), "FILE:many": "nets.py:many", "FILE:two": "nets.py:two"}
+    told = besiege(*(given.get(word, word) for word in words))
     assert told.code == 2 and said in told.flat
     assert not (tmp_path / "besiege-runs").exists()
 

@@ -165,3 +165,14 @@ def test_an_absent_model_is_no_model(tmp_path: Path, table: str, said: str) -> N
     (tmp_path / "a.toml").write_text(text.replace("[tags]", f"[absent]\n{table}\n[tags]"))
     with pytest.raises(InputError, match=said):
         read_benchmark(tmp_path / "a.toml")
+
+
+def test_a_size_asks_for_no_more_images_than_the_data_have() -> None:
+    study = STUDIES.get("realsafe")
+    bench, _ = chosen(study, Choice("digits", "bench"))
+    assert bench.count == 397
+    assert {cell.count for cell in bench.cells} == {None, 100, 50}
+    assert chosen(study, Choice("cifar10", "bench"))[0].count == 500
+    assert chosen(study, Choice("imagenet", "paper"))[0].count == 1000
+    # A number that is given is meant, and refused where there are fewer images.
+    assert chosen(study, Choice("digits", "bench", count=500))[0].count == 500

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.studies.panels import sweeps
 from tests.studies.realsafe_boards import NAMES, Sizes, board, cell, sizes
 
 from besiege.bench.benchmark import read_benchmark
@@ -304,8 +305,8 @@ def test_figures_have_the_numbers_of_the_publication() -> None:
 def test_a_figure_has_the_attacks_of_its_knowledge_as_panels() -> None:
     mine = board([white(40, {"natural": 0.05, "pgd-at": 0.1})])
     first = next(one for one in STUDY.figures(mine) if one.name == "1")
-    assert [panel.attack for panel in first.panels] == ["fgsm", "bim", "mim", "deepfool"]
-    line = first.panels[1].lines[1]
+    assert [panel.attack for panel in sweeps(first)] == ["fgsm", "bim", "mim", "deepfool"]
+    line = sweeps(first)[1].lines[1]
     held = mine.cells[0].distance[1, 1]
     assert line.model == "pgd-at"
     for x in (0.03, 0.1, 0.15):
@@ -316,7 +317,7 @@ def test_a_figure_has_the_attacks_of_its_knowledge_as_panels() -> None:
 def figure(number: str, mine: Board) -> dict[str, Sweep]:
     """The panels of a figure, by their attacks."""
     (found,) = (one for one in STUDY.figures(mine) if one.name == number)
-    return {panel.attack: panel for panel in found.panels}
+    return {panel.attack: panel for panel in sweeps(found)}
 
 
 def test_a_curve_over_queries_is_the_share_not_broken_after_so_many() -> None:
@@ -352,6 +353,12 @@ def test_targeted_success_under_both_denominators() -> None:
     aimed = cell("white linf targeted", one, goal="targeted:random")
     rows = STUDY.table("success", board([aimed])).numbers
     assert (rows["broken"][0], rows["of_correct"][0], rows["of_all"][0]) == (3, 3 / 8, 3 / 10)
+    # Of these two one is classified as its target already, and one is brought to it.
+    aimed.aimed[0, 0, :2] = 0.0, 0.07
+    found = STUDY.table("success", board([aimed]))
+    counts = [found.numbers[name][0] for name in ("broken", "reached", "others", "images")]
+    assert counts == [3, 5, 9, 10]
+    assert found.rows[0][1:] == ("50.0 % of all 10", "44.4 % of 9 not the target already")
 
 
 def test_the_worst_case_is_image_by_image_within_one_norm_and_goal() -> None:

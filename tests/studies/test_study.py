@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tests.studies.boards import board as board_with
 from tests.studies.boards import made, searched, with_sizes
+from tests.studies.panels import sweeps
 
 from besiege.bench.board import Board
 from besiege.core.errors import UnknownNameError
@@ -92,7 +93,7 @@ def test_tables_and_figures_are_functions_of_the_board() -> None:
     share = (board.cell("white linf").smallest[1] > 0.1).mean()
     assert table.rows[1] == ("pgd-at", table.rows[1][1], f"{100 * share:.1f} %", table.rows[1][3])
     (figure,) = DIGITS.figures(board)
-    (panel,) = figure.panels
+    (panel,) = sweeps(figure)
     assert [line.model for line in panel.lines] == ["natural", "pgd-at"]
     assert [len(line.value) for line in panel.lines] == [31, 31]
 

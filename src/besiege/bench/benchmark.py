@@ -20,6 +20,7 @@ from besiege.core.errors import BesiegeError, InputError, StoreError, near
 from besiege.core.files import read_file
 from besiege.core.text import MOST, quoted, short
 from besiege.core.threat import Threat
+from besiege.data.catalogue import CATALOGUE
 
 V = TypeVar("V", bound=Value)
 DEFAULT = "default"
@@ -69,6 +70,9 @@ class Cell(Value):
     crop : {"model"}, optional
         Each model gets the images cropped to its own side. Images keep their ids, so that models of
         all sizes are compared on the same ones. By default the benchmark's data say the size.
+    across : {"grey", "white"}, optional
+        The images that are crafted on each model are judged on all others of the cell, too. Models
+        of another size get their middle, or a border in this colour around them.
     """
 
     name: str = Field(min_length=1, max_length=80)
@@ -89,6 +93,7 @@ class Cell(Value):
     certify: str | None = None
     beside: tuple[str, ...] = ()
     crop: Literal["model"] | None = None
+    across: Literal["grey", "white"] | None = None
 
     @field_validator("attacks", "models", "beside", mode="before")
     @classmethod
@@ -204,6 +209,12 @@ class Benchmark(Value):
     def cell(self, name: str) -> Cell:
         """The cell of a name."""
         return next(one for one in self.cells if one.name == name)
+
+    @property
+    def available(self) -> int | None:
+        """How many images its data have, where that is known without reading them."""
+        name = self.data.partition("(")[0].strip()
+        return CATALOGUE[name].images.get(self.split) if name in CATALOGUE else None
 
     def seeds(self, cell: Cell) -> tuple[int, ...]:
         """The seeds of a cell."""
@@ -420,6 +431,9 @@ def _cell_problems(cell: Cell, models: Mapping[str, Any]) -> Iterator[str]:
                 yield f".{key}[{number}]: {_no_model(name, models)}"
     if cell.models is not None and len(set(cell.models)) < max(1, len(cell.models)):
         yield ".models: list at least one, and each once"
+    if cell.across is not None and (cell.substitute or cell.suite is not None):
+        what = "substitute" if cell.substitute else "suite"
+        yield f".across: it is for attacks = [...] on the models themselves: leave {what} out"
     yield from _substitute_problems(cell, models)
 
 

@@ -85,6 +85,17 @@ class AttackSpec(Value):
         return self.written or self.text
 
 
+class Target(Value):
+    """Another model that judges the images of an evaluation.
+
+    ``model`` is its digest without the layer that adapts images to its size.
+    """
+
+    name: str
+    digest: str
+    model: str
+
+
 class Request(Value):
     """A user's request, from the command line, `besiege.evaluate` or ``--dry-run``.
 
@@ -114,6 +125,8 @@ class Request(Value):
     """Models whose gradients replace the victim's; several form one ensemble."""
     fuse: Literal["logits", "probabilities", "losses"] = "logits"
     """Outputs that such an ensemble averages."""
+    across: tuple[str, ...] = ()
+    """Other models that judge the images crafted on this one, too."""
     beside: tuple[str, ...] = ()
     """Other models whose calibration images are left out, too: those of the same table."""
     resize: str | None = None

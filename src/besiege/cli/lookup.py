@@ -49,6 +49,7 @@ def look_up(name: str) -> Found:
     'data set'
     """
     from besiege.attacks.suites import OTHER_NAMES, suite_name
+    from besiege.core.presets import PRESETS
 
     if name.upper() in TITLES:
         return _rule(name.upper())
@@ -60,6 +61,8 @@ def look_up(name: str) -> Found:
     kind, _, short = name.partition(":")
     if short in light and light[short].kind == kind:
         return _with_recipe(light[short])
+    if name in PRESETS:  # no name of another kind is like these
+        return _written(name)
     heavy = list(_heavy())
     meanings = [found for found in heavy if name in (found.name, f"{found.kind}:{found.name}")]
     if meanings:

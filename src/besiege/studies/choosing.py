@@ -23,7 +23,7 @@ from besiege.bench.benchmark import (
     read_benchmark,
 )
 from besiege.core.errors import InputError, UnknownNameError, near
-from besiege.core.text import short
+from besiege.core.text import MOST, short
 
 if TYPE_CHECKING:
     from besiege.studies.study import Study
@@ -120,14 +120,14 @@ def size_of(study: Study, size: str | None) -> Size:
 
 
 def resized(study: Study, benchmark: Benchmark, size: Size) -> Benchmark:
-    """The benchmark with the numbers of images and queries of a size."""
-    cells = []
+    """The benchmark with the numbers of images and queries of a size, or all images of its data."""
+    cells, most = [], benchmark.available or MOST
     for cell in benchmark.cells:
         count, queries = size.of(cell.name)
         if size.count is not None or count is not None:
-            cell = cell.model_copy(update={"count": count})
+            cell = cell.model_copy(update={"count": count and min(count, most)})
         cells.append(cell if queries is None else within(study, cell, queries))
-    header = {} if size.count is None else {"count": size.count}
+    header = {} if size.count is None else {"count": min(size.count, most)}
     return benchmark.model_copy(update={**header, "cells": tuple(cells)})
 
 

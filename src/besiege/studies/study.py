@@ -258,6 +258,7 @@ STUDIES: Registry[Study] = Registry(
         "besiege.studies.realsafe.realsafe",
         "besiege.studies.autoattack.autoattack",
         "besiege.studies.deepsec.deepsec",
+        "besiege.studies.su.su",
     ),
     group="besiege.studies",
 )

@@ -21,7 +21,6 @@ _DIFFERS = (
     "The smallest perturbation of a randomised model is one lucky draw. Such models have a few "
     "budgets with gradients averaged over 10 draws, score attacks at the standard budget, and no "
     "decision attacks, which would need votes.",
-    "Targeted attacks run on images that are classified correctly; theirs run on all.",
     "The presets have the steps of the text, 0.15 of the budget; their code has 1.5 budgets in all "
     "in its searches. Both forms have names, such as bim@realsafe and bim@realsafe-code.",
     "Boundary and Evolutionary start as the publication says, and the start is charged.",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from besiege.bench.board import Board
+from besiege.bench.board import Board, Mask
 from besiege.bench.display import Grid, rows_of
 from besiege.core.errors import UnknownNameError
 from besiege.metrics.distances import quantile
@@ -120,21 +120,26 @@ def success(board: Board) -> Grid:
     if not found:
         raise UnknownNameError("no attack was run at a standard budget")
     rows = tuple(
-        (
-            f"{one['norm']} {one['goal']}, {one['knowledge']} {one['attack']}, {one['model']}",
-            f"{100 * one['of_correct']:.1f} % of {one['correct']:,}",
-            f"{100 * one['of_all']:.1f} % of {one['images']:,}",
-        )
+        (f"{one['norm']} {one['goal']}, {one['knowledge']} {one['attack']}, {one['model']}",
+         *_in_words(one))
         for one in found
-    )
+    )  # fmt: skip
     note = (
         "An untargeted attack is rated among the images that were classified correctly before. The "
-        "publication rates a targeted attack among all images, its code among those not already "
-        "classified as the target. Images that are misclassified when clean are not attacked here, "
-        "and count as no success among all."
+        "publication rates a targeted attack among all images, its code among those not classified "
+        "as the target already: an image that is misclassified when clean counts where it is "
+        "brought to its target. No targeted rate says how robust a model is."
     )
-    heads = ("attack on model", "of the correctly classified", "of all")
+    heads = ("attack on model", "success rate", "with another denominator")
     return Grid("Success rates", heads, rows, note, rows_of(found))
+
+
+def _in_words(one: Mapping[str, Any]) -> tuple[str, str]:
+    """A success rate with the denominator of its goal, and with the other one."""
+    of_all = f"{100 * one['of_all']:.1f} % of all {one['images']:,}"
+    if one["goal"] == UNTARGETED:
+        return f"{100 * one['of_correct']:.1f} % of {one['correct']:,} correct when clean", of_all
+    return of_all, f"{100 * one['of_others']:.1f} % of {one['others']:,} not the target already"
 
 
 def _success(board: Board) -> Iterator[dict[str, Any]]:
@@ -152,9 +157,12 @@ def _rates(
         known = found.known[m]
         right = known & found.correct[m]
         held = int(found.held(eps)[m].sum())
-        broken = int((right & (found.ends[m] <= eps * (1 + ROUNDING))).sum())
+        broken = right & (found.ends[m] <= eps * (1 + ROUNDING))
         images, correct = int(known.sum()), int(right.sum())
-        must_agree(images, correct, held, broken)
+        must_agree(images, correct, held, int(broken.sum()))
+        aimed = found.aimed[m] if goal == TARGETED else np.where(broken, found.ends[m], np.inf)
+        reached = known & (aimed <= eps * (1 + ROUNDING))
+        others = known & (aimed > 0) if goal == TARGETED else right
         yield {
             "norm": norm,
             "goal": goal,
@@ -163,10 +171,17 @@ def _rates(
             "model": model,
             "images": images,
             "correct": correct,
-            "broken": broken,
-            "of_correct": broken / correct if correct else np.nan,
-            "of_all": broken / images,
+            "broken": int(broken.sum()),
+            "reached": int(reached.sum()),
+            "others": int(others.sum()),
+            "of_correct": _part(broken, right),
+            "of_all": _part(reached, known),
+            "of_others": _part(reached & others, others),
         }
+
+
+def _part(some: Mask, of: Mask) -> float:
+    return float(some.sum() / of.sum()) if of.any() else np.nan
 
 
 def must_agree(images: int, correct: int, held: int, broken: int) -> None:

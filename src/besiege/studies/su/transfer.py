@@ -133,7 +133,7 @@ def crossed(
                 raise InputError(f"{source} and {target} have other labels for the same images")
             hit[s, t] = _hits(rows, top, f"{source} -> {target}")
             right[s, t] = rows["correct"].astype(bool)
-            _must_read(target, float(right[s, t].mean()), classes)
+            must_read(target, float(right[s, t].mean()), classes)
     own = np.arange(len(models))
     return Crossed(tuple(models), right[own, own], hit, right)
 
@@ -149,7 +149,7 @@ def _hits(rows: Rows, top: int | None, pair: str) -> Mask:
     return np.asarray(rows["rank"] <= top)
 
 
-def _must_read(model: str, accuracy: float, classes: int) -> None:
+def must_read(model: str, accuracy: float, classes: int) -> None:
     """Refuse a target with other classes than its source, or classes counted from 1."""
     if accuracy < CHANCE / classes:
         raise InputError(
@@ -193,7 +193,15 @@ def _means(
     drawn = Resampling.of(given.hit.shape[2], resamples_of(level), seed)
     flat = (n * n, given.hit.shape[2])
     many = drawn.means(given.hit.reshape(flat), made.reshape(flat)).reshape(-1, n, n)
-    means = np.nanmean(np.where(others, many, np.nan), axis=1 + axis)
-    value = np.nanmean(np.where(others, rate, np.nan), axis=axis)
-    low, high = np.nanquantile(means, ((1 - level) / 2, (1 + level) / 2), axis=0)
+    value = _mean_of(rate, others, axis)
+    # A resample without any image of a source says nothing about it.
+    means = np.where(np.isnan(one := _mean_of(many, others, 1 + axis)), value, one)
+    low, high = np.quantile(means, ((1 - level) / 2, (1 + level) / 2), axis=0)
     return Interval(value, low, high)
+
+
+def _mean_of(rates: NDArray[np.generic], some: Mask, axis: int) -> Numbers:
+    """Means of some rates along an axis, without those that are not known; NaN without any."""
+    there = some & ~np.isnan(rates)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(there, rates, 0).sum(axis) / there.sum(axis), np.float64)

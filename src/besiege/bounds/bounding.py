@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from besiege.bounds.backward import lower, lower_by_intervals
+from besiege.bounds.forward import in_pieces, intervals, linear_bounds
+from besiege.bounds.graph import Graph
+from besiege.bounds.operations import Rectifier
+from besiege.bounds.region import Region
+from besiege.bounds.relaxing import Bounds, Lines, lines
+from besiege.bounds.tracing import trace
 from besiege.core.door import out_of_memory
 from besiege.core.errors import BoundError, InputError, ThreatError, near
 from besiege.core.oracle import full_precision
 from besiege.core.threat import L0, Norm, Threat
 from besiege.core.victim import Victim
-from besiege.evaluation.bounds.backward import lower, lower_by_intervals
-from besiege.evaluation.bounds.forward import in_pieces, intervals, linear_bounds
-from besiege.evaluation.bounds.graph import Graph
-from besiege.evaluation.bounds.operations import Rectifier
-from besiege.evaluation.bounds.region import Region
-from besiege.evaluation.bounds.relaxing import Bounds, Lines, lines
-from besiege.evaluation.bounds.tracing import trace
 
 MARGIN = 1e-5
 """How far the margin's bound must be above zero, in units of the image's largest logit if that is
@@ -179,25 +179,36 @@ class Bounding:
 
 def margin_bounds(graph: Graph, relaxed: Relaxed, labels: Tensor) -> Tensor:
     """Lower bounds of all margins, ``[rows, classes - 1]``: the better of intervals and lines."""
-    last = len(graph.nodes) - 1
-    functions, of = differences(labels, graph.classes, relaxed.region.centre)
-    known = relaxed.bounds
+    found = margins_by_intervals(graph, relaxed, labels)
+    for chosen in (relaxed.lines, *relaxed.others):
+        if len(chosen) == len(graph.bent):  # without lines there are intervals only
+            found = torch.maximum(found, margins_by_lines(graph, relaxed, labels, chosen))
+    return found
 
-    def by_intervals(start: int, end: int) -> Tensor:
+
+def margins_by_intervals(graph: Graph, relaxed: Relaxed, labels: Tensor) -> Tensor:
+    """Lower bounds of all margins, ``[rows, classes - 1]``; the last layer is merged into them."""
+    last, known = len(graph.nodes) - 1, relaxed.bounds
+    functions, of = differences(labels, graph.classes, relaxed.region.centre)
+
+    def bound(start: int, end: int) -> Tensor:
         return lower_by_intervals(graph, last, functions[start:end], of[start:end], known)
 
-    device = functions.device
-    found = in_pieces(by_intervals, len(of), graph, device)
-    for chosen in (relaxed.lines, *relaxed.others):
-        if len(chosen) < len(graph.bent):
-            continue  # intervals only
+    return in_pieces(bound, len(of), graph, functions.device).view(len(labels), -1)
 
-        def by_lines(start: int, end: int, chosen: dict[int, Lines] = chosen) -> Tensor:
-            part = functions[start:end], of[start:end]
-            return lower(graph, last, *part, relaxed.region, known, chosen)
 
-        found = torch.maximum(found, in_pieces(by_lines, len(of), graph, device))
-    return found.view(len(labels), graph.classes - 1)
+def margins_by_lines(
+    graph: Graph, relaxed: Relaxed, labels: Tensor, chosen: Mapping[int, Lines]
+) -> Tensor:
+    """Lower bounds of all margins, ``[rows, classes - 1]``, followed back to the image."""
+    last, known = len(graph.nodes) - 1, relaxed.bounds
+    functions, of = differences(labels, graph.classes, relaxed.region.centre)
+
+    def bound(start: int, end: int) -> Tensor:
+        part = functions[start:end], of[start:end]
+        return lower(graph, last, *part, relaxed.region, known, chosen)
+
+    return in_pieces(bound, len(of), graph, functions.device).view(len(labels), -1)
 
 
 def differences(labels: Tensor, classes: int, like: Tensor) -> tuple[Tensor, Tensor]:

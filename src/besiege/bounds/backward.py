@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from besiege.evaluation.bounds.graph import Graph
-from besiege.evaluation.bounds.operations import Affine, Constant, MaxPool
-from besiege.evaluation.bounds.region import Region
-from besiege.evaluation.bounds.relaxing import Bounds, Lines, through_lines, through_pool
+from besiege.bounds.graph import Graph
+from besiege.bounds.operations import Affine, Constant, MaxPool
+from besiege.bounds.region import Region
+from besiege.bounds.relaxing import Bounds, Lines, through_lines, through_pool
 
 Through = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 """What a ReLU's node does with functions of its answers; see `lower`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from besiege.evaluation.bounds.operations import (
+from besiege.bounds.operations import (
     Convolution,
     Joined,
     Linear,

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from besiege.bounds.graph import Graph, Node
+from besiege.bounds.known import FACTS, KNOWN, Unbounded
+from besiege.bounds.operations import Constant, Linear, Operation, Reshaping, Scaling
 from besiege.core.door import is_single, named_logits
 from besiege.core.errors import BoundError
 from besiege.core.victim import Victim
 from besiege.defenses.defended import Defended
-from besiege.evaluation.bounds.graph import Graph, Node
-from besiege.evaluation.bounds.known import FACTS, KNOWN, Unbounded
-from besiege.evaluation.bounds.operations import Constant, Linear, Operation, Reshaping, Scaling
 from besiege.models.classifier import Classifier
 
 ROWS = 3

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from besiege.bounds.backward import lower_of
+from besiege.bounds.graph import Graph, Node
+from besiege.bounds.operations import Affine, Constant, Rectifier
+from besiege.bounds.region import Region
+from besiege.bounds.relaxing import Bounds, Lines, lines
 from besiege.core.door import out_of_memory
 from besiege.core.threat import Linf
-from besiege.evaluation.bounds.backward import lower_of
-from besiege.evaluation.bounds.graph import Graph, Node
-from besiege.evaluation.bounds.operations import Affine, Constant, Rectifier
-from besiege.evaluation.bounds.region import Region
-from besiege.evaluation.bounds.relaxing import Bounds, Lines, lines
 
 MOST_VALUES = 1 << 21
 """Values of the largest tensor of functions that are followed back at once, on a CPU: larger ones

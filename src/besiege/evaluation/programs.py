@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from besiege.bounds.graph import Graph
+from besiege.bounds.operations import Affine, Constant, MaxPool, Rectifier
+from besiege.bounds.relaxing import Bounds
 from besiege.core.errors import BoundError
-from besiege.evaluation.bounds.graph import Graph
-from besiege.evaluation.bounds.operations import Affine, Constant, MaxPool, Rectifier
-from besiege.evaluation.bounds.relaxing import Bounds
 
 GAP = 1e-5
 """The share by which what is found may exceed the optimum."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from besiege.evaluation.bounds.operations import MaxPool, Rectifier
+from besiege.bounds.operations import MaxPool, Rectifier
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from besiege.evaluation.bounds.operations import (
+from besiege.bounds.operations import (
     Affine,
     Constant,
     MaxPool,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from besiege.evaluation.bounds.backward import lower
-from besiege.evaluation.bounds.graph import Graph
-from besiege.evaluation.bounds.operations import Rectifier
-from besiege.evaluation.bounds.region import Region
-from besiege.evaluation.bounds.relaxing import Bounds, Lines, lines
+from besiege.bounds.backward import lower
+from besiege.bounds.graph import Graph
+from besiege.bounds.operations import Rectifier
+from besiege.bounds.region import Region
+from besiege.bounds.relaxing import Bounds, Lines, lines
 
 RATE = 0.1
 """Step of Adam, for slopes between 0 and 1 and for multipliers."""
@@ -102,7 +102,7 @@ def optimised(
     Parameters
     ----------
     graph, region, bounds
-        As for `besiege.evaluation.bounds.backward.lower`.
+        As for `besiege.bounds.backward.lower`.
     parts : Parts
         The functions.
     needed : Tensor

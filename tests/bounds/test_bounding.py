@@ -13,12 +13,11 @@ from scipy.optimize import linprog
 from torch import Tensor, nn
 from torch.nn import functional
 
+from besiege.bounds import backward, bounding, forward, relaxing
+from besiege.bounds.bounding import BOUNDS, Bounding, margin_bounds
+from besiege.bounds.region import Region
 from besiege.core.errors import BoundError, InputError, ThreatError
 from besiege.core.threat import L1, L2, Linf, Norm, Threat
-from besiege.evaluation import bounding
-from besiege.evaluation.bounding import BOUNDS, Bounding, margin_bounds
-from besiege.evaluation.bounds import backward, forward, relaxing
-from besiege.evaluation.bounds.region import Region
 from besiege.models.architectures import ARCHITECTURES
 from besiege.models.classifier import Classifier
 
