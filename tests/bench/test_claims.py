@@ -161,6 +161,7 @@ def test_two_evaluations_at_once_share_the_work(tmp_path: Path) -> None:
     assert not list((folder / "claims").iterdir()) and not list(folder.rglob(".partial*"))
 
 
+@pytest.mark.slow  # as below, with two of four
 def test_one_of_two_is_killed_inside_a_task(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 

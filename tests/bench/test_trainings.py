@@ -207,7 +207,10 @@ MOMENTS: list[tuple[str, Callable[[], None], list[int]]] = [
 
 
 # After these as much is left as after another one.
-LATER = ("before the first checkpoint", "in the last epoch")
+LATER = (
+    *("before the first checkpoint", "in the last epoch"),
+    "before the weights are written",
+)
 
 
 @pytest.mark.parametrize(

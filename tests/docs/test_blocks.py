@@ -219,6 +219,7 @@ def test_the_shell_example_of_an_attack_runs(name: str, place: Path) -> None:
     assert obey(line) == 0
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("benchmark.md")
     said = capsys.readouterr().out

@@ -183,7 +183,8 @@ def test_distillation_hides_gradients_from_cross_entropy_and_w23_says_so(tmp_pat
     fit("distilled", TRAIN.subset(900), "digits_cnn", out, epochs=15, device="cpu")
     student = load(f"digits_cnn:{out}")
     attacks = ("pgd(steps=20, loss=cross_entropy(stable=False))", "pgd(steps=20, loss=margin)")
-    found = besiege.evaluate(student, TEST, threat=f"linf:{EPS}", attacks=attacks, count=150)
+    how: dict[str, Any] = {"threat": f"linf:{EPS}", "count": 150, "curve": False}
+    found = besiege.evaluate(student, TEST, attacks=attacks, **how)
     common, margin = (rate.value for rate in found.by_attack.values())
     assert common > margin + 0.2
     assert "W23" in {finding.id for finding in found.warnings}

@@ -40,7 +40,16 @@ from besiege.studies.su.reading import (
     settings_of,
     sizes_of,
 )
-from besiege.studies.su.tables import cells, distances, estimated, law, matrices_of, means, success
+from besiege.studies.su.tables import (
+    batches,
+    cells,
+    distances,
+    estimated,
+    law,
+    matrices_of,
+    means,
+    success,
+)
 
 IMAGES = 200
 ERRORS = [0.05, 0.1, 0.2, 0.3, 0.45]
@@ -188,6 +197,9 @@ def test_tables_have_the_numbers(whole: Board) -> None:
         mine["parameters"] == 1e3
     ).all()
     scores = estimated(whole).numbers
+    fewer = batches(whole)
+    assert len(fewer.rows) == 50 and fewer.columns[3] == "10 batches"
+    assert fewer.numbers["after_10"] == pytest.approx(1.1 * fewer.numbers["all"])
     assert scores["refuted"].tolist() == [1, 0, 0, 0, 0] and scores["samples"][0] == "3"
 
 
@@ -210,8 +222,7 @@ def test_laws_are_of_means_and_medians_of_all_and_of_common_images(whole: Board)
 def test_figures_have_all_models_and_lines_only_between_their_accuracies(whole: Board) -> None:
     found = {one.name: one for one in figures(whole)}
     assert list(found)[:2] == ["1", "2"]
-    names = {f"transfer of {attack}" for attack in (FGSM, IFGSM, EAD, CW)}
-    assert names <= set(found) and "families" in found
+    assert {"3", "4, 9 and 10", "5", "8"} <= set(found) and "families" in found[""].title
     for panel in found["1"].panels + found["2"].panels:
         assert isinstance(panel, Scatter) and {spot.model for spot in panel.spots} == set(MODELS)
     lowest, highest = 100 * (1 - laws_of(whole)[0].law.error[[4, 0]])
@@ -220,7 +231,7 @@ def test_figures_have_all_models_and_lines_only_between_their_accuracies(whole: 
         for line in panel.lines:
             xs = [x for x, _ in line.corners]
             assert min(xs) >= lowest - 1e-9 and max(xs) <= highest + 1e-9
-    heat = found["transfer of I-FGSM"].panels[0]
+    heat = found["4, 9 and 10"].panels[0]
     assert isinstance(heat, HeatMap) and heat.value.shape == (5, 5) and heat.means is not None
 
 
@@ -234,6 +245,6 @@ def test_readings_say_what_limits_the_run(whole: Board) -> None:
 
 def test_the_page_has_answers_and_tables(whole: Board) -> None:
     text = study_page(STUDIES.get("su"), whole)
-    for words in ("**S1**", "## The law", "## Distortions", "## Success", "## Mean transfer"):
+    for words in ("**S1**", "## The law", "## Distortions", "## Success", "## Transfer by family"):
         assert words in text
     assert f"{100 * STUDIES.get('su').level:.4g} %" in text and LEVEL == 0.95

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from besiege.bench.display import HeatMap, Scatter, Spot
+from besiege.bench.display import HeatMap, Ruled, Scatter, Spot
 from besiege.metrics.intervals import round_numbers
 from besiege.report.drawing import apart
 from besiege.report.formats import number
@@ -34,13 +34,12 @@ def plotted(panel: Scatter, styles: Mapping[str, int], width: int) -> str:
     if chain:
         line = "L".join(f"{x(one.x):.1f} {y(one.y):.1f}" for one in chain)
         parts.append(f'<path class="front" d="M{line}"/>')
-    for ruled in panel.lines:
-        inside = [(a, b) for a, b in ruled.corners if 0 <= b <= _ceiling(panel)]
-        if inside:
-            corners = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in inside)
-            about = f"{ruled.label}: {number(inside[0][1])} to {number(inside[-1][1])}"
-            title = f"<title>{escape(about)}</title>"
-            parts.append(f'<path class="ruled {ruled.kind}" d="M{corners}">{title}</path>')
+    for ruled in visible(panel):
+        inside = _inside(panel, ruled)
+        corners = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in inside)
+        about = f"{ruled.label}: {number(inside[0][1])} to {number(inside[-1][1])}"
+        title = f"<title>{escape(about)}</title>"
+        parts.append(f'<path class="ruled {ruled.kind}" d="M{corners}">{title}</path>')
     heights = apart([y(one.y) for one in spots], GAP, top + 6, bottom)
     for one, height in zip(spots, heights, strict=True):
         parts.append(_spot(panel, one, styles.get(one.model, 0), x, y, right, height, width))
@@ -49,6 +48,15 @@ def plotted(panel: Scatter, styles: Mapping[str, int], width: int) -> str:
         f'<svg class="scatter" role="img" aria-label="{escape(about)}" '
         f'viewBox="0 0 {width} {bottom + _BELOW:.0f}">{"".join(parts)}</svg>'
     )
+
+
+def visible(panel: Scatter) -> list[Ruled]:
+    """The lines of which a part is drawn: a published one may be far from these models."""
+    return [one for one in panel.lines if panel.spots and len(_inside(panel, one)) > 1]
+
+
+def _inside(panel: Scatter, ruled: Ruled) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in ruled.corners if 0 <= b <= _ceiling(panel)]
 
 
 def _spot(

@@ -9,7 +9,7 @@ from besiege.bench.display import HeatMap, Scatter
 from besiege.bench.sweeps import Sweep
 from besiege.report.site.choices import token
 from besiege.report.site.panels import panel
-from besiege.report.site.scatter import heat_rows, in_words, plotted
+from besiege.report.site.scatter import heat_rows, in_words, plotted, visible
 from besiege.report.site.view import Page, Site, unit_of
 from besiege.report.study import size_in_words
 from besiege.studies.answers import Answer
@@ -54,7 +54,8 @@ def _panel(site: Site, one: Sweep | HeatMap | Scatter) -> dict[str, Any]:
     if isinstance(one, Scatter):
         wide, narrow = (plotted(one, site.board.styles, width) for width in (900, 340))
         words = [in_words(one, spot) for spot in one.spots]
-        return {"kind": "scatter", "it": one, "wide": wide, "narrow": narrow, "words": words}
+        shown = {"wide": wide, "narrow": narrow, "words": words, "lines": visible(one)}
+        return {"kind": "scatter", "it": one, **shown}
     return {"kind": "curves", **_curves(site, one)}
 
 

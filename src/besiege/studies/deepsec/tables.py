@@ -225,15 +225,17 @@ def _beside_adaptive(
 def _numbers(
     board: Board, row: Form, name: str, source: str, pair: list[Rate | None], value: float
 ) -> dict[str, Any]:
-    made = replayed(board, name, row, source)
+    made = None
+    with suppress(UnknownNameError):
+        made = replayed(board, name, row, source).right
     return {
         "attack": row.name,
         "model": name,
         "transfer": np.nan if pair[0] is None else pair[0].value,
         "adaptive": np.nan if pair[1] is None else pair[1].value,
         "images": 0 if pair[0] is None else pair[0].count,
-        "replayed": 0 if made.right is None else made.right.count,
-        "accuracy_of_replayed": np.nan if made.right is None else made.right.value,
+        "replayed": 0 if made is None else made.count,
+        "accuracy_of_replayed": np.nan if made is None else made.value,
         "printed": value,
     }
 

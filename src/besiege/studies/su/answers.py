@@ -287,8 +287,9 @@ def _measured(
     unseen = -np.log(tail) / images if shares else 0.0
     low, high = min(low, value - unseen), max(high, value + unseen)
     least = min((drawn <= 0).mean(), (drawn >= 0).mean())
-    p = max(2 * float(least), 1 / len(drawn))
-    words = f"p {p:.2g}." if least > 0 else f"p below {p:.1g}."
+    drawn_p, unseen_p = 2 * float(least), 2 * np.exp(-images * abs(value)) if shares else 0.0
+    p = min(1.0, max(drawn_p, unseen_p, 1 / len(drawn)))
+    words = f"p {p:.2g}." if p > 1 / len(drawn) else f"p below {p:.1g}."
     return Measured(float(value), low, high, images, level, caveat=f"{said} {words}".strip())
 
 

@@ -27,15 +27,17 @@ from besiege.studies.su.reading import (
 from besiege.studies.su.tables import counted, matrices_of, success_rate
 from besiege.studies.su.transfer import TransferMatrix
 
+_NUMBERS = {FGSM: "3", IFGSM: "4, 9 and 10", EAD: "5", CW: "8"}
+"""The figures of the publication with the matrices of each attack."""
 _CORNERS = 25
 """Corners of a fitted curve."""
 
 
 def figures(board: Board) -> list[Figure]:
-    """The figures for the models of a board; the first two have the published numbers."""
+    """The figures for the models of a board, with the numbers of the publication."""
     found = [*_success(board), *_laws(board)]
-    for attack in (FGSM, IFGSM, EAD, CW):
-        found += _matrices(board, attack)
+    for attack, number in _NUMBERS.items():
+        found += _matrices(board, attack, number)
     return [*found, *_families(board)]
 
 
@@ -73,7 +75,7 @@ def _laws(board: Board) -> Iterator[Figure]:
     groups = [("2", RANDOM, False)] if any(one.sizes.goal == RANDOM for one in found) else []
     others = [*dict.fromkeys((one.sizes.goal, one.control) for one in found)]
     groups += [
-        (f"2 {goal}{', common images' if control else ''}", goal, control)
+        (f"2, {goal}{', common images' if control else ''}", goal, control)
         for goal, control in others
         if (goal, control) != (RANDOM, False)
     ]
@@ -137,15 +139,16 @@ def _ruled(label: str, kind: str, line: Line | None, error: Numbers) -> Ruled | 
 # Matrices.
 
 
-def _matrices(board: Board, attack: str) -> Iterator[Figure]:
+def _matrices(board: Board, attack: str, number: str) -> Iterator[Figure]:
     panels = tuple(_heat(one, matrix) for one, matrix in matrices_of(board) if one.attack == attack)
     if panels:
         note = (
             "In percent of all images of the source, those that it classifies correctly. Outlined: "
             f"the white-box attack. The mean is that over the others. {counted(board)} Pointing at "
-            "a cell shows the share of images that the target classifies correctly before."
+            "a cell shows the share of images that the target classifies correctly before; "
+            "besiege export RUN FILE --table matrices has all of it."
         )
-        yield Figure(f"transfer of {attack}", f"Transfer between models: {attack}", panels, note)
+        yield Figure(number, f"Transfer between models: {attack}", panels, note)
 
 
 def _heat(one: Setting, matrix: TransferMatrix) -> HeatMap:
@@ -181,7 +184,7 @@ def _families(board: Board) -> Iterator[Figure]:
         return
     if panels:
         note = "Mean over pairs of different models, in percent of all images of the source."
-        yield Figure("families", "Transfer between families", panels, note)
+        yield Figure("", "Transfer between families", panels, note)
 
 
 def _by_family(one: Setting, matrix: TransferMatrix, family: Sequence[str]) -> HeatMap:

@@ -139,7 +139,7 @@ def crossed_of(board: Board, one: Setting, *, top: int | None = None) -> Crossed
         ranks = found.rank[:, :, one.place]
         hit = (ranks > 0) & (ranks <= (usual_top(board) if top is None else top))
     for s, t in np.ndindex(*found.seen.shape[:2]):
-        must_read(cell.models[t], float(found.seen[s, t][judged].mean()), classes)
+        must_read(cell.models[t], found.seen[s, t][judged], classes)
     own = np.arange(len(cell.models))
     seen = found.seen[..., judged]
     return Crossed(cell.models, seen[own, own], hit[..., judged], seen)
@@ -203,8 +203,7 @@ MEASURES = (LINF, L2, ESTIMATE)
 
 def sizes_of(board: Board, measure: str, goal: str) -> Sizes:
     """The distances of a measure towards a goal; l2 is divided by the number of pixel values."""
-    # Ten images show how scores depend on the batches: the cell with more is the study's.
-    for cell in sorted(board.cells, key=lambda one: -len(one.samples)):
+    for cell in board.cells:
         if goal_of(cell) != goal:
             continue
         if measure == ESTIMATE and estimates(cell):
