@@ -9,6 +9,7 @@ from besiege.bench.model_spec import read_victim
 from besiege.bench.shards import Read
 from besiege.bench.spec import Target
 from besiege.core.errors import InputError
+from besiege.core.unchanged import once
 from besiege.core.victim import Victim
 from besiege.data.dataset import Data
 from besiege.evaluation.elsewhere import answered_by
@@ -53,7 +54,6 @@ def read_across(
     found = tuple(
         _read(one, name, device, read) for name, one in zip(texts, given, strict=bool(objects))
     )
-    image = data.take([0]).images.clamp(*victim.box)
     for other in found:
         one = other.victim
         if one.stochastic or one.metered or one.rejects:
@@ -67,13 +67,18 @@ def read_across(
                 f"'{other.name}' takes pixels in {one.box}, but the images of '{victim.name}' are "
                 f"in {victim.box}: give both one range"
             )
-        classes = answered_by(one, image).shape[1]
+        classes = once(_classes, one, data)
         if victim.classes is not None and classes != victim.classes:
             raise InputError(
                 f"'{other.name}' has {classes} classes, but '{victim.name}' {victim.classes}: only "
                 "models with the same classes in the same order judge each other's images"
             )
     return found
+
+
+def _classes(victim: Victim, data: Data) -> int:
+    """The number of classes that a model answers the first image with."""
+    return int(answered_by(victim, data.take([0]).images.clamp(*victim.box)).shape[1])
 
 
 def _read(one: Model, name: str, device: str | None, read: Read) -> OtherModel:

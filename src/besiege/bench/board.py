@@ -127,8 +127,8 @@ class BoardCell:
         As in `Outcomes`: the smallest perturbations within numbers of passes.
     values : tuple of int
         For each model the number of pixel values of its images.
-    estimate : array ``[m, n]``
-        CLEVER scores, NaN where there is none.
+    estimate, estimates : array ``[m, n]`` and ``[m, n, k]``
+        CLEVER scores, and those after fewer batches; NaN where there is none.
     across : Across, optional
         What the images do to the other models, where they judged them.
     """
@@ -169,6 +169,7 @@ class BoardCell:
     best: Single
     values: tuple[int, ...] = ()
     estimate: Numbers = field(default_factory=lambda: np.full((0, 0), np.nan))
+    estimates: Numbers = field(default_factory=lambda: np.full((0, 0, 0), np.nan))
     across: Across | None = None
 
     @property
@@ -409,7 +410,7 @@ def _cell(group: Grouped, plans: Sequence[Plan], outcomes: Mapping[int, Outcomes
 
 _ROWS: Mapping[str, Any] = {
     **{"correct": False, "known": False, "robust": False},
-    **{"searched": np.nan, "estimate": np.nan},
+    **{"searched": np.nan, "estimate": np.nan, "estimates": np.nan},
 }
 """The arrays of samples, and what they hold where a model was not evaluated."""
 _LAYERS: Mapping[str, Any] = {

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from besiege.metrics.across import across_of
+from besiege.metrics.clever import MARKS, mark
 from besiege.metrics.comparing import outcomes_of
 from besiege.metrics.distances import Trace, round_marks, trace_of
 from besiege.metrics.evidence import Evidence, Mask, Trial
@@ -62,6 +63,8 @@ class Outcomes:
         What the images do to the model itself and to others, as in `besiege.metrics.across`.
     estimate : array ``[n]``
         CLEVER scores; NaN where there is none.
+    estimates : array ``[n, k]``
+        The same after the numbers of batches in `besiege.metrics.clever.MARKS`, where known.
     """
 
     samples: Ids
@@ -88,6 +91,7 @@ class Outcomes:
     rank: Counts
     seen: Mask
     estimate: Numbers
+    estimates: Numbers
 
     @classmethod
     def of(cls, evidence: Evidence) -> Outcomes:
@@ -134,7 +138,8 @@ class Outcomes:
             fooled=fooled,
             rank=rank,
             seen=seen,
-            estimate=_estimates(evidence),
+            estimate=_estimates(evidence)[:, -1],
+            estimates=_estimates(evidence)[:, :-1],
         )
 
 
@@ -155,11 +160,13 @@ def _descents(evidence: Evidence, shape: tuple[int, int]) -> tuple[Ids, Single]:
 
 
 def _estimates(evidence: Evidence) -> Numbers:
-    """The CLEVER score of every sample."""
-    ids, found = evidence.clean["sample"], np.full(evidence.count, np.nan)
+    """The CLEVER scores of every sample: after some numbers of batches, and after all."""
+    ids, names = evidence.clean["sample"], [*map(mark, MARKS), "score"]
+    found = np.full((evidence.count, len(names)), np.nan)
     rows = evidence.others.get("clever")
-    if rows is not None and rows.count:
-        found[places(ids, rows["sample"])] = rows["score"]
+    for place, name in enumerate(names):
+        if rows is not None and rows.count and name in rows:
+            found[places(ids, rows["sample"]), place] = rows[name]
     return found
 
 

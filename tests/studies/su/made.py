@@ -189,4 +189,7 @@ def measured_cell(
     made = cell(name, found, correct, models=MODELS[: len(found)])
     scores = np.full(found.shape, np.nan) if estimate is None else estimate
     values = (64,) * len(found)
-    return replace(made, norm=norm, goal=goal, eps=None, values=values, estimate=scores)
+    fewer = np.repeat(scores[..., None] * 1.1, 5, 2)
+    return replace(
+        made, norm=norm, goal=goal, eps=None, values=values, estimate=scores, estimates=fewer
+    )

@@ -40,7 +40,16 @@ from besiege.studies.su.reading import (
     settings_of,
     sizes_of,
 )
-from besiege.studies.su.tables import cells, distances, estimated, law, matrices_of, means, success
+from besiege.studies.su.tables import (
+    batches,
+    cells,
+    distances,
+    estimated,
+    law,
+    matrices_of,
+    means,
+    success,
+)
 
 IMAGES = 200
 ERRORS = [0.05, 0.1, 0.2, 0.3, 0.45]
@@ -188,6 +197,9 @@ def test_tables_have_the_numbers(whole: Board) -> None:
         mine["parameters"] == 1e3
     ).all()
     scores = estimated(whole).numbers
+    fewer = batches(whole)
+    assert len(fewer.rows) == 50 and fewer.columns[3] == "10 batches"
+    assert fewer.numbers["after_10"] == pytest.approx(1.1 * fewer.numbers["all"])
     assert scores["refuted"].tolist() == [1, 0, 0, 0, 0] and scores["samples"][0] == "3"
 
 

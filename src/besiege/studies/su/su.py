@@ -58,7 +58,7 @@ STUDIES.add(
                 "1,000 images, 100 with CLEVER; C&W and EAD-L1 with 9 rounds of 1,000 steps",
                 1000,
                 1000,
-                {"CLEVER*": (100, 1000), "CLEVER of ten*": (10, 1000)},
+                {"CLEVER*": (100, 1000)},
             ),
         },
         tags={

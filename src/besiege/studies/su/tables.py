@@ -11,7 +11,7 @@ import numpy as np
 from besiege.bench.board import Board
 from besiege.bench.display import Grid, rows_of
 from besiege.core.errors import UnknownNameError
-from besiege.metrics.clever import refuted_by
+from besiege.metrics.clever import MARKS, refuted_by
 from besiege.metrics.distances import quantile
 from besiege.metrics.frontier import ALWAYS, Line
 from besiege.metrics.intervals import Rate
@@ -364,6 +364,41 @@ def _estimated(board: Board) -> Iterator[dict[str, Any]]:
             }
 
 
+def batches(board: Board) -> Grid:
+    """How the scores of ten images of every model depend on the number of batches."""
+    found = [*_batches(board)]
+    if not found:
+        raise UnknownNameError("no CLEVER scores were kept after fewer batches")
+    counts = [n for n in MARKS if any(np.isfinite(one[f"after_{n}"]) for one in found)]
+    columns = ("model", "scores of", "image", *(f"{n} batches" for n in counts), "all")
+    rows = tuple(
+        (c["model"], c["cell"], str(c["sample"]), *(short(c[f"after_{n}"]) for n in counts),
+         short(c["all"]))
+        for c in found
+    )  # fmt: skip
+    note = (
+        "The estimated largest gradient rises with the batches, and the score falls with it: where "
+        "it still does, there were too few."
+    )
+    return Grid("CLEVER against the number of batches", columns, rows, note, rows_of(found))
+
+
+TEN = 10
+"""Images of each model that show how scores depend on the batches."""
+
+
+def _batches(board: Board) -> Iterator[dict[str, Any]]:
+    for cell in (one for one in board.cells if estimates(one) and one.estimates.size):
+        for m, model in enumerate(cell.models):
+            known = np.isfinite(cell.estimates[m]).any(1) & cell.correct[m]
+            for at in np.flatnonzero(known)[:TEN].tolist():
+                yield {
+                    **{"cell": cell.name, "model": model, "sample": int(cell.samples[at])},
+                    **{f"after_{n}": float(cell.estimates[m, at, k]) for k, n in enumerate(MARKS)},
+                    "all": float(cell.estimate[m, at]),
+                }
+
+
 TABLES = (
     Table("law", law),
     Table("distances", distances),
@@ -371,5 +406,6 @@ TABLES = (
     Table("means", means, long=True),
     Table("families", by_family),
     Table("estimates", estimated),
+    Table("batches", batches, long=True),
     Table("matrices", cells, file_only=True),
 )
