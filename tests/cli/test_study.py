@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import random
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.cli.conftest import Besiege
 
 from besiege.bench.board import board_of
+from besiege.bench.store import Store
 from besiege.cli import main
 from besiege.metrics.paired import Difference, paired_interval
 from besiege.studies.study import STUDIES
@@ -128,6 +136,7 @@ def test_a_study_is_run_by_one_command_and_not_again(
     assert before == after and before
 
 
+@pytest.mark.slow
 def test_a_part_is_added_to_a_run(besiege: Besiege, realsafe: Path, tmp_path: Path) -> None:
     folder = tmp_path / "grown"
     shutil.copytree(realsafe, folder)
@@ -181,7 +190,10 @@ def test_table_3_as_a_file_is_recomputed_from_exported_rows(
             "the data have the label 9",
         ),
         (("study", "realsafe", "--data", "digits", "--count", "500", "--show"), "request 1 to 397"),
-        (("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+        pytest.param(
+            *(("study", "realsafe", "--data", "cifar10", "--size", "paper"), "cifar10"),
+            marks=pytest.mark.slow,
+        ),
         (("study", "realsafe", "--data", "imagenet", "--show"), "imagenet_squeezenet1.1 needs"),
     ],
 )
@@ -209,3 +221,62 @@ def test_the_page_of_a_study_and_its_site(besiege: Besiege, realsafe: Path, tmp_
     assert "Figure 1: accuracy against budget" in (site / "study.html").read_text()
     assert (site / "study" / "figure-1.html").is_file()
     assert "study.html" in (site / "index.html").read_text()
+
+
+PART = ("--data", "digits", "--size", "smoke", "--count", "5", "--only", "*linf untargeted")
+KILLS = 10
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_again_and_again_gives_the_same_answers(tmp_path: Path) -> None:
+    """White box, transfer and scores; killed with all workers at any moment, and resumed."""
+
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-m", "besiege", "study", "realsafe", *PART, "--workers", "2"]
+        return subprocess.Popen(
+            [*words, "--out", str(folder)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a group of its own, which is killed as a whole
+        )
+
+    whole, run = tmp_path / "whole" / "run", tmp_path / "parts" / "run"
+    whole.parent.mkdir()
+    run.parent.mkdir()
+    assert start(whole).wait() == 3  # F2, F3 and F6 need other cells
+    chance, kills = random.Random(0), 0
+    every = len(Store(whole).present())
+    while kills < KILLS:
+        running = start(run)
+        wanted = int(every * (kills + chance.uniform(0.3, 1.0)) / (KILLS + 1))
+        while running.poll() is None and _records(run) < wanted:
+            time.sleep(0.02)
+        assert running.poll() is None, "it is killed before it ends"
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        kills += 1
+    assert start(run).wait() == 3
+    assert _judged(run) == _judged(whole)
+    told = [_told(folder) for folder in (whole, run)]
+    assert told[0] == told[1] and any(one["effect"] for one in told[0]["answers"])
+
+
+def _judged(folder: Path) -> dict[str, Any]:
+    """All records without their images, most of which are let go."""
+    store = Store(folder)
+    records = {key: store.read(key) for key in store.present()}
+    return {
+        key: (one.identity, one.totals, one.failure, {n: repr(c.tolist()) for n, c in rows.items()})
+        for key, one in records.items()
+        if one is not None and (rows := store.rows([key]))
+    }
+
+
+def _records(folder: Path) -> int:
+    return sum(1 for _ in (folder / "records").glob("[0-9a-f]*")) if folder.exists() else 0
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    words = [sys.executable, "-m", "besiege", "study", "realsafe", "--run", str(folder), "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(words, capture_output=True).stdout)
+    return found

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from tests.studies.panels import sweeps
 
 from besiege.bench.board import Board, board_of
 from besiege.cli import main
@@ -89,7 +90,7 @@ def test_entries_of_table_3(board: Board, rows: Rows, attack: str, model: str) -
 def test_a_curve_over_budgets_at_three_points(board: Board, rows: Rows, model: str) -> None:
     mine = sizes(rows(SEARCH.format("bim"), model))
     (figure,) = (one for one in STUDY.figures(board) if one.name == "1")
-    (panel,) = (one for one in figure.panels if one.attack == "bim")
+    (panel,) = (one for one in sweeps(figure) if one.attack == "bim")
     (line,) = (one for one in panel.lines if one.model == model)
     values = []
     for x in (0.05, 0.12, 0.2):
@@ -102,7 +103,7 @@ def test_a_curve_over_budgets_at_three_points(board: Board, rows: Rows, model: s
 @pytest.mark.parametrize("model", MODELS)
 def test_a_curve_over_steps_at_three_points(board: Board, rows: Rows, model: str) -> None:
     (figure,) = (one for one in STUDY.figures(board) if one.name == "2")
-    (panel,) = (one for one in figure.panels if one.attack == "bim")
+    (panel,) = (one for one in sweeps(figure) if one.attack == "bim")
     (line,) = (one for one in panel.lines if one.model == model)
     for steps in (1, 10, 100):
         mine = rows(f"bim@realsafe-strength(steps={steps})", model, f"linf:{EPS}")

@@ -61,6 +61,9 @@ class Cell(Value):
         As in `besiege.evaluate`; seed and count are by default those of the benchmark.
     clever : str, optional
         CLEVER scores of the images besides, such as ``clever(batches=100)``.
+    certify : str, optional
+        Method that also proves which images no perturbation within the budget can break, such as
+        ``crown``.
     crop : {"model"}, optional
         Each model gets the images cropped to its own side. Images keep their ids, so that models of
         all sizes are compared on the same ones. By default the benchmark's data say the size.
@@ -84,6 +87,7 @@ class Cell(Value):
     access: Literal["gradient", "score", "decision"] | None = None
     examine: Literal["full", "short", "none"] = "short"
     clever: str | None = None
+    certify: str | None = None
     crop: Literal["model"] | None = None
     across: Literal["grey", "white"] | None = None
 
@@ -128,6 +132,35 @@ class Cell(Value):
         return [(one, " ".join([f"{norm}:{one}", *others])) for one in self.budgets or (written,)]
 
 
+class Shown(Value):
+    """Images of one model that are shown to others, or again to itself through a layer.
+
+    They are judged once the attacks are over, as transfer or as a replay, and never counted as
+    robustness (`besiege.bench.replaying`).
+
+    Attributes
+    ----------
+    source : str
+        The model that the images were made on.
+    on : tuple of str
+        The models that judge them; by default the source itself.
+    through : tuple of str
+        Layers that the images pass first, each by itself, such as ``jpeg(quality=90)``.
+    cells : str
+        A pattern of the names of cells; in each, the source and the judging model are needed.
+    """
+
+    source: str
+    on: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    cells: str = "*"
+
+    @field_validator("on", "through", mode="before")
+    @classmethod
+    def _listed(cls, given: object) -> object:
+        return [given] if isinstance(given, str) else given
+
+
 class Benchmark(Value):
     """Models, data and cells: all that a benchmark measures, declared before it runs.
 
@@ -146,6 +179,8 @@ class Benchmark(Value):
     absent : mapping
         Models that belong to the benchmark and cannot be evaluated yet, and their texts or the
         reason: reports show them as absent, so that no model is left out silently.
+    replays : tuple of Shown
+        Images of some models that others are shown.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)
@@ -160,6 +195,7 @@ class Benchmark(Value):
     compare: Compare = Compare()
     store: Keep = Keep()
     absent: Mapping[str, str] = Field(default_factory=dict)
+    replays: tuple[Shown, ...] = ()
 
     @property
     def trained(self) -> dict[str, Trained]:
@@ -338,6 +374,7 @@ def _header_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterato
         for model in values:
             if model not in models and model not in benchmark.absent:
                 yield f"tags.{tag}.{model}: {_no_model(model, models)}"
+    yield from _replay_problems(benchmark, models)
     seen: set[frozenset[str]] = set()
     for number, pair in enumerate(benchmark.compare.pairs, 1):
         where = f"compare.pairs[{number}]"
@@ -347,6 +384,20 @@ def _header_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterato
         if frozenset(pair) in seen:
             yield f"{where}: the pair is declared twice"
         seen.add(frozenset(pair))
+
+
+def _replay_problems(benchmark: Benchmark, models: Mapping[str, Any]) -> Iterator[str]:
+    if benchmark.replays and benchmark.store.images != "all":
+        yield 'replays: the images must be there: write images = "all" in [store]'
+    for number, one in enumerate(benchmark.replays, 1):
+        where = f"replays[{number}]"
+        for name in (one.source, *one.on):
+            if name not in models:
+                yield f"{where}: {_no_model(name, models)}"
+        if one.source in one.on:
+            yield f"{where}.on: '{one.source}' is the source itself: leave on out, and name a layer"
+        if not one.on and not one.through:
+            yield f"{where}: name other models (on), or layers that the images pass (through)"
 
 
 def _no_model(name: str, models: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ samples. Rankings, matrices, curves and studies are functions of a `Board`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -21,7 +21,9 @@ from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
 from besiege.bench.results import summarise
 from besiege.bench.spec import Trained
+from besiege.bench.store import Store
 from besiege.bench.summaries import outcomes_of
+from besiege.bench.utilities import clean_logits, clean_rows
 from besiege.core.attack_registry import OBLIVIOUS
 from besiege.core.errors import UnknownNameError, near
 from besiege.core.threat import Threat
@@ -30,6 +32,7 @@ from besiege.metrics.intervals import Rate
 from besiege.metrics.outcomes import COUNTED, Counts, Ids, Numbers, Outcomes, Single
 from besiege.metrics.rows import places
 from besiege.metrics.searches import ROUNDING
+from besiege.metrics.utility import CleanAnswers
 from besiege.metrics.values import EvaluationFigures, RunFigures
 
 Mask = NDArray[np.bool_]
@@ -266,6 +269,9 @@ class Board:
         Cells, models that were left out of them, and why.
     absent : mapping
         Models that the specification lists as absent, and why.
+    clean : mapping
+        By model, its answers to clean images, with its logits; records are read when one is asked
+        for.
     """
 
     name: str
@@ -275,6 +281,7 @@ class Board:
     spec: str = ""
     unfit: tuple[tuple[str, str, str], ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
+    clean: Mapping[str, CleanAnswers] = field(default_factory=dict)
 
     def cell(self, name: str) -> BoardCell:
         """The cell of a name."""
@@ -355,7 +362,40 @@ def board_of(folder: Path | str, figures: RunFigures | None = None) -> Board:
         "" if benchmark is None else benchmark.model_dump_json(indent=1, exclude_defaults=True),
         tuple((one.cell, one.model, one.reason) for one in run.unfit),
         {} if benchmark is None else benchmark.absent,
+        _Clean(store, _largest(groups, plans)),
     )
+
+
+def _largest(groups: Sequence[Grouped], plans: Sequence[Plan]) -> dict[str, Plan]:
+    """For every model its evaluation on the most samples."""
+    found: dict[str, Plan] = {}
+    for group in groups:
+        for name, place in zip(group.models, group.plans, strict=True):
+            if name not in found or plans[place].data.count > found[name].data.count:
+                found[name] = plans[place]
+    return found
+
+
+class _Clean(Mapping[str, CleanAnswers]):
+    """The clean answers of models, each read once, when it is asked for."""
+
+    def __init__(self, store: Store, plans: Mapping[str, Plan]) -> None:
+        self._store, self._plans = store, plans
+        self._read: dict[str, CleanAnswers] = {}
+
+    def __getitem__(self, model: str) -> CleanAnswers:
+        if model not in self._read:
+            plan = self._plans[model]
+            rows = clean_rows(self._store, plan)
+            logits, lacking = clean_logits(self._store, plan, rows["sample"])
+            self._read[model] = CleanAnswers(rows, logits, lacking)
+        return self._read[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plans)
+
+    def __len__(self) -> int:
+        return len(self._plans)
 
 
 def _model(

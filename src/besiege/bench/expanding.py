@@ -16,6 +16,7 @@ from besiege.core.errors import BesiegeError
 from besiege.core.text import short
 from besiege.core.threat import Access, Threat
 from besiege.data.catalogue import CATALOGUE
+from besiege.defenses.layers import LANGUAGE
 from besiege.models.public import side_of
 from besiege.training.fitting import read_architecture
 from besiege.training.recipes import recipe
@@ -96,6 +97,7 @@ def declared(
     found = [] if problems is None else problems
     wrong = [*_training_problems(benchmark, base)]
     entries = _expanded(benchmark, base, found)
+    found += _layer_problems(benchmark)
     found += [problem for _, problem in wrong]
     if problems is None:
         must_be_sound(source, found)
@@ -119,6 +121,16 @@ def _expanded(benchmark: Benchmark, base: Path, problems: list[str]) -> tuple[En
             entries += _cell(benchmark, cell, base, problems, place_of(number, cell.name))
     of_cells = all(one.startswith("cells[") for one in problems)
     return tuple(entries) if of_cells else ()
+
+
+def _layer_problems(benchmark: Benchmark) -> Iterator[str]:
+    """The problems of the layers that replayed images pass."""
+    for number, one in enumerate(benchmark.replays, 1):
+        for text in one.through:
+            try:
+                LANGUAGE.read(text)
+            except BesiegeError as problem:
+                yield f"replays[{number}].through '{short(text)}': {problem}"
 
 
 def _training_problems(benchmark: Benchmark, base: Path) -> Iterator[tuple[str, str]]:
@@ -193,6 +205,7 @@ def _cell(
                     examine=cell.examine,
                     clever=clever_of(cell.clever or False),
                     across=_across(benchmark, cell, model, sides, base),
+                    certify=cell.certify,
                     **({} if sides[model] is None else {"crop": sides[model]}),
                 )
                 if request.data not in CATALOGUE:

@@ -6,12 +6,14 @@ knows it. Therefore the model is attacked itself, in the same way, before it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 
+from besiege.bench.benchmark import Shown
 from besiege.bench.claims import Claims
 from besiege.bench.context import context_of
 from besiege.bench.given import Given, Placed, must_fit, place
@@ -20,12 +22,12 @@ from besiege.bench.importing import add_images, asked_again, chosen_plans
 from besiege.bench.opening import read_evaluations
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
-from besiege.bench.preparing import prepare
+from besiege.bench.preparing import Prepared, prepare
 from besiege.bench.reading import gather
 from besiege.bench.recorded import must_answer_as_recorded
+from besiege.bench.request import ResolvedRequest
 from besiege.bench.results import write_figures
-from besiege.bench.run import Run
-from besiege.bench.single import measure
+from besiege.bench.run import Run, RunEntry, read_run
 from besiege.bench.spec import Machine
 from besiege.bench.store import Store
 from besiege.core.errors import ChangedError, InputError, StoreError, UnknownNameError, near
@@ -148,6 +150,8 @@ def _evaluated(run: Run, plan: Plan, on: str) -> Plan | None:
 
 def _evaluate(folder: Path, run: Run, plans: list[Plan], on: str, how: Machine) -> None:
     """Attack the model itself, in the same way on the same samples, where that was not done."""
+    from besiege.bench.single import measure  # which shows the images that benchmarks declare
+
     lacking = [plan for plan in plans if _evaluated(run, plan, on) is None]
     requests = [
         (plan.request.model_copy(update={"model": on, "command": ""}), None) for plan in lacking
@@ -183,6 +187,13 @@ def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -
             f"the model '{plan.model.name}', its data or its attacks changed since the evaluation "
             f"against {plan.threat}: evaluate it again first"
         )
+    _judge(store, plan, resolved, given, how)
+
+
+def _judge(
+    store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
+) -> None:
+    """Judge images as part of an evaluation."""
     context = context_of(store, resolved, plan, how)
     placed: list[Placed] = []
     for one in given:
@@ -191,6 +202,89 @@ def _add(store: Store, run: Run, plan: Plan, given: list[Given], how: Machine) -
     must_answer_as_recorded(store, plan, context)
     with store.writing(), Claims(store) as claims:
         add_images(store, plan, context, placed, claims)
+
+
+def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
+    """Judge the images that a benchmark shows to its models, as far as they are not judged yet.
+
+    Only evaluations that are complete are read, and only models that were attacked themselves, in
+    the same cell, are shown images of another one.
+    """
+    run = read_run(store)
+    declared = () if prepared.benchmark is None else prepared.benchmark.replays
+    if run is None or not declared:
+        return
+    own: dict[str, tuple[Evidence, list[Trial]]] = {}
+    for name, resolved in zip((p.name for p in prepared.plans), prepared.resolved, strict=True):
+        plan = run.plan(name)
+        wanted = [] if plan is None else list(_wanted(run, declared, plan))
+        if plan is None or not wanted:
+            continue
+        given: list[Given] = []
+        for source, layer in wanted:
+            if source.name not in own:
+                own[source.name] = _successes(store, source)
+            given += _fresh(store, run, plan, source, own[source.name], layer)
+        if given:
+            _judge(store, plan, resolved, given, how)
+
+
+def _wanted(run: Run, declared: Sequence[Shown], plan: Plan) -> Iterator[tuple[Plan, str]]:
+    """The evaluations whose images a model is shown, and the layers that they pass."""
+    for shown in declared:
+        layers = shown.through or ("",)
+        for entry in run.entries:
+            source = run.plan(entry.plan)
+            if entry.model != shown.source or not fnmatchcase(entry.cell, shown.cells):
+                continue
+            if source is None:
+                continue
+            judges = [_judge_of(run, entry, source, name) for name in shown.on or (shown.source,)]
+            if plan.name in judges:
+                yield from ((source, layer) for layer in layers)
+
+
+def _judge_of(run: Run, entry: RunEntry, source: Plan, model: str) -> str:
+    """The evaluation of a model against the same threat on the same samples; best the same cell."""
+    alike = [
+        one
+        for one in run.entries
+        if one.model == model
+        and one.seed == entry.seed
+        and (plan := run.plan(one.plan)) is not None
+        and (plan.threat, plan.shards) == (source.threat, source.shards)
+    ]
+    same = [one.plan for one in alike if one.cell == entry.cell]
+    return (same or [one.plan for one in alike] or [""])[0]
+
+
+def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
+    """The attacks of an evaluation that broke something; none of one that is not complete."""
+    gathered = gather(store, plan)
+    evidence = gathered.evidence
+    own = [t for t in evidence.attacks if t.access != "transfer" and evidence.broken(t).any()]
+    return evidence, own if gathered.complete else []
+
+
+def _fresh(
+    store: Store,
+    run: Run,
+    plan: Plan,
+    source: Plan,
+    own: tuple[Evidence, list[Trial]],
+    layer: str,
+) -> Iterator[Given]:
+    """The images that an evaluation does not have yet."""
+    evidence, trials = own
+    passed = LANGUAGE.read(layer) if layer else None
+    known = {replay.attack.text for replay in plan.replays}
+    text = "" if passed is None else str(passed)
+    same = source.model.digest == plan.model.digest
+    for trial in trials:
+        origin = Origin(run.title_of(source), trial.text, text, same)
+        if str(origin) not in known:
+            one = _given(store, source, evidence, trial, origin)
+            yield replace(one, layer="" if passed is None else passed.identity())
 
 
 def _found(folder: Path | str, texts: list[tuple[str, str]]) -> Iterator[ReplayFigures]:

@@ -90,10 +90,10 @@ def _sentences(answer: Answer, caveat: bool) -> list[str]:
         value, low, high = (
             100 * each for each in (answer.effect.value, answer.effect.low, answer.effect.high)
         )
-        count = f"{answer.effect.count:,} images"
+        count = f"{answer.effect.count:,} {answer.unit}"
         found.append(f"{value:+.1f} points [{low:.1f}, {high:.1f}], on the same {count}.")
     if answer.needed is not None:
-        found.append(f"These images cannot tell; about {answer.needed:,} would.")
+        found.append(f"These {answer.unit} cannot tell; about {answer.needed:,} would.")
     if answer.paper:
         found.append(f"Published: {answer.paper}")
     return [*found, answer.caveat] if caveat and answer.caveat else found

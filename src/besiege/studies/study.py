@@ -258,6 +258,12 @@ def _joined(*sentences: str) -> str:
 
 STUDIES: Registry[Study] = Registry(
     "study",
-    ("besiege.studies.digits", "besiege.studies.realsafe.realsafe", "besiege.studies.su.su"),
+    (
+        "besiege.studies.digits",
+        "besiege.studies.realsafe.realsafe",
+        "besiege.studies.autoattack.autoattack",
+        "besiege.studies.deepsec.deepsec",
+        "besiege.studies.su.su",
+    ),
     group="besiege.studies",
 )

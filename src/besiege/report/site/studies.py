@@ -70,4 +70,4 @@ def _effect(answer: Answer) -> str:
         return ""
     one = answer.effect
     value, low, high = (100 * each for each in (one.value, one.low, one.high))
-    return f"{value:+.1f} points [{low:.1f}, {high:.1f}], {one.count:,} images"
+    return f"{value:+.1f} points [{low:.1f}, {high:.1f}], {one.count:,} {one.unit}"

@@ -13,6 +13,8 @@ from besiege.studies.study import STUDIES, Study
 _DIFFERS = (
     "Networks and seeds are ours, or published by others: no figure is expected to be the printed "
     "one. A model of theirs without a counterpart is listed as absent.",
+    "Images of imagenet-sample are a public sample of one image of each class, and no validation "
+    "images of ImageNet: networks may have been trained on them.",
     "Budget curves follow from the smallest perturbation of each image. A search doubles and "
     "bisects the budget to 1 % (3 % for score attacks), FGSM is scanned over 32 equal budgets, and "
     "an image's distance is that of its adversarial image, never the budget tried.",

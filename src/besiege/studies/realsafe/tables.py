@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from besiege.studies.realsafe.reading import (
     Ends,
     attacks_of,
     budget,
+    progress,
     worst,
 )
 from besiege.studies.study import Table
@@ -35,28 +37,49 @@ ABSENT = "absent"
 
 
 def entries(board: Board) -> Iterator[dict[str, Any]]:
-    """The numbers of Table 3: median distance and accuracy of every attack and model."""
+    """The numbers of Table 3: median distance and accuracy of every attack and model.
+
+    A score attack that was run at the budget only has an accuracy, and no median.
+    """
     eps, _ = budget(board, "linf")
     data = {cell.data for cell in board.cells}
+    searched = set()
     for knowledge, attack, found in attacks_of(board, "linf", UNTARGETED):
+        searched.add((knowledge, attack))
         for m, model in enumerate(found.models):
-            mine, held = found.ends[m][found.known[m]], found.held(eps)[m]
-            rate = Rate.of(int(held.sum()), len(mine))
-            printed = TABLE_3.get((WORDS[knowledge], attack, model)) if "cifar10" in data else None
-            yield {
-                "knowledge": WORDS[knowledge],
-                "attack": attack,
-                "model": model,
-                "median": quantile(mine),
-                "accuracy": rate.value,
-                "accuracy_low": rate.low,
-                "accuracy_high": rate.high,
-                "images": rate.count,
-                "eps": eps,
-                "printed_model": MODELS[model] if printed else "",
-                "printed_median": printed[0] if printed else np.nan,
-                "printed_accuracy": printed[1] / 100 if printed else np.nan,
-            }
+            median = quantile(found.ends[m][found.known[m]])
+            about = WORDS[knowledge], attack, model
+            yield _entry(about, median, found.held(eps)[m], found.known[m], eps, data)
+    for attack in ORDER[SCORES]:
+        with suppress(UnknownNameError):
+            found = progress(board, attack, "linf", UNTARGETED)
+            if (SCORES, attack) not in searched:
+                for m, model in enumerate(found.models):
+                    held = found.known[m] & np.isinf(found.ends[m])
+                    about = WORDS[SCORES], attack, model
+                    yield _entry(about, np.nan, held, found.known[m], eps, data)
+
+
+def _entry(
+    about: tuple[str, str, str], median: float, held: Mask, known: Mask, eps: float, data: set[str]
+) -> dict[str, Any]:
+    rate = Rate.of(int(held.sum()), int(known.sum()))
+    printed = TABLE_3.get(about) if "cifar10" in data else None
+    knowledge, attack, model = about
+    return {
+        "knowledge": knowledge,
+        "attack": attack,
+        "model": model,
+        "median": median,
+        "accuracy": rate.value,
+        "accuracy_low": rate.low,
+        "accuracy_high": rate.high,
+        "images": rate.count,
+        "eps": eps,
+        "printed_model": MODELS[model] if printed else "",
+        "printed_median": printed[0] if printed else np.nan,
+        "printed_accuracy": printed[1] / 100 if printed else np.nan,
+    }
 
 
 def table_3(board: Board) -> Grid:
@@ -82,6 +105,8 @@ def table_3(board: Board) -> Grid:
         f"{among} images of {board.cells[0].data}. An image that is misclassified when clean has "
         "distance 0, one that was never broken infinity. "
     )
+    if any(np.isnan(one["median"]) for one in found):
+        note += "Without a median: run at the budget only. "
     if any(one["printed_model"] for one in found):
         note += "In brackets: printed in the publication for its own network of that kind. "
     note += _substitutes(board)
@@ -101,6 +126,8 @@ def _pair(one: Mapping[str, Any] | None, nothing: str) -> str:
 
 
 def _size(value: float) -> str:
+    if np.isnan(value):
+        return "-"
     return f"{value:.3f}".replace("0.", ".", 1) if np.isfinite(value) else "inf"
 
 
