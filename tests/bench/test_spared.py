@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.bench.records import content
+from tests.children import forked
 
 import besiege
 from besiege.bench.evaluations import Evaluation
@@ -169,3 +173,42 @@ def test_a_contradiction_is_found_among_the_images_that_are_checked(
     figures = found.figures.certified
     assert figures is not None and figures.contradicted >= 1
     assert "W30" in {one.id for one in found.figures.warnings}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["crown", "smoothing(n=60)"])
+def test_killed_after_every_record_the_records_are_the_same(method: str, tmp_path: Path) -> None:
+    voting = method != "crown"
+    model = "zoo:digits-natural+smoothed(sigma=0.1, draws=11)" if voting else MODEL
+
+    def siege(folder: Path, watch: Any = None) -> Evaluation:
+        found: Evaluation = besiege.evaluate(
+            model,
+            "digits",
+            threat="l2:0.1" if voting else THREAT,
+            attacks="noise(steps=2)" if voting else "fgsm",
+            certify=method,
+            examine="none",
+            curve="none",
+            count=16,
+            shard=4,
+            out=folder,
+            watch=watch,
+        )
+        return found
+
+    whole = siege(tmp_path / "whole")
+    folder, done, deaths = tmp_path / "run", 0, 0
+
+    def kill(event: object) -> None:
+        if len(list((folder / "records").glob("[!.]*"))) > done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    while True:
+        done = len(list((folder / "records").glob("[!.]*"))) if folder.exists() else 0
+        _, ended = os.waitpid(forked(lambda: siege(folder, kill)), 0)
+        if os.WIFEXITED(ended):
+            break
+        deaths += 1
+    assert deaths >= 10 and content(folder) == content(tmp_path / "whole")
+    assert siege(folder).figures.certified == whole.figures.certified

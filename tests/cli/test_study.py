@@ -38,7 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_without_a_name_all_are_listed(besiege: Besiege) -> None:
     assert "digits" in besiege("study").out
     listed = json.loads(besiege("study", "--json").out)["studies"]
-    assert {one["name"]: one["claims"] for one in listed}["digits"] == 3
+    claims = {one["name"]: one["claims"] for one in listed}
+    assert claims["digits"] == 3 and claims["realsafe"] == len(STUDIES.get("realsafe").claims)
 
 
 def test_a_study_shows_its_claims_and_its_commands(besiege: Besiege) -> None:
@@ -280,3 +281,37 @@ def _told(folder: Path) -> dict[str, Any]:
     words = [sys.executable, "-m", "besiege", "study", "realsafe", "--run", str(folder), "--json"]
     found: dict[str, Any] = json.loads(subprocess.run(words, capture_output=True).stdout)
     return found
+
+
+def test_deepsec_shows_replayed_images_beside_attacks_on_the_model_itself(
+    besiege: Besiege, tmp_path: Path
+) -> None:
+    words = ("--data", "digits", "--size", "smoke", "--count", "12", "--only", "linf")
+    told = besiege("study", "deepsec", *words, "--models", "undefended,pat", "--out", "run")
+    assert told.code == 3 and "R1 not run" in " ".join(told.out.split())
+    assert "Tables V and XV: defenses under replayed images" in told.out
+    content = json.loads(besiege("study", "deepsec", "--run", "run", "--json").out)
+    tables = {one["name"]: one for one in content["tables"]}
+    rows = {row[0]: row[1] for row in tables["replayed"]["rows"]}
+    left, own = (float(part) for part in rows["BIM"].split(" / "))
+    found = board_of(tmp_path / "run").cell("linf")
+    pat, source = (found.models.index(name) for name in ("pat", "undefended"))
+    both = found.correct[pat] & found.correct[source]
+    shown = found.success[pat, found.attacks.index("transfer(undefended, bim@deepsec-mnist)")]
+    assert left == round(100 * (~shown[both]).mean(), 1)
+    mine = found.success[pat, found.attacks.index("bim@deepsec-mnist")][found.correct[pat]]
+    assert own == round(100 * (~mine).mean(), 1)
+    assert [len(tables["critique"]["rows"]), tables["utility"]["rows"][0][0]] == [13, "FGSM"]
+    assert {"utility", "clean", "replayed", "critique"} <= set(tables)
+
+
+def test_autoattack_shows_the_parts_beside_what_cards_report(besiege: Besiege) -> None:
+    words = ("--data", "digits", "--count", "4", "--only", "alone*", "--models", "natural,pgd-at")
+    told = besiege("study", "autoattack", *words, "--out", "run")
+    assert told.code == 3 and "Table 2: parts of AutoAttack" in told.out
+    content = json.loads(besiege("study", "autoattack", "--run", "run", "--json").out)
+    (table,) = (one for one in content["tables"] if one["name"] == "table2")
+    assert [row[-1] for row in table["rows"]] == ["12.8", "75.6"]
+    assert table["rows"][0][9] == "not run", "no suite was run"
+    verdicts = {one["id"]: one["verdict"] for one in content["answers"]}
+    assert verdicts["A1"] == "cannot tell" and verdicts["A16"] == "not run"

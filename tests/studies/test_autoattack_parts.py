@@ -17,7 +17,7 @@ from besiege.bench.opening import read_evaluations
 from besiege.bench.single import measure
 from besiege.core.errors import UnknownNameError
 from besiege.studies.answers import decide
-from besiege.studies.autoattack import components, scaling, step_sizes
+from besiege.studies.autoattack import scaling, step_sizes
 from besiege.studies.autoattack.scaling import DIVISORS, MARGIN, ascent
 from besiege.studies.choosing import with_cells
 from besiege.studies.study import STUDIES
@@ -168,51 +168,3 @@ def test_the_specifications_list_the_attacks_as_boards_name_them(data: str) -> N
         both = [ascent(n, form) for form in (False, True) for n in DIVISORS]
         assert listed == [*both, MARGIN]
         assert all(str(parse(name)) == name for name in listed)
-
-
-PARTS = ("apgd", "fab", "square")
-
-
-def parts(**models: tuple[int, int, int]) -> Board:
-    """A board of three attacks: how many of 200 images each leaves of some models."""
-    rows = {
-        model: {name: first(left, 200) for name, left in zip(PARTS, lefts, strict=True)}
-        for model, lefts in models.items()
-    }
-    return attacked("parts", rows)
-
-
-@pytest.mark.parametrize(
-    ("lefts", "best", "gap", "verdict"),
-    [
-        ((90, 92, 120), ("apgd",), 30, "yes"),
-        ((90, 90, 90), PARTS, 0, "no"),
-        ((90, 95, 94), ("apgd",), 4, "cannot tell"),
-    ],
-)
-def test_the_worst_failure_of_an_attack_is_on_the_worst_model(
-    lefts: tuple[int, int, int], best: tuple[str, ...], gap: int, verdict: str
-) -> None:
-    board = parts(plain=(100, 100, 100), other=lefts)
-    assert components.best_single(board, "parts", "other", PARTS).attacks == best
-    found = components.worst_failure(board, "parts", "square", PARTS)
-    assert found.value == pytest.approx(gap / 200)
-    assert decide(found.low, found.high, 0.05) == verdict
-    assert gap == 0 or "other" in found.caveat
-
-
-@pytest.mark.parametrize(
-    ("lefts", "verdict"),
-    [((120, 110, 60), "yes"), ((90, 80, 120), "no"), ((100, 98, 96), "cannot tell")],
-)
-def test_square_breaks_what_gradients_do_not_where_they_are_masked(
-    lefts: tuple[int, int, int], verdict: str
-) -> None:
-    board = parts(other=lefts)
-    found = components.beyond(board, "parts", "other", "square", ("apgd", "fab"))
-    assert found.value == pytest.approx((min(lefts[:2]) - lefts[2]) / 200)
-    assert decide(found.low, found.high, 0.01) == verdict
-    (cell,) = board.cells
-    suite = replace(board, cells=(replace(cell, suite=True),))
-    with pytest.raises(UnknownNameError, match="a suite"):
-        components.beyond(suite, "parts", "other", "square", ("apgd", "fab"))

@@ -64,6 +64,9 @@ class Cell(Value):
     certify : str, optional
         Method that also proves which images no perturbation within the budget can break, such as
         ``crown``.
+    beside : tuple of str
+        Models of other cells whose calibration images are left out here, too, so that this cell
+        has the same images as theirs.
     crop : {"model"}, optional
         Each model gets the images cropped to its own side. Images keep their ids, so that models of
         all sizes are compared on the same ones. By default the benchmark's data say the size.
@@ -88,10 +91,11 @@ class Cell(Value):
     examine: Literal["full", "short", "none"] = "short"
     clever: str | None = None
     certify: str | None = None
+    beside: tuple[str, ...] = ()
     crop: Literal["model"] | None = None
     across: Literal["grey", "white"] | None = None
 
-    @field_validator("attacks", "models", mode="before")
+    @field_validator("attacks", "models", "beside", mode="before")
     @classmethod
     def _listed(cls, given: object) -> object:
         return [given] if isinstance(given, str) else given
@@ -421,9 +425,10 @@ def _cell_problems(cell: Cell, models: Mapping[str, Any]) -> Iterator[str]:
         if not -MOST - 1 <= seed <= MOST or seed in cell.seeds[: number - 1]:
             yield f".seeds[{number}]: {quoted(seed)} is listed twice, or too large"
     yield from _threat_problems(cell)
-    for number, name in enumerate(cell.models or (), 1):
-        if name not in models:
-            yield f".models[{number}]: {_no_model(name, models)}"
+    for key, names in (("models", cell.models or ()), ("beside", cell.beside)):
+        for number, name in enumerate(names, 1):
+            if name not in models:
+                yield f".{key}[{number}]: {_no_model(name, models)}"
     if cell.models is not None and len(set(cell.models)) < max(1, len(cell.models)):
         yield ".models: list at least one, and each once"
     if cell.across is not None and (cell.substitute or cell.suite is not None):

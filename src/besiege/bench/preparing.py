@@ -251,6 +251,10 @@ class _Collector:
         for entry in self.declared.entries:
             about = entry.request.model, self.withheld.get(entry.model)
             cells.setdefault(entry.cell, {})[entry.model] = about
+        texts = self.declared.models
+        for cell in self.declared.benchmark.cells:
+            for name in (one for one in cell.beside if cell.name in cells and one in texts):
+                cells[cell.name][name] = texts[name], self.withheld.get(name)
         return {cell: beside(models) for cell, models in cells.items()}
 
     def attempt(self, entry: Entry, work: Callable[[], T]) -> T | None:

@@ -6,19 +6,20 @@ knows it. Therefore the model is attacked itself, in the same way, before it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from besiege.bench.benchmark import Shown
 from besiege.bench.claims import Claims
-from besiege.bench.context import context_of
+from besiege.bench.context import Context, context_of
 from besiege.bench.given import Given, Placed, must_fit, place
 from besiege.bench.image_pairs import by_record, originals_of, stored_pixels
-from besiege.bench.importing import add_images, asked_again, chosen_plans
+from besiege.bench.importing import add_all, asked_again, chosen_plans
 from besiege.bench.opening import read_evaluations
 from besiege.bench.overview import open_run
 from besiege.bench.plan import Plan
@@ -194,65 +195,83 @@ def _judge(
     store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
 ) -> None:
     """Judge images as part of an evaluation."""
+    work = _placed(store, plan, resolved, given, how)
+    with store.writing(), Claims(store) as claims:
+        add_all(store, [work], claims)
+
+
+def _placed(
+    store: Store, plan: Plan, resolved: ResolvedRequest, given: list[Given], how: Machine
+) -> tuple[Plan, Context, list[Placed]]:
+    """Images among the samples of an evaluation."""
     context = context_of(store, resolved, plan, how)
     placed: list[Placed] = []
     for one in given:
         must_fit(plan, one)
         placed.append(place(plan, one, context))
     must_answer_as_recorded(store, plan, context)
-    with store.writing(), Claims(store) as claims:
-        add_images(store, plan, context, placed, claims)
+    return plan, context, placed
 
 
 def replay_declared(store: Store, prepared: Prepared, how: Machine) -> None:
     """Judge the images that a benchmark shows to its models, as far as they are not judged yet.
 
     Only evaluations that are complete are read, and only models that were attacked themselves, in
-    the same cell, are shown images of another one.
+    the same threat on the same samples, are shown images of another one.
     """
     run = read_run(store)
     declared = () if prepared.benchmark is None else prepared.benchmark.replays
     if run is None or not declared:
         return
+    plans = {plan.name: plan for plan in run.plans}  # names are digests, which take a while
+    names = run.short_names
+    wanted = _wanted(run, declared, plans)
     own: dict[str, tuple[Evidence, list[Trial]]] = {}
-    for name, resolved in zip((p.name for p in prepared.plans), prepared.resolved, strict=True):
-        plan = run.plan(name)
-        wanted = [] if plan is None else list(_wanted(run, declared, plan))
-        if plan is None or not wanted:
-            continue
-        given: list[Given] = []
-        for source, layer in wanted:
-            if source.name not in own:
-                own[source.name] = _successes(store, source)
-            given += _fresh(store, run, plan, source, own[source.name], layer)
-        if given:
-            _judge(store, plan, resolved, given, how)
+    resolved = dict(zip((plan.name for plan in prepared.plans), prepared.resolved, strict=True))
+
+    def each() -> Iterator[tuple[Plan, Context, list[Placed]]]:
+        for judge, sources in wanted.items():
+            given: list[Given] = []
+            for source, layer in sources:
+                if source not in own:
+                    own[source] = _successes(store, plans[source])
+                title = names.get(plans[source].model.name, plans[source].model.name)
+                given += _fresh(store, title, plans[judge], plans[source], own[source], layer)
+            if given and judge in resolved:
+                yield _placed(store, plans[judge], resolved[judge], given, how)
+
+    with store.writing(), Claims(store) as claims:
+        add_all(store, each(), claims)
 
 
-def _wanted(run: Run, declared: Sequence[Shown], plan: Plan) -> Iterator[tuple[Plan, str]]:
-    """The evaluations whose images a model is shown, and the layers that they pass."""
-    for shown in declared:
-        layers = shown.through or ("",)
-        for entry in run.entries:
-            source = run.plan(entry.plan)
-            if entry.model != shown.source or not fnmatchcase(entry.cell, shown.cells):
-                continue
-            if source is None:
-                continue
-            judges = [_judge_of(run, entry, source, name) for name in shown.on or (shown.source,)]
-            if plan.name in judges:
-                yield from ((source, layer) for layer in layers)
+Named = dict[str, list[tuple[str, str]]]
 
 
-def _judge_of(run: Run, entry: RunEntry, source: Plan, model: str) -> str:
+def _wanted(run: Run, declared: Sequence[Shown], plans: Mapping[str, Plan]) -> Named:
+    """By evaluation, those whose images its model is shown, and the layers that they pass."""
+    found: Named = {}
+    entries = [entry for entry in run.entries if entry.plan in plans]
+    for shown, entry in product(declared, entries):
+        if entry.model == shown.source and fnmatchcase(entry.cell, shown.cells):
+            for model in shown.on or (shown.source,):
+                judge = _judge_of(entries, entry, plans, model)
+                layers = shown.through or ("",)
+                if judge:
+                    found.setdefault(judge, []).extend((entry.plan, layer) for layer in layers)
+    return found
+
+
+def _judge_of(
+    entries: Sequence[RunEntry], entry: RunEntry, plans: Mapping[str, Plan], model: str
+) -> str:
     """The evaluation of a model against the same threat on the same samples; best the same cell."""
+    source = plans[entry.plan]
     alike = [
         one
-        for one in run.entries
+        for one in entries
         if one.model == model
         and one.seed == entry.seed
-        and (plan := run.plan(one.plan)) is not None
-        and (plan.threat, plan.shards) == (source.threat, source.shards)
+        and (plans[one.plan].threat, plans[one.plan].shards) == (source.threat, source.shards)
     ]
     same = [one.plan for one in alike if one.cell == entry.cell]
     return (same or [one.plan for one in alike] or [""])[0]
@@ -268,20 +287,20 @@ def _successes(store: Store, plan: Plan) -> tuple[Evidence, list[Trial]]:
 
 def _fresh(
     store: Store,
-    run: Run,
+    title: str,
     plan: Plan,
     source: Plan,
     own: tuple[Evidence, list[Trial]],
     layer: str,
 ) -> Iterator[Given]:
-    """The images that an evaluation does not have yet."""
+    """The images of an evaluation that another one does not have yet."""
     evidence, trials = own
     passed = LANGUAGE.read(layer) if layer else None
     known = {replay.attack.text for replay in plan.replays}
     text = "" if passed is None else str(passed)
     same = source.model.digest == plan.model.digest
     for trial in trials:
-        origin = Origin(run.title_of(source), trial.text, text, same)
+        origin = Origin(title, trial.text, text, same)
         if str(origin) not in known:
             one = _given(store, source, evidence, trial, origin)
             yield replace(one, layer="" if passed is None else passed.identity())

@@ -231,7 +231,7 @@ ACTIVE = 50
 """Samples of an active test that is requested by name, unless a number is given."""
 EXAMINING = ("examine", "active_test", "clever", "certify", "certify_seconds")
 """The fields of a request that say what is examined, estimated and proved besides its evaluation,
-which changes no attack."""
+which changes no verdict: attacks are not run on what is proved."""
 
 
 class ModelSpec(Value):

@@ -231,7 +231,9 @@ def with_models(study: Study, benchmark: Benchmark, given: Sequence[str]) -> Ben
                 mine = tuple(name for name in models if tags.get(tag, {}).get(name) == value)
         if mine != ():  # a cell of none of these models is not run
             substitute = _substitutes(cell, texts, models)
-            cells.append(cell.model_copy(update={"models": mine, "substitute": substitute}))
+            others = tuple(name for name in cell.beside if name in models)
+            own = {"models": mine, "substitute": substitute, "beside": others}
+            cells.append(cell.model_copy(update=own))
     pairs = tuple(pair for pair in benchmark.compare.pairs if set(pair) <= set(models))
     update: dict[str, object] = {
         "models": models,

@@ -171,7 +171,7 @@ class Study:
         """A cell without what sizes and models change."""
         attacks = None if cell.attacks is None else tuple(map(self._stepless, cell.attacks))
         free: dict[str, Any] = {"count": None, "queries": None, "models": None, "substitute": {}}
-        return cell.model_copy(update={**free, "attacks": attacks})
+        return cell.model_copy(update={**free, "beside": (), "attacks": attacks})
 
     def _stepless(self, attack: str) -> str:
         for name in self.steps:

@@ -239,9 +239,9 @@ STUDIES.add(
         readings=readings,
         sizes={
             "smoke": Size(
-                "30 images, 10 of randomised models, 60 for divided logits",
-                30,
-                cells={"randomised*": (10, None), "divided*": (60, None)},
+                "60 images, 12 of randomised models, 100 for divided logits",
+                60,
+                cells={"randomised*": (12, None), "divided*": (100, None)},
             ),
             "bench": Size(
                 "1,000 images; 200 for the suite plus and step sizes, 100 of randomised models",

@@ -238,9 +238,10 @@ def utility_follows_accuracy(board: Board, *, level: float = LEVEL) -> Measured:
         changed = np.array([getattr(one, name).value for one in found.values()])
         value = rank_correlation(lost, changed)
         low, high = -1.0, 1.0
-        if count >= FEWEST_MODELS and abs(value) < 1:
+        if count >= FEWEST_MODELS:  # Fisher's interval, which has no width at 1
+            middle = np.arctanh(np.clip(value, -0.99, 0.99))
             half = normal_quantile(told) / np.sqrt(count - 3)
-            low, high = np.tanh(np.arctanh(value) - half), np.tanh(np.arctanh(value) + half)
+            low, high = np.tanh(middle - half), np.tanh(middle + half)
         parts.append(Part(value, float(low), float(high), count, name.upper()))
     few = f"Fewer than {FEWEST_MODELS} decide nothing. " if count < FEWEST_MODELS else ""
     words = ", ".join(f"{part.words} {part.value:+.2f}" for part in parts)

@@ -146,10 +146,10 @@ STUDIES.add(
         readings=lambda board: tuple(readings(board)),
         sizes={
             "smoke": Size(
-                "24 images, 12 and 30 steps for slow searches: shows that everything runs",
-                24,
+                "100 images, 40 and 30 steps for slow searches: shows that everything runs",
+                100,
                 30,
-                {"*slow": (12, 30)},
+                {"*slow": (40, 30)},
             ),
             "bench": Size(
                 "1,000 images; 200 and 1,000 steps for OptMargin, BLB, C&W and EAD",
