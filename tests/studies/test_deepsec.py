@@ -360,6 +360,7 @@ def test_the_critique_has_thirteen_points_with_a_figure_each() -> None:
     assert "~~NAT 82.2" in grid.rows[1][3] and "worst cases here: a 25.0 %" in grid.rows[1][3]
     assert sum(row[3].startswith("not run") for row in grid.rows) < len(POINTS)
     assert any(row[3].startswith("not run: ") for row in grid.rows), "LLC was not run here"
+    assert grid.sentences, "pages show them one below the other"
 
 
 def test_no_mean_over_attacks_is_shown() -> None:

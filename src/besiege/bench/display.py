@@ -28,6 +28,9 @@ class Grid:
         What the numbers are, below the table.
     data : Rows, optional
         The same as columns of numbers, for files that programs read; by default the texts.
+    sentences : bool
+        Whether its columns are sentences, which are shown one below the other. What stands between
+        two pairs of tildes is crossed out.
     """
 
     title: str
@@ -35,6 +38,7 @@ class Grid:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     data: Rows | None = None
+    sentences: bool = False
 
     @property
     def numbers(self) -> Rows:

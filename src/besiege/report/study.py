@@ -115,7 +115,7 @@ def _table(grid: Grid) -> Iterator[str]:
     yield f"## {grid.title}"
     yield ""
     yield f"| {' | '.join(map(_text, grid.columns))} |"
-    yield "|---|" + "--:|" * (len(grid.columns) - 1)
+    yield "|---|" + ("---|" if grid.sentences else "--:|") * (len(grid.columns) - 1)
     for row in grid.rows:
         yield f"| {' | '.join(map(_text, row))} |"
     if grid.note:

@@ -45,7 +45,7 @@ def critique(board: Board) -> Grid:
         for number, one in enumerate(POINTS, 1)
     )
     heads = ("point", "what DEEPSEC did", "what is done here", "the figure")
-    return Grid("The critique, point by point", heads, rows, _NOTE)
+    return Grid("The critique, point by point", heads, rows, _NOTE, sentences=True)
 
 
 _NOTE = (

@@ -56,6 +56,8 @@ _LOOKS = {
 }  # fmt: skip
 """Columns of table III, and their names in figures."""
 _PRINTED_AS = {"ASS range 2": "ASS"}
+_BROKEN = 0.01
+"""What an attack leaves at most of a model that it breaks."""
 STANDS_FOR = "stands_for"
 """The tag with the printed defense or detector that a model stands for."""
 
@@ -379,7 +381,8 @@ def readings(board: Board) -> Iterator[str]:
     for name in models(board, *OTHERS):
         for row in (one for one in rows_of_tables(board) if one.name in ("DF", "CW2")):
             pair = [_held(board, name, row, source), _held(board, name, row, "")]
-            if pair[0] is not None and pair[1] is not None:
+            # Few steps of a search say nothing about the model.
+            if pair[0] is not None and pair[1] is not None and pair[1].value <= _BROKEN:
                 yield (
                     f"'{name}' has no defense, and {percent(pair[0])} % of its images withstand "
                     f"replayed {row.name}, {percent(pair[1])} % {row.name} on itself: the first "
